@@ -31,7 +31,7 @@ def test_each_algorithm_has_its_configuration_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [reverie.load, reverie.train, reverie.train_seeds, reverie.dream, reverie.estimate]
+    "function", [reverie.load, reverie.train, reverie.train_seeds, reverie.dream, reverie.estimate, reverie.extract]
 )
 def test_what_functions_return_is_there(function: typing.Any) -> None:
     returned = typing.get_type_hints(function)["return"]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from reverie.agent.agent import Agent, AgentState
     from reverie.agent.dreaming import DreamReport, dream
     from reverie.agent.estimation import EstimateReport, estimate
+    from reverie.agent.extract import Extracted, extract
+    from reverie.agent.imagining import Imagined, ModelState
     from reverie.agent.loading import load
     from reverie.algos.base import AlgorithmConfig
     from reverie.algos.bc import BCConfig
@@ -52,6 +54,10 @@ _HOMES = {
     "dream": "reverie.agent.dreaming",
     "EstimateReport": "reverie.agent.estimation",
     "estimate": "reverie.agent.estimation",
+    "Extracted": "reverie.agent.extract",
+    "extract": "reverie.agent.extract",
+    "Imagined": "reverie.agent.imagining",
+    "ModelState": "reverie.agent.imagining",
     "AlgorithmConfig": "reverie.algos.base",
     "BCConfig": "reverie.algos.bc",
     "BCQConfig": "reverie.algos.bcq",
@@ -103,8 +109,11 @@ __all__ = [
     "EstimateReport",
     "Evaluation",
     "ExperimentConfig",
+    "Extracted",
     "GAILConfig",
     "IQLConfig",
+    "Imagined",
+    "ModelState",
     "PolicyEstimate",
     "QRDQNConfig",
     "Result",
@@ -114,6 +123,7 @@ __all__ = [
     "TD3Config",
     "dream",
     "estimate",
+    "extract",
     "load",
     "train",
     "train_seeds",

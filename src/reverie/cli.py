@@ -17,6 +17,7 @@ from reverie.commands.bench import bench_command
 from reverie.commands.data import data_command
 from reverie.commands.dream import dream_command
 from reverie.commands.estimate import estimate_command
+from reverie.commands.extract import extract_command
 from reverie.commands.info import info_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, SeveralRunsError, did_you_mean
@@ -185,6 +186,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "eval": (eval_command, "play whole episodes with a trained agent, and record a video"),
     "estimate": (estimate_command, "estimate the return of a trained agent from recorded data alone"),
     "dream": (dream_command, "compare what a world model imagines with what happens"),
+    "extract": (extract_command, "write a world model's states and predictions of recorded rows"),
     "data": (data_command, "inspect, check, convert, subsample, record and download data"),
     "bench": (bench_command, "measure this machine's speed, and forecast the time of a run"),
     "list": (list_command, "list all algorithms, sizes and presets"),

@@ -206,7 +206,7 @@ class Recorded:
                 f"episode = {number}: {self.where} has {plural(count, 'episode')}"
                 + (f", 0 to {count - 1}, or {-count} to -1 from the end." if count else ".")
             )
-        return self._batch(latest[0] if number < 0 else latest[-1], int(number) % count)
+        return self.batch(latest[0] if number < 0 else latest[-1], int(number) % count)
 
     def beginnings(self, longest: int) -> Iterator[Batch]:
         """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones.
@@ -215,9 +215,10 @@ class Recorded:
             DataError: a value is not in its space.
         """
         for number, rows in enumerate(episodes_of(self.parts())):
-            yield self._batch({name: values[:longest] for name, values in rows.items()}, number)
+            yield self.batch({name: values[:longest] for name, values in rows.items()}, number)
 
-    def _batch(self, rows: Rows, number: int) -> Batch:
+    def batch(self, rows: Rows, number: int) -> Batch:
+        """Return rows ``[T, ...]`` of :meth:`parts` as a batch ``[1, T]`` on the CPU, with ``number`` as its index."""
         wanted = columns_of(self.obs_spec, self.action_spec, {})
         columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in wanted.items()}
         return Batch.of_columns(columns, torch.tensor([number]))

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.base import EnvConfig
 from reverie.envs.failures import Failures
 from reverie.envs.slot import Failed
@@ -178,14 +178,22 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("fault", "error"), [((1, 0, "raise"), EnvError), ((1, 1, "nan"), DataError), ((1, 1, "raise"), EnvError)]
-)
-def test_what_never_worked_is_not_tried_again(faulty, vector, fault, error):
-    env = faulty({1: fault}, vector=vector)
-    with pytest.raises(error, match=r"environment 1 .* of episode 1"):
-        rows(env, 2)
-    assert env.restarts == 0
+@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan"), (1, 1, "raise")])
+def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, vector, fault):
+    env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in (1, 2)}, vector=vector)
+    found = rows(env, 4)
+    assert (env.restarts, env.slept) == (3, [1.0, 1.0])
+    assert f"environment 1 ('Faulty'), step {fault[1]} of episode 1" in env.said[0]
+    assert found["is_first"][fault[1]].tolist() == ([True] * 3 if fault[1] == 0 else [False, True, False])
+
+
+@BOTH
+def test_what_fails_at_each_restart_ends_it_and_names_the_setting(faulty, vector):
+    env = faulty(
+        {1: (1, 0, "raise")}, {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2)}, restarts=2, vector=vector
+    )
+    with pytest.raises(EnvError, match=r"3 environment failures .* --env\.restarts\. .* step 0 of episode 1 failed"):
+        env.reset()
 
 
 def test_an_instance_is_reset_and_stays_open(make):

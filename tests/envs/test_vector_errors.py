@@ -92,7 +92,7 @@ def test_what_an_environment_cannot_unpack_itself_is_an_error_of_its_own(make):
 
 @BOTH
 def test_infinite_rewards(make, vector):
-    env = make(env_zoo.infinite_reward, vector=vector)
+    env = make(env_zoo.infinite_reward, vector=vector, restarts=0)
     env.reset()
     with pytest.raises(DataError, match=r"environment 0 .*step 1 of episode 1: the reward is inf"):
         env.step(torch.zeros(1, 2))
@@ -102,7 +102,7 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
     good = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 0, 0])
     bad = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 7])
     queue = [good, bad]
-    env = make(lambda: queue.pop(0)(), num=2)
+    env = make(lambda: queue.pop(0)(), num=2, restarts=0)
     env.reset()
     with pytest.raises(DataError, match=r"environment 1 .*step 1 .*'observation' is 7; its space declares 0..2"):
         env.step(torch.zeros(2, 2))

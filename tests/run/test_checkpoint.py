@@ -327,9 +327,22 @@ def test_looking_does_not_disturb_the_one_who_writes(tmp_path):
 def test_a_mark_that_cannot_be_written_is_told(tmp_path):
     store = Checkpoints(tmp_path)
     path = store.save(1, {"a": Box({})})
-    (tmp_path / "best").mkdir()
+    for folder in ("best", "best.damaged/full"):
+        (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(RunError, match=r"cannot write the mark of the best checkpoint .*Free space there"):
         store.mark_best(path)
+
+
+@pytest.mark.parametrize("found", [None, b"", b"step-00000", b"..", b"\xff\xfe"])
+def test_a_damaged_mark_of_the_best_is_named_and_can_be_written_again(tmp_path, found):
+    store = Checkpoints(tmp_path)
+    path = store.save(1, {"a": Box({})})
+    (tmp_path / "best").mkdir() if found is None else (tmp_path / "best").write_bytes(found)
+    assert store.best() is None
+    with pytest.raises(RunError, match=r"best is damaged: expected .* Available: step-000000001\."):
+        store.chosen("best")
+    store.mark_best(path)
+    assert store.chosen("best") == path
 
 
 def test_found_by_name_or_path(tmp_path, monkeypatch):

@@ -111,6 +111,28 @@ def test_the_best_agent_is_marked_though_the_process_ended_before(
     assert 40 <= step_of(best) < 60
 
 
+@pytest.mark.parametrize("what", ["mark", "checkpoint"])
+def test_a_run_goes_on_without_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    config = QUICK.merge({"schedule.eval_every": 20, "eval_episodes": 1, "steps": 50})
+    scores = iter([5.0, *[1.0] * 9])
+    monkeypatch.setattr(
+        Experiment, "evaluate", lambda *args, **options: Evaluation(scores=[next(scores)], lengths=[7], mode="eval")
+    )
+    train(config, env=Walk, run=tmp_path, say=say_nothing)
+    folder, said = tmp_path / "checkpoints", list[str]()
+    best = folder / (folder / "best").read_text()
+    if what == "mark":
+        (folder / "best").unlink()
+        (folder / "best").mkdir()
+    else:
+        (best / "state.json").write_text("")
+    train(config.merge({"steps": 60}), env=Walk, run=tmp_path, say=said.append)
+    assert [line for line in said if "damaged" in line and best.name in line]
+    found = Checkpoints(folder).best()
+    assert found is not None
+    assert (found == best) is (what == "mark")
+
+
 def evaluations(run: Path) -> list[tuple[int, float]]:
     rows = read_metrics(run / "metrics.jsonl")
     return [(row["step"], row["eval/score"]) for row in rows if "eval/score" in row]

@@ -16,6 +16,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from reverie.agent.imagining import Imagined, ModelState, imagine, observe
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
 from reverie.core.checks import check_at_least
@@ -195,16 +196,34 @@ class Agent:
             DataError: ``action`` is not in the space, or not one for each environment.
         """
         count = len(state.stacks)
-        columns: dict[str, np.ndarray] = {"is_last": np.zeros(count, bool)}
         try:
-            for path, leaf in leaves_of(self.action_space):
-                values = np.asarray(follow(action, path)).reshape(count, *(leaf.shape or ()))
-                columns["/".join(["action", *map(str, path)])] = values.astype(np.float64)
-        except (KeyError, IndexError, TypeError, ValueError):
+            flat = self.flat_actions(action, count)
+        except DataError:
             what = "an action" if count == 1 else f"a batch of {count} actions"
             raise DataError(f"action = {brief(action)}: expected {what} of {self.action_space}.") from None
-        flat = self._encode(columns)  # [N, A]
         return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
+
+    def flat_actions(self, actions: Any, count: int = -1) -> np.ndarray:
+        """Return the environment's actions as rows hold them, ``[n, A]`` float32: one-hot, or scaled to [-1, 1].
+
+        Args:
+            actions: n of them, as the action of a vector environment: ``[0, 0, 1]`` where actions are discrete.
+            count: n, if it is known.
+
+        Raises:
+            DataError: one is not in ``action_space``, or there are not ``count``.
+        """
+        columns: dict[str, np.ndarray] = {}
+        try:
+            for path, leaf in leaves_of(self.action_space):
+                values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+                columns["/".join(["action", *map(str, path)])] = values.astype(np.float64)
+                columns["is_last"] = np.zeros(len(values), bool)
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise DataError(
+                f"actions = {brief(actions)}: expected a batch of actions of {self.action_space}."
+            ) from None
+        return self._encode(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """Make an environment as in training: same action repeat, random no-ops at the start, and time limit.
@@ -235,6 +254,44 @@ class Agent:
         """
         with self.recorded(data) as recorded:
             return recorded.episode(number)
+
+    def observe(self, rows: Batch, *, seed: int | None = None) -> ModelState:
+        """Return the world model's state after rows ``[B, T]``, such as ``agent.episode(0).rows(0, 20)``.
+
+        Args:
+            rows: the beginning of an episode, or of several; a later part is observed as if nothing had been before.
+            seed: of the latents, which are drawn. None: follows from the run's seed.
+
+        Raises:
+            ConfigError: the algorithm has no world model.
+            DataError: ``rows`` is no batch of rows of these observations and actions.
+        """
+        return observe(self, rows, seed)
+
+    def imagine(
+        self,
+        state: ModelState,
+        steps: int | None = None,
+        *,
+        actions: Any = None,
+        mode: Actions = "mode",
+        seed: int | None = None,
+    ) -> Imagined:
+        """Imagine on from a state of the world model, which may have been edited (:meth:`ModelState.replace`).
+
+        Args:
+            state: B states, from :meth:`observe` or :meth:`Imagined.state`.
+            steps: T, imagined steps: decisions of the policy. None: as many as there are ``actions``, or 15.
+            actions: to be taken, ``[T, A]`` or ``[B, T, A]`` as rows hold them (:meth:`flat_actions`). None: the policy
+                acts.
+            mode: the policy's most likely actions ("mode"), or drawn ones ("sample").
+            seed: of latents and drawn actions; the same one imagines the same again. None: follows from the run's seed.
+
+        Raises:
+            ConfigError: the algorithm has no world model, or ``steps`` or ``mode`` is out of range.
+            DataError: ``state`` is no state of this world model, or the actions have another shape.
+        """
+        return imagine(self, state, steps, actions, mode_of(mode), seed)
 
     @contextlib.contextmanager
     def recorded(self, data: DatasetConfig | Reader | Path | str | None = None) -> Iterator[Recorded]:

@@ -554,6 +554,11 @@ class DreamerV3(Algorithm):
         if actions.shape[1]:
             unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
             latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
+        return self.described(latent)
+
+    @torch.no_grad()
+    def described(self, latent: Latent) -> dict[str, Tensor]:
+        """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
         decoded, reward, cont = self.world.predict(latent)
         going_on = (cont.prob() / self.cfg.discount).clamp(max=1)  # the head learns it times the discount
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}

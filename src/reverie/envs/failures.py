@@ -41,17 +41,12 @@ class Failures:
 
     def _too_many(self, failed: Failed) -> ReverieError:
         if not self._most:
-            return fatal(failed)
+            return type(failed.error)(_with_trace(failed))
         return EnvError(
             f"{len(self._past)} environment failures within {_duration(self._past[-1][0] - self._past[0][0])}: at most "
-            f"env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. "
-            f"The last failure: {_with_trace(failed)}"
+            f"env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. Mend the "
+            f"environment, or allow more with --env.restarts. The last failure: {_with_trace(failed)}"
         )
-
-
-def fatal(failed: Failed) -> ReverieError:
-    """Return the error that ends a run because of this failure alone."""
-    return type(failed.error)(_with_trace(failed))
 
 
 def _with_trace(failed: Failed) -> str:

@@ -13,7 +13,7 @@ from reverie.core.signature import differences, signature
 from reverie.core.words import Say
 from reverie.envs import worker
 from reverie.envs.base import EnvConfig
-from reverie.envs.failures import Failures, fatal
+from reverie.envs.failures import Failures
 from reverie.envs.slot import Failed, LocalSlot, Made, Maker, Slot
 
 Started = tuple[list[Slot], Made, dict[str, np.ndarray]]
@@ -114,13 +114,13 @@ class Restarts:
         """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode.
 
         Raises:
-            EnvError, DataError: it has never taken a step, or there were more failures than are tolerated.
+            EnvError, DataError: there were more failures than are tolerated.
         """
         slot = self._slots[number]
         while True:
-            if not self.lived[number]:
-                raise fatal(failed) from failed
             seconds = self._failures.add(number, failed)
+            if not self.lived[number]:  # more likely a mistake in it than bad luck, which nobody should wait for
+                seconds = min(seconds, 1.0)
             waiting = f" in {seconds:g} seconds" if seconds else ""
             self._say(f"restarting a failed environment{waiting}: {failed.error}")
             slot.stop()

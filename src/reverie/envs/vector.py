@@ -142,9 +142,10 @@ class VectorEnv:
         """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.
 
         Raises:
-            DataError: the action has the wrong shape or is not finite, or an environment that is not started again
-                (it has never taken a step, or ``env.restarts`` is 0) returned invalid values.
-            EnvError: such an environment failed, or there were too many failures, or ``reset`` was never called.
+            DataError: the action has the wrong shape or is not finite, or an environment returned invalid values and
+                ``env.restarts`` is 0.
+            EnvError: an environment failed and ``env.restarts`` is 0, there were too many failures, or ``reset`` was
+                never called.
         """
         self.send(action)
         return self.receive()

@@ -21,7 +21,7 @@ from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.nn.compiled_rssm import CompiledRSSM
-from reverie.nn.distributions import straight_through
+from reverie.nn.distributions import log_of, straight_through
 from reverie.nn.fused import draw, gru, unimix_probs
 from reverie.nn.layers import BlockLinear, BlockSteps, Linear, RMSNormSiLU, StepLayers
 from reverie.nn.matmul import linear
@@ -198,6 +198,10 @@ class RSSM(nn.Module):
     def prior(self, deter: Tensor) -> Tensor:
         """Return p(z | h) as probabilities ``[..., S, C]`` in float32."""
         return self._probs(self.prior_net(deter))
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """Return z's distribution, as :meth:`prior` gives it, by name: ``logits``, ln p of each class."""
+        return {"logits": log_of(stats)}
 
     def observe(
         self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser = draw

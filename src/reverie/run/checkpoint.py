@@ -187,16 +187,18 @@ class Checkpoints:
         A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
 
         Raises:
-            RunError: there is no such checkpoint; lists those that exist.
+            RunError: there is no such checkpoint, or the mark of the best is damaged; lists those that exist.
         """
-        if str(name) == "best" and (best := self.best()) is not None:
-            return best
+        known = self._known()
+        listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
+        if str(name) == "best" and (mark := self.folder / "best").exists():
+            if (best := self.best()) is not None:
+                return best
+            raise RunError(f"{mark} is damaged: expected a file with the name of the best checkpoint.{listed}")
         elsewhere = [Path(name)] if len(Path(name).parts) > 1 else []
         for path in (self.folder / name, *elsewhere):
             if path.is_dir():
                 return path
-        known = self._known()
-        listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
 
     def _known(self) -> list[str]:
@@ -205,21 +207,26 @@ class Checkpoints:
     def mark_best(self, path: Path) -> None:
         """Mark ``path`` as the best checkpoint, which is kept until another is marked.
 
+        A folder in the mark's place is renamed.
+
         Raises:
             RunError: the disk is full or not writable.
         """
+        mark = self.folder / "best"
         try:
-            _replace_file(self.folder / "best", path.name.encode())
+            if mark.is_dir():
+                os.rename(mark, self.folder / "best.damaged")
+            _replace_file(mark, path.name.encode())
         except OSError as error:
             raise _unwritten(f"the mark of the best checkpoint {path}", error) from error
 
     def best(self) -> Path | None:
-        """Return the checkpoint marked best, or None."""
+        """Return the checkpoint marked best; None if there is none, or the mark is damaged."""
         try:
-            path = self.folder / (self.folder / "best").read_text()
-        except FileNotFoundError:
+            name = (self.folder / "best").read_text()
+        except (OSError, UnicodeDecodeError):
             return None
-        return path if path.is_dir() else None
+        return next((path for path in self.all() if path.name == name), None)
 
     def recover(self) -> None:
         """Restore checkpoints that were moved aside for one that was never completed, and delete incomplete ones.

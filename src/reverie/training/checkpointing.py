@@ -40,6 +40,7 @@ from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.lock import RunLock
 from reverie.run.schedule import Due, position
+from reverie.run.verify import problem_of
 from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
 
 LEARNER = ("algo", "clock", "best")
@@ -222,18 +223,24 @@ class Keeper:
     def mark_again(self, path: Path) -> None:
         """Mark the best checkpoint if the mark is missing or on another: a process may have ended before it was set.
 
-        If the best is not there any more, mark the one at ``path``, which has been loaded.
+        If the best is damaged or not there any more, mark the one at ``path``, which has been loaded.
 
         Raises:
             RunError: the disk is full or not writable.
         """
         if self.best.score is None:
             return
-        marked, best = self.checkpoints.best(), self.checkpoints.folder / name_of(self.best.step)
-        if best.is_dir() and marked != best:
-            self.checkpoints.mark_best(best)
-        elif marked is None:
-            self.checkpoints.mark_best(path)
+        folder, marked = self.checkpoints.folder, self.checkpoints.best()
+        best = folder / name_of(self.best.step)
+        why = "" if best == path else problem_of(best)
+        right = best if not why else path if marked in (None, best) else marked
+        if marked == right:
+            return
+        if why:
+            self.say(f"the best checkpoint {best.name} is damaged ({why}): {right.name} is marked in its place")
+        elif marked is None and (folder / "best").exists():
+            self.say(f"{folder / 'best'}, the mark of the best checkpoint, is damaged: {right.name} is marked again")
+        self.checkpoints.mark_best(right)
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run.

@@ -1,0 +1,272 @@
+"""Write what a world model makes of recorded rows: its states, their distributions, and its predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie.agent.agent import Agent
+from reverie.agent.imagining import array, describing, seeded
+from reverie.agent.loading import load
+from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.world_model import Context
+from reverie.core.errors import ConfigError, RunError, warn
+from reverie.core.files import check_local
+from reverie.core.randomness import reproducible
+from reverie.core.types import FLAGS
+from reverie.core.words import Say
+from reverie.data.dataset import DatasetConfig
+from reverie.data.episodes import joined
+from reverie.data.output import delete, staged_file
+from reverie.data.readers.base import Reader, Rows
+from reverie.folder import check_writable, writing
+from reverie.nn.rssm import Latent
+from reverie.recorded import Recorded, shown
+
+PIECE, CHUNK_BYTES = 256, 4 * 2**20
+"""Rows that are filtered at once; most bytes of a chunk in a file, unless a piece has more."""
+
+UNITS = {
+    "episode": "number of the episode, from 0 in the order of the data",
+    "step": "number of the row in its episode, from 0",
+    "is_first": "whether an episode begins here",
+    "is_last": "whether an episode ends here",
+    "is_terminal": "whether it ends for good",
+    "action": "taken at the row: one-hot where discrete, or in [-1, 1]; zeros where is_last",
+    "reward": "that came with the row, as the learner sees it",
+    "state/deter": "h of the row, the deterministic part of the state [D]",
+    "state/stoch": "z of the row, as sampled from the posterior [S, C]; one-hot where it is categorical",
+    "state/value": "the critic's value of the row: the discounted sum of the rewards after it",
+    "prediction/reward": "expected reward that comes with the row, as the learner sees rewards",
+    "prediction/cont": "probability that the episode goes on after the row",
+    "logits": "ln p of each class of z [S, C]",
+}
+"""What the numbers of each array are; those of observations depend on their kind (:func:`_unit`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """What :func:`extract` has written."""
+
+    path: Path
+    """The file or folder."""
+    manifest: dict[str, Any]
+    """``run``, ``checkpoint``, ``data``, ``seed``, ``rows``, ``episodes``, and ``arrays``: the shape, dtype and unit of
+    each array by name."""
+
+
+def extract(
+    agent: Agent | Path | str,
+    *,
+    out: Path | str,
+    data: DatasetConfig | Reader | Path | str | None = None,
+    checkpoint: Path | str | None = None,
+    device: str = "auto",
+    seed: int | None = None,
+    overwrite: bool = False,
+    say: Say = warn,
+) -> Extracted:
+    """Filter recorded episodes through a world model, and write for each row what the model makes of it.
+
+    The arrays, ``[rows, ...]`` each, are ``episode``, ``step``, ``is_first``, ``is_last``, ``is_terminal``, ``action``
+    and ``reward`` of the data, to join rows with; ``state/deter``, ``state/stoch`` and ``state/value``;
+    ``posterior/logits``, after the row was seen, and ``prior/logits``, before; and ``prediction/KEY`` of each
+    observation, of ``reward`` and of ``cont``, from the state. Predicted images are rounded to the observations' type.
+
+    Args:
+        agent: an agent, or the run folder of one.
+        out: what is written: a Zarr group if it ends with ``.zarr``, which takes little memory whatever the number of
+            rows; or ``.npz``, of which all arrays are held in memory.
+        data: recorded data that fit the agent: a path, minari:NAME, settings with further options of reading, or a
+            reader of your own. None: the rows that the run has collected, or the data that it learned from alone.
+        checkpoint: of a run folder: see :func:`reverie.load`.
+        device: of a run folder: see :func:`reverie.load`.
+        seed: of the states, which are sampled. None: follows from the run's seed.
+        overwrite: whether an earlier extraction at ``out`` is replaced, once the new one is complete.
+        say: called with a sentence for each remark about ``data``. Default: a line on stderr.
+
+    Raises:
+        ConfigError: ``out`` has another ending, or the algorithm has no world model.
+        DataError: ``data`` cannot be read, or do not fit the agent.
+        RunError: there is no such run, or ``out`` exists or cannot be written.
+    """
+    path = _checked(out, overwrite)
+    if not isinstance(agent, Agent):
+        agent = load(agent, checkpoint=checkpoint, device=device, say=say)
+    describing(agent)
+    target = path.with_name(f".new-{path.name}") if overwrite else path
+    with agent.recorded(data) as recorded, writing(path), reproducible(seeded(agent, seed)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        delete(target)
+        with (
+            staged_file(target) as staged,
+            shown(f"extracting {recorded.reader.path.name}", recorded.rows()) as counted,
+        ):
+            arrays: ZarrArrays | NpzArrays = (ZarrArrays if path.suffix == ".zarr" else NpzArrays)(staged)
+            for piece in _extracted(agent, recorded, counted(recorded.parts())):
+                arrays.add(piece)
+            about = {"run": str(agent.run), "checkpoint": agent.checkpoint.name, "data": str(recorded.reader.path)}
+            manifest = about | {"seed": seeded(agent, seed)} | _contents(agent, arrays)
+            arrays.finish(manifest)
+        if overwrite:
+            delete(path)
+            os.replace(target, path)
+        for remark in recorded.remarks():
+            say(f"{recorded.reader.path}: {remark}")
+    return Extracted(path=path, manifest=manifest)
+
+
+def _checked(out: Path | str, overwrite: bool) -> Path:
+    check_local(out, "out")
+    path = Path(out).expanduser()
+    if path.suffix not in (".zarr", ".npz"):
+        raise ConfigError(f"out = {out}: expected a name that ends with .zarr (for any amount of data) or .npz.")
+    if path.exists() and not overwrite:
+        raise RunError(f"{path} exists: choose another name, or replace it with overwrite (--overwrite).")
+    if path.is_dir() and not (path / "zarr.json").is_file():
+        raise RunError(f"{path} is a folder that no extraction has written: choose another name.")
+    check_writable(path.parent)
+    return path
+
+
+@torch.no_grad()
+def _extracted(agent: Agent, recorded: Recorded, parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the arrays of up to ``PIECE`` rows after the other; the state is carried from one to the next."""
+    learner = describing(agent)
+    world, context = learner.world, None
+    episode, step = -1, 0
+    for rows in pieces(parts, PIECE):
+        batch = recorded.batch(rows, 0).to(agent.algo.device)  # [1, n]
+        _, latent, stats = world.observe(batch, context)
+        context = Context(latent.map(lambda x: x[:, -1]), batch.action[:, -1])
+        first = rows["is_first"].copy()
+        first[0] |= episode < 0  # data that begin in the middle of an episode
+        numbers = episode + np.cumsum(first)
+        since = np.arange(len(first)) - np.maximum.accumulate(np.where(first, np.arange(len(first)), -step))
+        episode, step = int(numbers[-1]), int(since[-1]) + 1
+        found: Rows = {"episode": numbers, "step": since, **{name: rows[name] for name in FLAGS}}
+        found |= {"action": array(batch.action[0]), "reward": array(batch.reward[0])}
+        yield found | _inside(agent, latent, stats)
+
+
+def _inside(agent: Agent, latent: Latent, stats: torch.Tensor) -> Rows:
+    """Return the states ``[1, n, ...]``, their distributions and predictions as arrays ``[n, ...]``."""
+    learner = describing(agent)
+    rssm = learner.world.rssm
+    found: Rows = {}
+    for name, values in learner.described(latent).items():
+        place = f"state/{name.removeprefix(INSIDE)}" if name.startswith(INSIDE) else f"prediction/{name}"
+        found[place] = array(values[0])
+    for when, distribution in (("posterior", stats), ("prior", rssm.prior(latent.deter))):
+        found |= {f"{when}/{name}": array(values[0]) for name, values in rssm.named(distribution).items()}
+    if "posterior/logits" in found:
+        found["state/stoch"] = found["state/stoch"].astype(np.uint8)
+    for key, part in agent.obs_spec.items():
+        place = f"prediction/{dreamt_name(key)}"
+        if part.kind == "image" and part.dtype == "uint8" and place in found:
+            found[place] = np.rint(found[place]).clip(0, 255).astype(np.uint8)
+    return found
+
+
+def pieces(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
+    """Yield the rows of ``parts``, ``[n, ...]`` by column, ``size`` at a time; the last piece may be shorter."""
+    held: list[Rows] = []
+    for part in parts:
+        held.append(part)
+        while sum(len(rows["is_first"]) for rows in held) >= size:
+            rows = joined(held)
+            yield {name: values[:size] for name, values in rows.items()}
+            held = [{name: values[size:] for name, values in rows.items()}]
+    if held and len((rows := joined(held))["is_first"]):
+        yield rows
+
+
+def _contents(agent: Agent, arrays: ZarrArrays | NpzArrays) -> dict[str, Any]:
+    """Return what the manifest says of the arrays."""
+    listed = {
+        name: {"shape": list(shape), "dtype": dtype, "unit": _unit(agent, name)}
+        for name, (shape, dtype) in arrays.sizes().items()
+    }
+    rows = next(iter(listed.values()))["shape"][0] if listed else 0
+    return {"rows": rows, "episodes": arrays.episodes, "arrays": listed}
+
+
+def _unit(agent: Agent, name: str) -> str:
+    for key, part in agent.obs_spec.items():
+        if name == f"prediction/{dreamt_name(key)}":
+            images = f"{part.low:g} is black, {part.high:g} is white"
+            numbers = {"vector": "the environment's units", "categorical": "probability of each class [n, C]"}
+            return numbers.get(part.kind, images)
+    return UNITS.get(name) or UNITS.get(name.rpartition("/")[2]) or "as the world model has it"
+
+
+class NpzArrays:
+    """Arrays in an ``.npz``, with the manifest as JSON in ``manifest``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.episodes = path, 0
+        self._held: list[Rows] = []
+
+    def add(self, rows: Rows) -> None:
+        """Add rows ``[n, ...]``."""
+        self.episodes = int(rows["episode"][-1]) + 1
+        self._held.append(rows)
+
+    def sizes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and dtype of each array."""
+        self._held = [joined(self._held)] if self._held else []
+        return {name: (x.shape, str(x.dtype)) for rows in self._held for name, x in rows.items()}
+
+    def finish(self, manifest: dict[str, Any]) -> None:
+        """Write the file."""
+        whole: dict[str, Any] = joined(self._held) if self._held else {}
+        with self.path.open("wb") as file:
+            np.savez_compressed(file, manifest=np.array(json.dumps(manifest)), **whole)
+
+
+class ZarrArrays:
+    """Arrays in a Zarr group, to which rows are appended; the manifest is among the group's attributes."""
+
+    def __init__(self, path: Path) -> None:
+        import zarr  # takes a second
+
+        self.group, self.episodes = zarr.open_group(path, mode="w"), 0
+        self._arrays: dict[str, Any] = {}
+        self._held: dict[str, list[np.ndarray]] = {}  # pieces of the chunk that is not full yet
+
+    def add(self, rows: Rows) -> None:
+        """Add rows ``[n, ...]``, ``PIECE`` of them unless they are the last."""
+        self.episodes = int(rows["episode"][-1]) + 1
+        for name, values in rows.items():
+            if name not in self._arrays:
+                shape, many = values.shape[1:], min(64, max(1, CHUNK_BYTES // (PIECE * values[0].nbytes)))
+                self._arrays[name] = self.group.create_array(
+                    name, shape=(0, *shape), chunks=(many * PIECE, *shape), dtype=values.dtype
+                )
+            held = self._held.setdefault(name, [])
+            held.append(values)
+            if len(held) * PIECE == self._arrays[name].chunks[0]:
+                self._write(name)
+
+    def _write(self, name: str) -> None:
+        if pieces := self._held.pop(name, []):
+            self._arrays[name].append(np.concatenate(pieces))
+
+    def sizes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Write what is held, and return shape and dtype of each array."""
+        for name in self._arrays:
+            self._write(name)
+        return {name: (one.shape, str(one.dtype)) for name, one in self._arrays.items()}
+
+    def finish(self, manifest: dict[str, Any]) -> None:
+        """Write the manifest, and the unit of each array among its attributes."""
+        self.group.attrs.put(manifest)
+        for name, one in self._arrays.items():
+            one.attrs["unit"] = manifest["arrays"][name]["unit"]

@@ -1,0 +1,300 @@
+"""States of a world model: observed, edited, and imagined on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.world_model import Dreaming, WorldModel
+from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.types import Batch, Mode
+from reverie.core.words import plural
+from reverie.envs.base import put_away
+from reverie.envs.factory import Single
+from reverie.envs.flat import make_flat
+from reverie.envs.render import painter
+from reverie.folder import writing
+from reverie.log.video import IMAGINED, OBSERVED, border, shrink, tile, to_rgb, upscale, write_video
+from reverie.nn.rssm import Latent
+
+if TYPE_CHECKING:
+    from reverie.agent.agent import Agent
+
+STEPS, FPS, SIDE = 15, 8, 256
+"""Steps that are imagined by default; pictures per second of videos, and the longer side of each in pixels."""
+
+
+class Describing(Dreaming, Protocol):
+    """A learner with a world model, whose latents can be described."""
+
+    def described(self, latent: Latent) -> dict[str, Tensor]:
+        """Return what the networks say of latents ``[B, T, ...]``, by the names of ``Algorithm.dream``."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelState:
+    """States s = (h, z) of a world model, of B episodes at one moment each. Arrays are in float32."""
+
+    deter: np.ndarray
+    """h, the deterministic part ``[B, D]``."""
+    stoch: np.ndarray
+    """z, the stochastic part ``[B, S, C]``: S categorical latents as one-hot vectors of C classes; C is 1 if they are
+    numbers."""
+
+    def __repr__(self) -> str:
+        return f"ModelState(deter {list(self.deter.shape)}, stoch {list(self.stoch.shape)})"
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The class of each categorical latent, ``[B, S]``."""
+        found: np.ndarray = self.stoch.argmax(-1)
+        return found
+
+    def replace(
+        self,
+        *,
+        deter: np.ndarray | float | None = None,
+        stoch: np.ndarray | float | None = None,
+        classes: Mapping[int, Any] | np.ndarray | None = None,
+    ) -> ModelState:
+        """Return these states with parts replaced; arrays may lack the first axis, for all B states alike.
+
+        Args:
+            deter: h ``[B, D]``.
+            stoch: z ``[B, S, C]``.
+            classes: of categorical latents: ``{3: 7}`` sets latent 3 to class 7, ``{3: [7, 0]}`` that of two states to
+                7 and 0; or of all latents, ``[B, S]``.
+
+        Raises:
+            DataError: an array has another shape, a number is not finite, or there is no such latent or class.
+        """
+        new = {"deter": self.deter, "stoch": self.stoch}
+        for name, values in {"deter": deter, "stoch": stoch}.items():
+            if values is not None:
+                new[name] = _like(new[name], values, name)
+        if classes is not None:
+            new["stoch"] = self._with_classes(new["stoch"], classes)
+        return ModelState(**new)
+
+    def _with_classes(self, stoch: np.ndarray, classes: Mapping[int, Any] | np.ndarray) -> np.ndarray:
+        latents, count = stoch.shape[1:]
+        if count == 1:
+            raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
+        index = stoch.argmax(-1).astype(np.float64)  # [B, S]
+        if not isinstance(classes, Mapping):
+            classes = dict(enumerate(_like(index, classes, "classes").T))
+        for latent, value in classes.items():
+            if latent not in range(latents) or not np.isin(value, range(count)).all():
+                raise DataError(
+                    f"classes: latent {latent} = {brief(value)}: expected latents from 0 to {latents - 1}, and classes "
+                    f"from 0 to {count - 1}."
+                )
+            index[:, latent] = _like(index[:, latent], value, f"classes of latent {latent}")
+        hot: np.ndarray = np.eye(count, dtype=np.float32)[index.astype(int)]
+        return hot
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Imagined:
+    """What a world model imagines in B episodes. Row 0 is the given state, the T others are imagined."""
+
+    observations: dict[str, np.ndarray]
+    """Predicted observations by key, ``[B, T + 1, *shape]`` in their own units; if categorical, the probabilities of
+    the classes ``[B, T + 1, n, C]``."""
+    rewards: np.ndarray
+    """Predicted reward that comes with each row ``[B, T + 1]``, after ``env.clip_reward``."""
+    continues: np.ndarray
+    """Predicted probability that the episode goes on after each row ``[B, T + 1]``."""
+    values: np.ndarray
+    """The critic's value of each row ``[B, T + 1]``: the discounted sum of the rewards after it."""
+    actions: np.ndarray
+    """Taken at each row but the last, ``[B, T, A]``, as rows hold them: one-hot where discrete, or in [-1, 1]."""
+    deter: np.ndarray
+    """h of each row ``[B, T + 1, D]``."""
+    stoch: np.ndarray
+    """z of each row ``[B, T + 1, S, C]``."""
+    agent: Agent
+    """The agent that imagined them."""
+
+    def __repr__(self) -> str:
+        episodes, steps = self.actions.shape[:2]
+        return f"Imagined({plural(steps, 'step')} in {plural(episodes, 'episode')}, by {self.agent})"
+
+    def state(self, row: int) -> ModelState:
+        """Return the states of one row, to edit them and imagine on: 0 is the given one, -1 the last."""
+        return ModelState(self.deter[:, row], self.stoch[:, row])
+
+    def video(self, path: Path | str) -> Path:
+        """Write an mp4 of the B episodes side by side, framed green in row 0 and red in the imagined ones.
+
+        An image is shown itself, the first if there are several. Other observations are drawn by the environment, where
+        that is possible (docs/environments.md).
+
+        Raises:
+            ConfigError: there is no way to draw them.
+            RunError: the file cannot be written.
+        """
+        shown = self._images() or self._painted()
+        frames = [OBSERVED] + [IMAGINED] * (len(self.rewards[0]) - 1)
+        with writing(Path(path)):
+            return write_video(Path(path), tile(np.stack([border(one, frames) for one in shown])), FPS)
+
+    def _images(self) -> list[np.ndarray]:
+        """Return the first image of each episode ``[T + 1, H, W, 3]`` uint8; none if no observation is an image."""
+        for key, part in self.agent.obs_spec.items():
+            if part.kind == "image" and key in self.observations:
+                newest = self.observations[key][..., -(part.shape[-1] // self.agent.config.env.frame_stack) :]
+                light = (newest - part.low) / (part.high - part.low) * 255.0
+                return list(upscale(to_rgb(np.rint(light).clip(0, 255).astype(np.uint8)), SIDE))
+        return []
+
+    def _painted(self) -> list[np.ndarray]:
+        """Let the environment draw each row: pictures ``[T + 1, H, W, 3]`` uint8 of each episode."""
+        agent, spec = self.agent, self.agent.obs_spec
+        if self.observations.keys() >= spec.keys() and not isinstance(agent.factory, Single):
+            env = make_flat(agent.config.env, agent.factory, 0, True)
+            try:
+                if (paint := painter(env.env, spec)) is not None:
+                    count, rows = self.rewards.shape
+                    seen = {k: self._indices(v, k) for k, v in self.observations.items()}
+                    one = [[paint({k: v[b, t] for k, v in seen.items()}) for t in range(rows)] for b in range(count)]
+                    return [np.stack([shrink(picture, SIDE) for picture in episode]) for episode in one]
+            finally:
+                put_away(env)
+        raise ConfigError(
+            f"there is no way to draw observations of {agent.config.env.id}: none is an image, and the environment "
+            "draws no others. Give it a method render_observation (docs/environments.md, Drawing observations)."
+        )
+
+    def _indices(self, values: np.ndarray, key: str) -> np.ndarray:
+        """Return predictions ``[B, T, *shape]`` as observations are: of probabilities, the likeliest class."""
+        part = self.agent.obs_spec[key]
+        return values.argmax(-1).reshape(*values.shape[:2], *part.shape) if part.kind == "categorical" else values
+
+
+def describing(agent: Agent) -> Describing:
+    """Return the agent's learner.
+
+    Raises:
+        ConfigError: it has no world model.
+    """
+    if not isinstance(getattr(agent.algo, "world", None), WorldModel):
+        raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
+    return cast(Describing, agent.algo)
+
+
+def seeded(agent: Agent, seed: int | None) -> int:
+    """Return ``seed``, or that which follows from the run's."""
+    return derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
+
+
+def array(values: Tensor) -> np.ndarray:
+    """Return a tensor as float32 on the CPU."""
+    out: np.ndarray = values.detach().float().cpu().numpy()
+    return out
+
+
+@torch.no_grad()
+def observe(agent: Agent, rows: Batch, seed: int | None) -> ModelState:
+    """See :meth:`Agent.observe`."""
+    world, given = describing(agent).world, cast(Any, rows)
+    if not isinstance(given, Batch):
+        raise DataError(f"rows = {brief(rows)}: expected a batch [B, T], such as agent.episode(0).rows(0, 20).")
+    rows.check()
+    wanted = {key: part.shape for key, part in agent.obs_spec.items()}
+    found = {key: tuple(values.shape[2:]) for key, values in rows.obs.items()}
+    if found != wanted or rows.action.shape[-1] != agent.action_spec.width:
+        raise DataError(
+            f"rows have observations {found} and actions of {rows.action.shape[-1]} numbers: expected {wanted} and "
+            f"{agent.action_spec.width}, as agent.episode(number) returns them."
+        )
+    with reproducible(seeded(agent, seed)):
+        latent = world.observe(rows.to(agent.algo.device)).latent  # [B, T, ...]
+    return ModelState(array(latent.deter[:, -1]), array(latent.stoch[:, -1]))
+
+
+@torch.no_grad()
+def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mode: Mode, seed: int | None) -> Imagined:
+    """See :meth:`Agent.imagine`."""
+    learner = describing(agent)
+    world, latent = learner.world, _latent(learner.world, state)
+    given = None if actions is None else _actions(agent, actions, len(state.deter))  # [B, T, A]
+    steps = _steps(steps, None if given is None else given.shape[1])
+    latents, taken, cell = [latent], list[Tensor](), world.rssm.cell(world.dtype)
+    with reproducible(seeded(agent, seed)):
+        for step in range(steps):
+            if given is None:
+                policy = learner.actor(latents[-1].feature)
+                taken.append((policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1))  # [B, A]
+            else:
+                taken.append(given[:, step])
+            latents.append(world.rssm.imagine_step(latents[-1], taken[-1], cell))
+        whole = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T + 1, ...]
+        said = {name: array(values) for name, values in learner.described(whole).items()}
+    names = {key: dreamt_name(key) for key in agent.obs_spec}
+    return Imagined(
+        observations={key: said[name] for key, name in names.items() if name in said},
+        rewards=said["reward"],
+        continues=said["cont"],
+        values=said[f"{INSIDE}value"],
+        actions=array(torch.stack(taken, 1)),
+        deter=said[f"{INSIDE}deter"],
+        stoch=said[f"{INSIDE}stoch"],
+        agent=agent,
+    )
+
+
+def _like(old: np.ndarray, new: Any, name: str) -> np.ndarray:
+    """Return ``new`` with the shape and type of ``old``, whose first axis it may lack."""
+    try:
+        values = np.broadcast_to(np.asarray(new), old.shape)
+        fits = values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
+    except ValueError:
+        fits = False
+    if not fits:
+        raise DataError(f"{name} = {brief(new)}: expected finite numbers of shape {list(old.shape)}.")
+    return values.astype(old.dtype)
+
+
+def _latent(world: WorldModel, state: ModelState) -> Latent:
+    given: Any = state
+    if not isinstance(given, ModelState):
+        raise DataError(f"state = {brief(state)}: expected what agent.observe(rows) returns.")
+    like = world.rssm.initial(len(state.deter), world.dtype)
+    for name, values, wanted in (("deter", state.deter, like.deter), ("stoch", state.stoch, like.stoch)):
+        if values.shape != tuple(wanted.shape):
+            raise DataError(
+                f"state.{name} has shape {list(values.shape)}: this world model has {list(wanted.shape)}. Use a state "
+                "of the same agent."
+            )
+    return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
+
+
+def _actions(agent: Agent, actions: Any, count: int) -> Tensor:
+    """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
+    width = agent.action_spec.width
+    flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
+    if flat.ndim not in (2, 3) or flat.shape[-1] != width or 0 in flat.shape or (flat.ndim == 3 and len(flat) != count):
+        raise DataError(
+            f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], one-hot where "
+            "they are discrete, in [-1, 1] where continuous. agent.flat_actions makes them of the environment's."
+        )
+    return flat.to(agent.algo.device, torch.float32).expand(count, -1, -1)
+
+
+def _steps(steps: int | None, given: int | None) -> int:
+    wanted: Any = (given or STEPS) if steps is None else steps
+    if not isinstance(wanted, Integral) or not 1 <= int(wanted) <= (given or int(wanted)):
+        most = f" to {given}, the number of actions" if given is not None else ""
+        raise ConfigError(f"steps = {brief(steps)}: expected a whole number from 1{most}.")
+    return int(wanted)

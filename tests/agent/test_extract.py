@@ -1,0 +1,224 @@
+"""States of a world model: written for recorded rows, observed, edited, and imagined on from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+import reverie
+from corridor import Corridor
+from reverie.agent import extract as extraction
+from reverie.agent.agent import Agent
+from reverie.agent.extract import extract, pieces
+from reverie.algos.imagination import open_loop
+from reverie.cli import main
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.randomness import reproducible
+from reverie.data.dataset import DatasetConfig
+from reverie.training.messages import say_nothing
+from tiny import FEW
+
+
+@pytest.fixture(scope="module")
+def agent(corridor: Path) -> Agent:
+    return reverie.load(corridor, env=Corridor)
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that never learned."""
+    run = tmp_path_factory.mktemp("runs") / "cartpole"
+    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=run, **{**FEW, "learning_starts": 1000})
+    return run
+
+
+def arrays_in(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".npz":
+        return {name: values for name, values in np.load(path).items() if name != "manifest"}
+    group: Any = zarr.open_group(path, mode="r")
+    return {name: group[name][:] for name in group.attrs["arrays"]}
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.zarr"])
+def test_states_are_those_that_the_model_has_of_the_rows(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """In pieces that neither begin nor end with the episodes, and chunks of several pieces."""
+    with agent.recorded() as recorded:
+        parts = list(recorded.parts())
+        whole = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+        rows = recorded.batch(whole, 0)
+    monkeypatch.setattr(extraction, "PIECE", 7)
+    rssm = agent.algo.world.rssm
+    observe = rssm.observe
+    monkeypatch.setattr(rssm, "observe", lambda *given: observe(*given[:4], lambda probs: probs.argmax(-1)))
+    found = arrays_in(extract(agent, out=tmp_path / name, say=say_nothing).path)
+    with torch.no_grad():
+        _, latent, probs = agent.algo.world.observe(rows)
+        expected = agent.algo.described(latent)
+    count = len(whole["reward"])
+    assert count > 7 * 3
+    assert {len(values) for values in found.values()} == {count}
+    np.testing.assert_array_equal(found["episode"], np.cumsum(whole["is_first"]) - 1)
+    starts = np.flatnonzero(whole["is_first"])
+    np.testing.assert_array_equal(found["step"], np.arange(count) - starts[found["episode"]])
+    for column in ("is_first", "is_last", "is_terminal", "reward", "action"):
+        np.testing.assert_array_equal(found[column], whole[column])
+    for column, values in {
+        "state/deter": latent.deter,
+        "state/stoch": latent.stoch,
+        "state/value": expected["inside/value"],
+        "prediction/sense/x": expected["sense/x"],
+        "prediction/reward": expected["reward"],
+        "prediction/cont": expected["cont"],
+        "prediction/eye": expected["eye"].round().clamp(0, 255).to(torch.uint8),
+    }.items():
+        np.testing.assert_allclose(found[column], values[0].numpy(), rtol=1e-4, atol=1e-4, err_msg=column)
+    prior = agent.algo.world.rssm.prior(latent.deter)
+    for column, values in {"posterior/logits": probs, "prior/logits": prior}.items():
+        np.testing.assert_allclose(np.exp(found[column]), values[0].detach().numpy(), rtol=1e-3, err_msg=column)
+
+
+def test_the_same_draws_as_a_dream_of_the_rows(agent: Agent, tmp_path: Path) -> None:
+    done = extract(agent, out=tmp_path / "a.npz", seed=3, say=say_nothing)
+    found, rows = arrays_in(done.path), agent.episode(0)
+    with reproducible(3):
+        alone = agent.algo.dream(rows, rows.shape[1])
+    state = agent.observe(rows, seed=3)
+    np.testing.assert_array_equal(state.deter[0], alone["inside/deter"][0, -1])
+    np.testing.assert_array_equal(state.stoch[0], alone["inside/stoch"][0, -1])
+    np.testing.assert_allclose(found["state/deter"][0], alone["inside/deter"][0, 0], atol=1e-6)
+    about = done.manifest
+    assert json.loads(str(np.load(done.path)["manifest"])) == about
+    assert (about["seed"], about["episodes"], about["checkpoint"]) == (
+        3,
+        found["episode"][-1] + 1,
+        agent.checkpoint.name,
+    )
+    assert {name: (one["shape"], one["dtype"]) for name, one in about["arrays"].items()} == {
+        name: (list(values.shape), str(values.dtype)) for name, values in found.items()
+    }
+    assert all(one["unit"] for one in about["arrays"].values())
+
+
+def test_pieces_are_of_one_size_whatever_the_parts() -> None:
+    columns = np.split(np.arange(20), [1, 2, 11, 11])
+    found = list(pieces(({"is_first": part} for part in columns), 4))
+    assert [len(rows["is_first"]) for rows in found] == [4] * 5
+    assert np.concatenate([rows["is_first"] for rows in found]).tolist() == list(range(20))
+
+
+def test_the_command_says_what_it_wrote(cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = cartpole, tmp_path / "deep" / "a.zarr"
+    assert main(["extract", str(run), "--out", str(out)]) == 0
+    assert "prediction/observation  float32 [" in capsys.readouterr().out
+    before = zarr.open_group(out, mode="r").attrs["seed"]
+    assert main(["extract", str(run), "--out", str(out), "--seed", "5"]) == 1
+    assert "exists: choose another name" in capsys.readouterr().err
+    assert zarr.open_group(out, mode="r").attrs["seed"] == before
+    assert main(["extract", str(run), "--out", str(out), "--seed", "5", "--overwrite"]) == 0
+    assert zarr.open_group(out, mode="r").attrs["seed"] == 5
+    assert [path.name for path in out.parent.iterdir()] == ["a.zarr"]
+
+
+def test_what_cannot_be_written(agent: Agent, pendulum: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ends with \.zarr .* or \.npz"):
+        extract(agent, out=tmp_path / "a.hdf5")
+    (tmp_path / "mine.zarr").mkdir()
+    with pytest.raises(RunError, match="no extraction has written"):
+        extract(agent, out=tmp_path / "mine.zarr", overwrite=True)
+    with pytest.raises(DataError, match="does not fit the environment"):
+        extract(agent, out=tmp_path / "a.npz", data=DatasetConfig(path=str(pendulum)))
+    other = reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **{**FEW, "learning_starts": 1000}).run
+    with pytest.raises(ConfigError, match="DQN has no world model"):
+        extract(other, out=tmp_path / "a.npz", say=say_nothing)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dqn", "mine.zarr"]
+
+
+def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agent: Agent) -> None:
+    rows = agent.episode(0)
+    state, actions = agent.observe(rows.rows(0, 3)), rows.action[:, 2:6]
+    first, again = (agent.imagine(state, actions=actions, seed=1) for _ in range(2))
+    assert first.rewards.shape == first.continues.shape == first.values.shape == (1, 5)
+    assert first.observations["eye"].shape == (1, 5, *agent.obs_spec["eye"].shape)
+    np.testing.assert_array_equal(first.actions, actions)
+    for name in ("deter", "stoch", "rewards", "values"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    np.testing.assert_array_equal(first.deter[:, 0], state.deter)
+    chosen = (int(state.classes[0, 1]) + 1) % 4
+    edited = state.replace(classes={1: chosen})
+    assert edited.classes[0].tolist() == [*state.classes[0, :1], chosen, *state.classes[0, 2:]]
+    other = agent.imagine(edited, actions=actions, seed=1)
+    assert (other.rewards[:, 0] != first.rewards[:, 0]).all()  # what it now sees in the state
+    assert (other.deter[:, 1] != first.deter[:, 1]).any()  # and what follows
+    back = edited.replace(classes={1: state.classes[:, 1]})
+    np.testing.assert_array_equal(agent.imagine(back, actions=actions, seed=1).deter, first.deter)
+    still = state.replace(deter=0.0)
+    assert (still.deter == 0).all()
+    np.testing.assert_array_equal(still.stoch, state.stoch)
+
+
+def test_given_actions_are_followed_as_in_a_dream(agent: Agent) -> None:
+    rows = agent.episode(0)
+    state, actions = agent.observe(rows.rows(0, 2)), agent.flat_actions({"go": [2, 1, 2], "turn": [4.0, 1.0, -2.0]})
+    assert actions.tolist() == [[0, 1, 1], [1, 0, 0], [0, 1, -1]]
+    found = agent.imagine(state, actions=actions, seed=2)
+    start = agent.algo.world.rssm.initial(1, torch.float32)._replace(
+        deter=torch.from_numpy(state.deter), stoch=torch.from_numpy(state.stoch)
+    )
+    with reproducible(2):
+        expected = open_loop(agent.algo.world.rssm, start, torch.from_numpy(actions)[None])
+    np.testing.assert_array_equal(found.deter[:, 1:], expected.deter)
+    on = agent.imagine(found.state(-1), 2, mode="sample", seed=0)  # now the policy acts
+    assert (on.actions[..., :2].sum(-1) == 1).all()
+    np.testing.assert_array_equal(on.deter[:, 0], found.deter[:, -1])
+
+
+def test_a_video_shows_images_or_what_the_environment_draws(agent: Agent, cartpole: Path, tmp_path: Path) -> None:
+    imagined = agent.imagine(agent.observe(agent.episode(0)), 3)
+    assert imagined.video(tmp_path / "eye.mp4").stat().st_size > 500
+    drawn = reverie.load(cartpole)
+    shown = drawn.imagine(drawn.observe(drawn.episode(0)), 2)._painted()
+    assert [frames.shape for frames in shown] == [(3, 171, 256, 3)]
+    assert (shown[0][0] != shown[0][-1]).any()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"classes": {9: 0}}, "latents from 0 to 3"),
+        ({"classes": {0: 4}}, "classes from 0 to 3"),
+        ({"classes": np.full((1, 4), 1.5)}, "classes from 0 to 3"),
+        ({"classes": np.zeros((2, 4), int)}, r"expected finite numbers of shape \[1, 4\]"),
+        ({"deter": np.zeros((1, 3))}, r"expected finite numbers of shape \[1, 32\]"),
+        ({"stoch": np.nan}, r"expected finite numbers of shape \[1, 4, 4\]"),
+    ],
+)
+def test_what_is_no_state(agent: Agent, edit: dict[str, Any], message: str) -> None:
+    state = agent.observe(agent.episode(0))
+    with pytest.raises(DataError, match=message):
+        state.replace(**edit)
+
+
+def test_wrong_input_of_observe_and_imagine(agent: Agent) -> None:
+    rows = agent.episode(0)
+    state, wrong = agent.observe(rows), rows.map(lambda x: x)
+    wrong.obs.pop("eye")
+    calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+        (agent.observe, (rows.obs["eye"],), {}, DataError, "expected a batch"),
+        (agent.observe, (wrong,), {}, DataError, "rows have observations"),
+        (agent.imagine, (state, 0), {}, ConfigError, "expected a whole number from 1"),
+        (agent.imagine, (state, 3), {"actions": rows.action[:, :2]}, ConfigError, "from 1 to 2, the number of actions"),
+        (agent.imagine, (state,), {"actions": [0, 1]}, DataError, "agent.flat_actions makes them"),
+        (agent.imagine, (rows,), {}, DataError, "what agent.observe"),
+        (agent.imagine, (reverie.ModelState(state.deter[:, :5], state.stoch),), {}, DataError, "this world model has"),
+    ]
+    for call, given, named, kind, message in calls:
+        with pytest.raises(kind, match=message):
+            call(*given, **named)
