@@ -48,6 +48,9 @@ END_OF_SCHEDULES = 10**15
 class ExperimentConfig(Config):
     """Every setting of a run."""
 
+    preset: str = field(default="", compare=False)
+    """Preset to start from. By default the one of the environment's suite and of this machine; without a GPU that is
+    cpu, the suite's with small networks and a short run. In Python only a record of where the settings began."""
     steps: int = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: int = 100_000
