@@ -204,7 +204,8 @@ def settings_of(
     if (idle := without_effect(settings, named, str)) is not None:
         raise ConfigError(idle)
     remark_on_files(settings, files, named, str)
-    return learning_in_time(settings, named, say)
+    whole = isinstance(algorithm, ExperimentConfig)
+    return settings if whole else learning_in_time(settings, named, say)
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def rewards_far_from_1(config: AlgorithmConfig, size: float) -> str:
 def why_idle(experiment: Experiment) -> str:
     """Return why a finished run has made no update, or "" if it made some or its settings asked for none."""
     config, window, offered = experiment.config, experiment.algo.window, len(experiment.replay)
-    expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
+    expected = config.data.alone or config.ratio(window) == 0
     if experiment.clock.updates or expected or offered >= config.learning_starts:
         return ""
     within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"

@@ -95,6 +95,7 @@ def train(
         experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
         experiment, speed = (experiment, None) if newest else paced(experiment)
+        config = experiment.config
         if newest is not None:
             check_spec(folder, experiment.obs_spec, experiment.action_spec)
             check_same_kind(folder, config.data)
