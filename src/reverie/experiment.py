@@ -70,7 +70,7 @@ class ExperimentConfig(Config):
     device: str = "auto"
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     threads: int = 0
-    """CPU threads that PyTorch may use. 0: PyTorch's own choice."""
+    """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
     eval_episodes: int = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     stop_score: float | None = None
