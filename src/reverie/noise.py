@@ -91,8 +91,8 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
     )
 
 
-LONG = 4.0
-"""Seconds of an update above which :func:`pace` only times one with a single window."""
+LONG = 16.0
+"""Seconds of an update above which :func:`pace` only times one with a single window, and counts it for each."""
 MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
 
@@ -122,7 +122,7 @@ def pace(
             learner = algo.build(obs_spec, action_spec, "cpu")
             torch.set_num_threads(threads[-1])
             thin = noise_batch(learner, obs_spec, action_spec, windows=1)
-            times = {threads[-1]: learner.window.batch * update_seconds(learner, thin, least=1)}
+            times = {threads[-1]: learner.window.batch * update_seconds(learner, thin, warm_up=1)}
             if times[threads[-1]] < LONG:
                 batch = noise_batch(learner, obs_spec, action_spec)
                 for number in threads:
@@ -136,8 +136,8 @@ def pace(
     return Pace(update_s=times[best], act_s=act, threads=best)
 
 
-def update_seconds(learner: Algorithm, batch: Batch, *, seconds: float = 0.0, least: int = 2) -> float:
-    """Return the median seconds of an update on ``batch``, the first one aside."""
+def update_seconds(learner: Algorithm, batch: Batch, *, seconds: float = 0.0, warm_up: int = 0) -> float:
+    """Return the median seconds of an update on ``batch``, for about ``seconds``."""
     return median_seconds(
-        lambda: learner.update(batch), learner.device, warm_up=1, seconds=seconds, least=least, most=500
+        lambda: learner.update(batch), learner.device, warm_up=warm_up, seconds=seconds, least=1, most=500
     )

@@ -72,7 +72,8 @@ def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str
         hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
         time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
         threads = plural(speed.threads, "thread")
-        words.append(f"{length:,} {unit} take about {time} of learning and acting on this machine with {threads}")
+        here = f"on this machine, as busy as it is, with {threads}"
+        words.append(f"{length:,} {unit} take about {time} of learning and acting {here}")
         if hours > (3 if small else 12):
             an_hour = float(f"{length / hours:.1g}")
             smaller = "" if small else ", and --preset cpu has small networks and a short run"
