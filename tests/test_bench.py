@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from reverie import bench
+from reverie import noise as noise_module
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
@@ -31,7 +32,7 @@ from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
-from reverie.noise import noise, noise_batch, noise_step
+from reverie.noise import Pace, noise, noise_batch, noise_step, pace
 from tiny import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}
@@ -436,3 +437,25 @@ def test_help_comes_without_torch() -> None:
 
 def test_times_are_written_in_units_that_fit() -> None:
     assert [hours(t) for t in (1 / 36000, 0.5, 3000.0)] == ["100 ms", "30.0 min", "3,000.0 h"]
+
+
+# ---------------------------------------------------------------- before a run
+
+
+@pytest.mark.parametrize(("two_take", "chosen"), [(0.9, 1), (0.5, 2)])
+def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch, two_take: float, chosen: int) -> None:
+    """``two_take``: seconds of an update with two threads; with one it takes a second."""
+    monkeypatch.setattr(
+        noise_module, "update_seconds", lambda *_, **__: two_take if torch.get_num_threads() == 2 else 1.0
+    )
+    before = torch.get_rng_state()
+    found = pace(TINY, VECTOR, TURNS, 3, [1, 2])
+    assert isinstance(found, Pace)
+    assert (found.threads, found.update_s) == (chosen, min(1.0, two_take) if chosen == 2 else 1.0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == 1
+
+
+def test_the_pace_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DreamerV3, "update", lambda *_: 1 / 0)
+    assert pace(TINY, VECTOR, TURNS, 3, [1]) is None

@@ -16,7 +16,7 @@ import torch
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
-from reverie.core.discover import algorithm_config, algorithms
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.data.replay import ReplayConfig
@@ -28,7 +28,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.encoder import stage_sizes
 from reverie.nn.normalise import Running
-from reverie.presets import PRESETS
+from reverie.presets import CPU, ON_CPU, PRESETS, base
 from reverie.run.collect import Collector
 
 ROOT = Path(__file__).parents[1]
@@ -322,6 +322,18 @@ def test_the_table_of_presets() -> None:
             window = Window(batch=config.algo.batch_size, length=config.algo.batch_length)
             assert ratio == f"{config.ratio(window) * window.batch * window.length:g}", name
             assert num == str(config.env.num)
+
+
+def test_the_table_of_presets_for_a_cpu() -> None:
+    table = rows("docs/environments.md", "| preset | steps")
+    assert [row[0] for row in table] == [f"{name}{CPU}" for name in ON_CPU]
+    for name, steps, size, ratio, evaluations in table:
+        plain = PRESETS[name.removesuffix(CPU)]().algo
+        config = base(algorithm_name(type(plain)), preset=name)
+        assert not size or sized(size, config.algo) == config.algo, name  # type: ignore[arg-type]
+        assert steps in (f"{config.steps:,}", f"{config.updates:,} updates")
+        assert ratio in ("", f"{config.replay_ratio:g}")
+        assert evaluations == (f"every {config.schedule.eval_every}" if config.evaluates_on_the_way else "at the end")
 
 
 # ---------------------------------------------------------------- the worked example of the loop

@@ -241,9 +241,7 @@ def test_evaluation_does_not_disturb_an_environment_that_draws_from_everybodys_g
             "eval_episodes": 1,
             "schedule.eval_every": every,
         }
-        reverie.train(
-            "td3", env=Shared, run=run, steps=60, learning_starts=10**5, random_steps=5, say=say_nothing, **more
-        )
+        reverie.train("td3", env=Shared, run=run, steps=60, replay_ratio=0, random_steps=5, say=say_nothing, **more)
         return b"".join(part["obs/observation"].tobytes() for part in open_reader(str(run)).parts())
 
     assert rows("never", 0) == rows("often", 20)

@@ -12,7 +12,7 @@ import h5py
 import pytest
 import yaml
 
-from reverie import api
+from reverie import api, presets
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
@@ -23,7 +23,7 @@ from reverie.data.replay import ReplayConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
-from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
+from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized
 from reverie.training.messages import say_nothing
 from reverie.training.run import train
 from tiny import SETTINGS
@@ -35,6 +35,14 @@ MINARI_SPACES = {"observation_space": NUMBERS, "action_space": NUMBERS}
 @dataclass(frozen=True, kw_only=True)
 class WithoutDefault(DQNConfig):
     rate: float
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of GPUs that presets find, as the only entry."""
+    found = [1]
+    monkeypatch.setattr(presets, "gpus", lambda: found[0])
+    return found
 
 
 def test_an_option_without_a_default_is_refused() -> None:
@@ -101,6 +109,91 @@ def test_the_environment_chooses(env: str, name: str) -> None:
     assert config.env.id == env
     assert config == PRESETS[name]().merge({"env.id": env})
     assert set(SUITES.values()) <= set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "name"),
+    [
+        ("dreamer_v3", "ALE/Pong-v5", "atari+cpu"),
+        ("dreamer_v3", "MiniGrid-Empty-5x5-v0", "minigrid+cpu"),
+        ("dreamer_v3", "mine:Walk-v0", "dreamer_v3+cpu"),
+        ("dreamer_v3", "CartPole-v1", "cartpole"),
+        ("dqn", "ALE/Pong-v5", "dqn_atari+cpu"),
+        ("sac", "HalfCheetah-v5", "sac"),
+        ("cql", "HalfCheetah-v5", "cql+cpu"),
+    ],
+)
+def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str, name: str) -> None:
+    published = layered(algorithm, env=env)
+    on_request = layered(algorithm, env=env, preset="cpu"), layered(algorithm, env=env, device="cpu")
+    gpus[0] = 0
+    config, plain = layered(algorithm, env=env), name.removesuffix("+cpu")
+    assert {config.preset, *(found.preset for found in on_request)} == {name}
+    assert on_request == (config, config)
+    assert layered(algorithm, env=env, device="cuda").preset == published.preset == plain
+    assert layered(algorithm, env=env, preset=plain) == published
+    kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "time_limit", "kwargs")
+    assert [getattr(config.env, key) for key in kept] == [getattr(published.env, key) for key in kept]
+    if algorithm == "dreamer_v3":
+        assert config.algo.rssm == sized("nano", DreamerV3Config()).rssm
+        assert config.evaluates_on_the_way
+        assert layered(algorithm, env=env, size="12m").algo.rssm == sized("12m", DreamerV3Config()).rssm
+    assert (config == published) == (name == plain)
+
+
+def test_changes_for_a_cpu_are_of_presets() -> None:
+    assert set(ON_CPU) <= set(PRESETS)
+
+
+def test_a_run_keeps_its_preset_on_another_machine(gpus: list[int], tmp_path: Path) -> None:
+    gpus[0] = 0
+    env = {"env.id": "MiniGrid-Empty-5x5-v0"}
+    config = layered("dreamer_v3", env=env["env.id"])
+    saved = {"schema": 1, "algorithm": "dreamer_v3", "experiment": config.to_dict()}
+    for name in ("config", "settings"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(saved))
+        gpus[0] = 1
+        assert layered("dreamer_v3", env=env["env.id"], run=folder) == config
+        assert layered("dqn", env=env["env.id"], run=folder).preset == "dqn"
+        assert layered("dreamer_v3", env=env["env.id"], run=folder, preset="minigrid") != config
+
+
+def test_a_file_may_name_a_preset_and_a_device(gpus: list[int], tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("preset: atari100k\n")
+    (tmp_path / "b.yaml").write_text("device: cpu\n")
+    assert layered("dreamer_v3", files=[tmp_path / "a.yaml"]).steps == PRESETS["atari100k"]().steps
+    assert layered("dreamer_v3", env="Acrobot-v1", files=[tmp_path / "b.yaml"]).preset == "dreamer_v3+cpu"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_flags_and_python_choose_by_the_device(
+    asked: list[ExperimentConfig], commanded: list[ExperimentConfig], device: str
+) -> None:
+    main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--device", device])
+    main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--preset", "cpu" if device == "cpu" else "dreamer-v3"])
+    api.train("dreamer_v3", env="Acrobot-v1", device=device)
+    name = "dreamer_v3" + "+cpu" * (device == "cpu")
+    assert [config.preset for config in [*commanded, *asked]] == [name] * 3
+
+
+def test_learning_starts_within_a_short_run(
+    asked: list[ExperimentConfig], commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000"])
+    said: list[str] = []
+    api.train("sac", env="HalfCheetah-v5", steps=6000, say=said.append)
+    for config in (*commanded, *asked):
+        assert (config.learning_starts, config.random_steps) == (1500, 1500)
+    assert said == ["learning starts after 1,500 env steps, not 10,000: the run has only 6,000"]
+    assert said[0] in capsys.readouterr().out
+    assert main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000", "--learning-starts", "6e3"]) == 1
+    assert "--learning-starts = 6000: the run has only 6,000 env steps" in capsys.readouterr().err
+    api.train("sac", env="HalfCheetah-v5", steps=6000, learning_starts=5999)
+    api.train("sac", env="HalfCheetah-v5", steps=6000, replay_ratio=0)
+    api.train(ExperimentConfig(steps=10))
+    assert [config.learning_starts for config in asked[1:]] == [5999, 10_000, 1024]
 
 
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
@@ -429,7 +522,7 @@ def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(fi
     found = settings_of(OBJECT, preset="dqn_cartpole", config=[files["run"], files["empty"]], env="Acrobot-v1", steps=3)
     assert found.algo == OBJECT
     assert (found.seed, found.env.id, found.steps) == (5, "Acrobot-v1", 3)
-    assert found.learning_starts == PRESETS["dqn_cartpole"]().learning_starts
+    assert found.replay.capacity == PRESETS["dqn_cartpole"]().replay.capacity
     wide = settings_of(DreamerV3Config(horizon=7), size="nano").algo
     assert wide == sized("nano", DreamerV3Config(horizon=7))
     for name in ("algo", "dotted"):

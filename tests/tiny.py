@@ -31,9 +31,9 @@ SETTINGS: dict[str, Any] = {
 
 SMALL: dict[str, Any] = {**SETTINGS, "steps": 60, "learning_starts": 5}
 
-FEW: dict[str, Any] = {"steps": 10, "learning_starts": 10**5, "random_steps": 5, "eval_episodes": 2, "console": False,
+FEW: dict[str, Any] = {"steps": 10, "replay_ratio": 0, "random_steps": 5, "eval_episodes": 2, "console": False,
                        "tensorboard": False, "say": say_nothing}  # fmt: skip
-"""Of a run that ends before it learns."""
+"""Of a run that does not learn."""
 
 CONFIG = ExperimentConfig().merge(SETTINGS)
 

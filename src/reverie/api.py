@@ -23,7 +23,7 @@ from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig, no_path
 from reverie.data.readers.base import Reader
 from reverie.data.readers.named import settings_of as reader_settings
-from reverie.effect import remark_on_files, sets, without_effect
+from reverie.effect import learning_in_time, remark_on_files, sets, without_effect
 from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
@@ -61,7 +61,8 @@ def train(
             files' settings of it; or a whole experiment's, in place of preset and files.
         env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
         size: a named size of the algorithm, such as ``"12m"``; ``reverie list`` names them.
-        preset: name of a preset to start from. None: the preset of the environment's suite. Not beside a whole
+        preset: name of a preset to start from. None: the preset of the environment's suite, and without a GPU
+            ``"cpu"``: that preset with small networks and a short run. Not beside a whole
             experiment's configuration.
         config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
             experiment's configuration; without settings of the algorithm beside a configuration of it.
@@ -88,7 +89,7 @@ def train(
     number of threads, which the setting ``threads`` changes, is restored too.
     """
     given = None if env is None or isinstance(env, str) else env
-    settings = settings_of(algorithm, env, size, preset, config, overrides)
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
     with only_training(), left_as_found(), threads_kept():
         return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
 
@@ -157,7 +158,7 @@ def train_seeds(
             f"env = {env_name(env)}: each seed runs in its own process, which cannot receive a Python object. Register "
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
-    settings = settings_of(algorithm, env, size, preset, config, overrides)
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
     if isinstance(seeds, Integral):  # NumPy's too
         seeds = range(settings.seed, settings.seed + int(seeds))
     if not isinstance(seeds, Iterable):
@@ -172,6 +173,8 @@ def settings_of(
     preset: str | None,
     config: Path | str | Sequence[Path | str] | None,
     overrides: dict[str, Any],
+    run: Path | str | None = None,
+    say: Say = tell,
 ) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes.
 
@@ -183,7 +186,7 @@ def settings_of(
     files = [config] if isinstance(config, str | Path) else config or ()
     short = {path: name for name, path in SHORT_NAMES.items() if name in overrides}
     overrides = spelled_out(overrides)
-    settings = base_of(algorithm, env, size, preset, files, overrides)
+    settings = base_of(algorithm, env, size, preset, files, overrides, run)
     if "env_options" in overrides:
         options = overrides.pop("env_options")
         unnamed = isinstance(options, EnvConfig) and options.id == EnvConfig().id
@@ -201,7 +204,8 @@ def settings_of(
     if (idle := without_effect(settings, named, str)) is not None:
         raise ConfigError(idle)
     remark_on_files(settings, files, named, str)
-    return settings
+    whole = isinstance(algorithm, ExperimentConfig)
+    return settings if whole else learning_in_time(settings, named, say)
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,6 +235,7 @@ def base_of(
     preset: str | None,
     files: Sequence[Path | str],
     overrides: Mapping[str, Any],
+    run: Path | str | None,
 ) -> ExperimentConfig:
     """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment.
 
@@ -251,7 +256,8 @@ def base_of(
     data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
     handed = env is not None and not isinstance(env, str)
     algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
-    return layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
+    where: dict[str, Any] = {"device": overrides.get("device"), "run": run}
+    return layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo, **where)
 
 
 def beside_data(settings: ExperimentConfig, env: EnvLike | None, said: bool) -> ExperimentConfig:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +18,10 @@ from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Mode, Step
 from reverie.data.prefetch import ahead
 from reverie.experiment import ExperimentConfig
 from reverie.nn import gpu
-from reverie.noise import noise_batch, noise_step
+from reverie.noise import act_seconds, median_seconds, noise_batch, noise_step
 from reverie.run.collect import Collector, random_action
 
 MAX_TURNS = 2_000
@@ -170,31 +168,6 @@ def speed_of(
         gflop=gflop(algo, obs_spec, action_spec),
     )
     return speed, learner
-
-
-def median_seconds(
-    call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, least: int = 3, most: int
-) -> float:
-    """Return the median seconds of ``call``, over ``least`` to ``most`` calls within about ``seconds``."""
-    for _ in range(warm_up):
-        call()
-    wait_for(device)
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < least or (len(times) < most and time.perf_counter() < end):
-        started = time.perf_counter()
-        call()
-        wait_for(device)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
-
-
-def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0) -> float:
-    """Return the seconds of one decision for the environments of ``step``."""
-    state = learner.policy.initial(len(step))
-    return median_seconds(
-        lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, most=1000
-    )
 
 
 def env_rate(env: Env, seconds: float = 2.0) -> float:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.config import Config
-from reverie.core.errors import warn
+from reverie.core.errors import ConfigError, warn
+from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig
 from reverie.experiment import ExperimentConfig
 from reverie.saved import read_yaml
@@ -57,6 +58,28 @@ def remark_on_files(config: ExperimentConfig, files: Sequence[Path | str], named
 
         if "experiment" not in values and (idle := without_effect(config, own, spelled)) is not None:
             warn(f"{file}: {idle}")
+
+
+def learning_in_time(config: ExperimentConfig, named: Named, say: Say) -> ExperimentConfig:
+    """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
+
+    Raises:
+        ConfigError: a start that is ``named`` leaves nothing to learn in.
+    """
+    starts, steps = config.learning_starts, config.steps
+    if config.data.alone or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
+        return config
+    if (name := named("learning_starts")) is not None:
+        if starts < steps:
+            return config
+        raise ConfigError(
+            f"{name} = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, or take "
+            "more steps."
+        )
+    soon = max(1, steps // 4)
+    say(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
+    random = config.random_steps if named("random_steps") else min(config.random_steps, soon)
+    return config.merge({"learning_starts": soon, "random_steps": random})
 
 
 def sets(values: Mapping[str, Any], path: str) -> bool:

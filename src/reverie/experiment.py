@@ -48,6 +48,9 @@ END_OF_SCHEDULES = 10**15
 class ExperimentConfig(Config):
     """Every setting of a run."""
 
+    preset: str = field(default="", compare=False)
+    """Preset to start from. By default the one of the environment's suite and of this machine; without a GPU that is
+    cpu, the suite's with small networks and a short run. In Python only a record of where the settings began."""
     steps: int = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: int = 100_000
@@ -67,7 +70,7 @@ class ExperimentConfig(Config):
     device: str = "auto"
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     threads: int = 0
-    """CPU threads that PyTorch may use. 0: PyTorch's own choice."""
+    """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
     eval_episodes: int = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     stop_score: float | None = None

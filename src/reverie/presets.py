@@ -14,6 +14,7 @@ from reverie.algos.base import AlgorithmConfig
 from reverie.core.declared import check_defaults
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.machine import gpus
 from reverie.core.renamed import present_names
 from reverie.envs.base import EnvConfig
 from reverie.experiment import ExperimentConfig
@@ -27,6 +28,12 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = dreamer.PRESETS | model_fre
 SUITES: dict[str, str] = dreamer.SUITES | model_free.SUITES | offline.SUITES
 """Preset that an environment gets by the prefix of its id, unless another is asked for. An entry ``algorithm: prefix``
 is for that algorithm only."""
+
+ON_CPU: dict[str, dict[str, Any]] = dreamer.ON_CPU | model_free.ON_CPU | offline.ON_CPU
+"""Changes of a preset without a GPU: smaller networks (``size``), shorter runs. Presets that need none are left out."""
+
+CPU = "+cpu"
+"""Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
 
 SHORT_NAMES = {"envs": "env.num", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
 """Other names of settings in Python and on the command line. So is ``data``, of ``data.path``, if it is a path."""
@@ -44,10 +51,11 @@ def preset_name(algorithm: str, env: str) -> str | None:
     return None
 
 
-def base(algorithm: str, env: str | None = None, preset: str | None = None) -> ExperimentConfig:
+def base(algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto") -> ExperimentConfig:
     """Return the lowest layer of settings: the named preset, or the environment's.
 
-    ``env``: "" if the environment is unknown.
+    Without a GPU, or if ``device`` is cpu, the environment's is the one for a CPU (``ON_CPU``). The preset "cpu" is
+    that one on any machine. ``env``: "" if the environment is unknown.
 
     Raises:
         ConfigError: the algorithm or the preset is unknown, the preset is for another algorithm, or a field of the
@@ -55,20 +63,27 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None) -> E
     """
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
-    name = (
-        preset_name(algorithm, EnvConfig().id if env is None else env) if preset is None else preset.replace("-", "_")
-    )
+    if preset in (None, "cpu"):
+        name = preset_name(algorithm, EnvConfig().id if env is None else env)
+        small = preset == "cpu" or device == "cpu" or (device == "auto" and not gpus())
+        name = f"{name}{CPU}" if small and name in ON_CPU else name
+    else:
+        name = preset.replace("-", "_")
     if name is None:
         check_defaults(config_class)
         algo = config_class()
         assert isinstance(algo, AlgorithmConfig)
         return ExperimentConfig(algo=algo)
-    if name not in PRESETS:
-        raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(name, PRESETS)} Available: {', '.join(PRESETS)}.")
-    config = PRESETS[name]()
+    plain = name.removesuffix(CPU)
+    if plain not in PRESETS:
+        known = ["cpu", *PRESETS]
+        raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(plain, known)} Available: {', '.join(known)}.")
+    config = PRESETS[plain]().merge({"preset": name})
     if type(config.algo) is not config_class:  # a subclass is another algorithm
         raise ConfigError(f"preset '{name}' is for {algorithm_name(type(config.algo))}, not for {algorithm}.")
-    return config
+    changes = dict(ON_CPU.get(plain, {})) if name != plain else {}
+    size = changes.pop("size", None)
+    return overlay(config if size is None else resized(config, size), changes)
 
 
 def layered(
@@ -81,12 +96,16 @@ def layered(
     data: Mapping[str, Any] | None = None,
     handed: bool = False,
     algo: AlgorithmConfig | None = None,
+    device: str | None = None,
+    run: Path | str | None = None,
 ) -> ExperimentConfig:
     """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
     ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``; their environment chooses the
     preset if no other is named. ``handed``: the environment is made by a function of the user's, so a preset's
-    arguments for ``gymnasium.make`` are dropped. ``algo``: replaces the preset's settings of the algorithm.
+    arguments for ``gymnasium.make`` are dropped. ``algo``: replaces the preset's settings of the algorithm. ``device``:
+    that of later layers. ``run``: the folder of the run; one found there keeps its preset, so that it can be continued
+    on another machine.
 
     Raises:
         ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
@@ -96,16 +115,28 @@ def layered(
     if algo is not None:
         _check_no_algo(settings)
     named = [name for _, values in settings if (name := _env_id(values)) is not None]
-    chosen = base(algorithm, env or (named[-1] if named else None), preset)
+    layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
+    said = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
+    preset, device = said.get("preset"), said.get("device", "auto")
+    chosen = base(algorithm, env or (named[-1] if named else None), preset, device)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
     recorded = config.merge(data or {}).data
     if recorded.path and not (env or named or preset):
-        config = _with(settings, base(algorithm, env_id_of(recorded)))
+        chosen = base(algorithm, env_id_of(recorded), device=device)
+        config = _with(settings, chosen)
     if algo is not None:
         config = config.merge({"algo": algo})
     if size is not None:
         config = resized(config, size)
-    return config if env is None else config.merge({"env": {"id": env}})
+    return config.merge({"preset": chosen.preset} | ({} if env is None else {"env.id": env}))
+
+
+def _recorded(run: Path | str | None, algorithm: str) -> dict[str, Any]:
+    """Return the preset of the run, or of the seeds, in the folder ``run``; {} if there is none of ``algorithm``."""
+    found = [Path(run, name) for name in ("config.yaml", "settings.yaml") if run and Path(run, name).is_file()]
+    values = read_yaml(found[0]) if found else {}
+    same = values.get("algorithm") == algorithm.replace("-", "_")
+    return {"preset": values["experiment"].get("preset")} if same and values.get("experiment") else {}
 
 
 def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentConfig) -> ExperimentConfig:

@@ -22,7 +22,8 @@ SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.batch_size": 8,
     "algo.networks.units": (8,),
 }  # fmt: skip
-LIVED = {"env": "Pendulum-v1", "learning_starts": 30, "random_steps": 0}
+LIVED = {"env": "Pendulum-v1", "replay_ratio": 0, "random_steps": 0}
+LEARNING = LIVED | {"replay_ratio": 1, "learning_starts": 30}
 
 
 def train(run: Path, algorithm: str = "td3_bc", **more: Any) -> list[str]:
@@ -81,10 +82,10 @@ def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, bes
 def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(offline, moved)
-    train(tmp_path / "once", init=str(moved), steps=60, **LIVED)
-    train(tmp_path / "twice", init=str(moved), steps=45, **LIVED)
+    train(tmp_path / "once", init=str(moved), steps=60, **LEARNING)
+    train(tmp_path / "twice", init=str(moved), steps=45, **LEARNING)
     shutil.rmtree(moved)
-    said = train(tmp_path / "twice", init=str(moved), steps=60, **LIVED)
+    said = train(tmp_path / "twice", init=str(moved), steps=60, **LEARNING)
     assert not [line for line in said if "beginning with" in line]
     torch.testing.assert_close(learner(tmp_path / "twice"), learner(tmp_path / "once"), rtol=0, atol=0)
     with pytest.raises(AssertionError):

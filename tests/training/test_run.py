@@ -11,12 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
+from reverie import noise
+from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
+from reverie.core.types import Batch
 from reverie.experiment import ExperimentConfig
 from reverie.log.sinks import read_metrics
+from reverie.saved import read_saved
+from reverie.training import run as run_module
 from reverie.training.messages import say_nothing
 from reverie.training.run import train
 from tiny import SETTINGS, settings
@@ -170,3 +176,25 @@ def test_nothing_is_created_before_everything_was_checked(tmp_path: Path, more: 
     with pytest.raises((ConfigError, EnvError)):
         train(settings(**more), run=tmp_path / "run", say=say_nothing)
     assert not list(tmp_path.iterdir())
+
+
+def test_timing_the_learner_first_changes_nothing_but_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def weights(name: str, **more: Any) -> dict[str, Any]:
+        torch.set_num_threads(2)
+        said: list[str] = []
+        train(settings(eval_episodes=0, **more), run=tmp_path / name, say=said.append)
+        assert any(" take about 1 min of learning" in line for line in said) == (name == "timed")
+        torch.set_num_threads(1)
+        return dict(load(tmp_path / name).algo.state_dict()["model"])
+
+    def timed(learner: DreamerV3, batch: Batch, **_: Any) -> float:
+        learner.update(batch)
+        return 0.01
+
+    monkeypatch.setattr(noise, "update_seconds", timed)
+    plain = weights("plain", steps=60, threads=1)
+    monkeypatch.setattr(run_module, "FEW", 0)
+    after = weights("timed", steps=60)
+    assert all(torch.equal(plain[key], after[key]) for key in plain)
+    train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed", say=say_nothing)
+    assert read_saved(tmp_path / "timed").experiment["threads"] == 1

@@ -174,9 +174,10 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     names = {n.lower(): n for n in SIZES}
     if name.lower() not in names:
         raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
-    s = SIZES[names[name.lower()]]
+    usual = DreamerV3Config()  # base may be of nano, which also changes these two
+    s = {"stoch": usual.rssm.stoch, "bins": usual.reward.bins} | SIZES[names[name.lower()]]
     units, depth = s["units"], s["depth"]
-    changes: dict[str, Any] = {f"rssm.{k}": s[k] for k in ("deter", "hidden", "classes", "stoch") if k in s}
+    changes: dict[str, Any] = {f"rssm.{k}": s[k] for k in ("deter", "hidden", "classes", "stoch")}
     for part in ("encoder", "decoder"):
         changes |= {f"{part}.depth": depth, f"{part}.units": units}
     for part in ("encoder", "decoder", "actor", "critic"):
@@ -184,8 +185,8 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     for part in ("reward", "cont", "actor", "critic"):
         changes[f"{part}.units"] = units
     for part in ("reward", "critic"):
-        changes |= {f"{part}.bins": s["bins"]} if "bins" in s else {}
-    base = base or DreamerV3Config()
+        changes[f"{part}.bins"] = s["bins"]
+    base = base or usual
     own = {
         part
         for part, kind in (("encoder", EncoderConfig), ("decoder", DecoderConfig))

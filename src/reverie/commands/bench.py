@@ -129,7 +129,7 @@ def settings(said: BenchCommand) -> ExperimentConfig:
 
     own = said.algorithm.replace("-", "_")
     preset = own if said.shaped and said.preset is None and own in PRESETS else said.preset
-    config = layered(said.algorithm, env=said.env or None, preset=preset, size=said.size)
+    config = layered(said.algorithm, env=said.env or None, preset=preset, size=said.size, device=said.device)
     changes: dict[str, Any] = {"device": said.device, "steps": said.steps, "threads": said.threads}
     changes |= {"env.num": said.envs, "algo.precision": said.precision}
     if said.batch:

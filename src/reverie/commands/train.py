@@ -13,7 +13,7 @@ from reverie.commands.args import affirmed, as_given, fail, flags_in, parse, pri
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
-from reverie.effect import remark_on_files, without_effect
+from reverie.effect import learning_in_time, remark_on_files, without_effect
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell
@@ -47,8 +47,6 @@ class Common:
     collected. Beside --env, 0.5 unless given."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
-    preset: str | None = None
-    """Preset to start from. None: that of the environment's suite."""
     config: tuple[Path, ...] = ()
     """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
     run: Path | None = None
@@ -82,9 +80,12 @@ def train_command(args: list[str]) -> int:
         said = resumed(said, named=bool(args) and not args[0].startswith("-"))
     data = {SHORT[name]: value for name in ("data", "eval_env") if (value := getattr(said, name)) not in ("", "auto")}
     data |= {"data.reader": name[0]} if (name := flag_value(args, "data.reader")) else {}
+    preset, device = (next(iter(flag_value(args, name) or []), None) for name in ("preset", "device"))
     config = layered(
-        said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config, data=data
-    )
+        said.algorithm, env=said.env or None, preset=preset, size=said.size, files=said.config, data=data,
+        device=device, run=said.run,
+    )  # fmt: skip
+    chosen = config.preset
     if sets_ratio(args):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
     shown = shown_by(config, said)
@@ -94,14 +95,15 @@ def train_command(args: list[str]) -> int:
             f"'{parsed.common.algorithm}' comes after an option. Put the algorithm first: reverie train ALGORITHM ...",
             2,
         )
-    config = shortly_said(parsed.experiment, parsed.common, shown)
+    config = shortly_said(parsed.experiment, parsed.common, shown).merge({"preset": chosen})
     if config.data.alone and said.env and said.resume is None:
         config = config.merge(in_an_environment(args, said))
     named = functools.partial(flag_for, args)
     if (idle := without_effect(config, named, flag)) is not None:
         return fail(idle, 2)
     remark_on_files(config, said.config, named, flag)
-    name_default(said, config)
+    config = learning_in_time(config, named, tell)
+    name_default(said, preset, config)
     if parsed.common.seeds is not None:
         return seeds_command(config, parsed.common)
     run = parsed.common.resume or parsed.common.run
@@ -138,9 +140,9 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
     return config.merge(changed)
 
 
-def name_default(said: Common, config: ExperimentConfig) -> None:
+def name_default(said: Common, preset: str | None, config: ExperimentConfig) -> None:
     """Name the environment on the terminal if nothing that was said chooses one."""
-    if not (said.env or said.data or said.config or said.preset):
+    if not (said.env or said.data or said.config or preset):
         tell(f"no --env was given: training in {config.env.id}")
 
 
@@ -215,17 +217,17 @@ def resumed(said: Common, *, named: bool) -> Common:
 def peek(args: list[str]) -> Common:
     """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
     named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
-    flags = ("env", "env.id", "size", "preset", "data", "data.path", "eval-env", "data.eval-env")
+    flags = ("env", "env.id", "size", "data", "data.path", "eval-env", "data.eval-env")
     values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
-    resume = Path(words[0]) if (words := flag_value(args, "resume")) else None
+    run, resume = (Path(words[0]) if (words := flag_value(args, name)) else None for name in ("run", "resume"))
     return Common(
         algorithm=named,
         env=values["env.id"] or values["env"] or "",
         data=values["data.path"] or values["data"] or "",
         eval_env=values["data.eval-env"] or values["eval-env"] or "auto",
         size=values["size"],
-        preset=values["preset"],
         config=tuple(Path(name) for name in flag_value(args, "config") or ()),
+        run=run,
         resume=resume,
     )
 

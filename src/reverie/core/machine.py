@@ -22,7 +22,7 @@ def choose_device(name: str) -> str:
     Raises:
         ConfigError: ``name`` is a GPU that does not exist.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = gpus()
     if name == "auto":
         name = "cuda" if count else "cpu"
     index = int(name.partition(":")[2] or 0)
@@ -31,6 +31,11 @@ def choose_device(name: str) -> str:
         raise ConfigError(f"device = '{name}': PyTorch sees {found} here. Use auto or cpu.")
     load_triton()
     return name
+
+
+def gpus() -> int:
+    """Return the number of GPUs that PyTorch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def load_triton() -> None:

@@ -17,6 +17,7 @@ MODEL_FREE: dict[str, Any] = {
     "replay_ratio": 1.0,
     "learning_starts": 10_000,
     "random_steps": 10_000,
+    "threads": 1,  # for such small networks two are slower
     "env.id": "HalfCheetah-v5",
     "env.num": 1,
     "replay.capacity": 1_000_000,
@@ -27,7 +28,6 @@ PENDULUM: dict[str, Any] = MODEL_FREE | {
     "steps": 15_000,
     "learning_starts": 1000,
     "random_steps": 1000,
-    "threads": 1,
     "env.id": "Pendulum-v1",
     "replay.capacity": 100_000,
     "algo.actor_lr": 1e-3,
@@ -39,6 +39,7 @@ VALUES: dict[str, Any] = {
     "steps": 500_000,
     "replay_ratio": 0.25,
     "learning_starts": 1000,
+    "threads": 1,
     "env.num": 1,
     "replay.capacity": 100_000,
 }
@@ -59,7 +60,6 @@ and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these se
 
 CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
     "steps": 50_000,
-    "threads": 1,
     "env.id": "CartPole-v1",
     "replay.capacity": 50_000,
     "algo.lr": 1e-3,
@@ -71,7 +71,6 @@ CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
 MINATAR_VALUES: dict[str, Any] = VALUES | {
     "replay_ratio": 0.5,
     "learning_starts": 5000,
-    "threads": 1,
     "env.id": "MinAtar/Breakout-v1",
     "env.num": 4,
     "algo.lr": 2.5e-4,
@@ -204,6 +203,21 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "qr_dqn_atari": qr_dqn_atari,
 }
 """Presets by name."""
+
+_ATARI = {
+    "steps": 400_000,
+    "learning_starts": 10_000,
+    "random_steps": 10_000,
+    "replay.capacity": 100_000,
+    "algo.target_every": 1000,
+    "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
+}
+
+ON_CPU: dict[str, dict[str, Any]] = {"dqn_atari": _ATARI, "qr_dqn_atari": _ATARI}
+"""Changes of presets for a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
+
+The other presets take an hour at most.
+"""
 
 SUITES: dict[str, str] = {
     "ddpg: Pendulum-": "ddpg_pendulum",

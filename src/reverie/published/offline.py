@@ -27,6 +27,7 @@ DATA: dict[str, Any] = {
     "steps": 1_000_000,
     "replay_ratio": 1.0,
     "learning_starts": 1000,
+    "threads": 1,
     "env.id": "HalfCheetah-v5",
     "env.num": 1,
     "replay.capacity": 1_000_000,
@@ -36,7 +37,6 @@ DATA: dict[str, Any] = {
 PENDULUM_DATA: dict[str, Any] = DATA | {
     "updates": 20_000,
     "steps": 15_000,
-    "threads": 1,
     "eval_episodes": 20,
     "env.id": "Pendulum-v1",
     "replay.capacity": 100_000,
@@ -50,6 +50,7 @@ CHOICE_DATA: dict[str, Any] = {
     "steps": 500_000,
     "replay_ratio": 0.25,
     "learning_starts": 1000,
+    "threads": 1,
     "env.num": 1,
     "replay.capacity": 100_000,
 }
@@ -59,7 +60,6 @@ CARTPOLE_DATA: dict[str, Any] = CHOICE_DATA | {
     "updates": 20_000,
     "steps": 50_000,
     "replay_ratio": 0.5,
-    "threads": 1,
     "eval_episodes": 20,
     "env.id": "CartPole-v1",
     "replay.capacity": 50_000,
@@ -71,7 +71,6 @@ CARTPOLE_DATA: dict[str, Any] = CHOICE_DATA | {
 MINATAR_DATA: dict[str, Any] = CHOICE_DATA | {
     "updates": 50_000,
     "replay_ratio": 0.5,
-    "threads": 1,
     "eval_episodes": 20,
     "env.id": "MinAtar/Breakout-v1",
     "env.num": 4,
@@ -264,6 +263,16 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "discrete_crr_minatar": discrete_crr_minatar,
 }
 """Presets by name."""
+
+ON_CPU: dict[str, dict[str, Any]] = {
+    "cql": {"updates": 100_000, "steps": 100_000},
+    "bcq": {"updates": 200_000, "steps": 200_000},
+    "gail": {"steps": 500_000},
+}
+"""Changes of presets for a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
+
+The other presets take an hour at most.
+"""
 
 SUITES: dict[str, str] = {
     "bc: Pendulum-": "bc_pendulum",

@@ -51,7 +51,7 @@ def begin_with(experiment: Experiment, say: Say) -> None:
 
 
 def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
-    """Return ``config`` with the ``init`` and ``replay.init`` that the run in ``path`` has begun with.
+    """Return ``config`` with the ``init``, ``replay.init`` and, unless set, ``threads`` of the run in ``path``.
 
     Args:
         config: the settings with which the run continues. They may leave out both.
@@ -68,7 +68,7 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
                 f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {had[name]!r}. Leave it "
                 "out to continue that run, or choose another --run to begin a new one."
             )
-    return config.merge(had)
+    return config.merge({**had, "threads": config.threads or before.get("threads", 0)})
 
 
 def places(given: Any) -> list[str]:

@@ -8,6 +8,7 @@ from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFreeConfig, Valu
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
+from reverie.core.types import Window
 from reverie.core.words import Say, plural
 from reverie.data.capacity import replay_bytes
 from reverie.data.dataset import Statistics
@@ -15,6 +16,7 @@ from reverie.data.episodes import worth_the_same
 from reverie.data.mix import shares
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.nn.rewards import Factor
+from reverie.noise import Pace
 
 FAR = 30.0
 """Size of recorded rewards, or its inverse, from which a setting in units of values no longer fits them."""
@@ -24,8 +26,8 @@ def say_nothing(text: str) -> None:
     """Ignore ``text``, for callers who want no output."""
 
 
-def describe(experiment: Experiment, say: Say) -> None:
-    """Describe what is about to be trained, and the memory that it takes."""
+def describe(experiment: Experiment, say: Say, speed: Pace | None = None) -> None:
+    """Describe what is about to be trained, the memory that it takes, and by the learner's ``speed`` the time."""
     config, window = experiment.config, experiment.algo.window
     count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
     needed, free = replay_bytes(config.replay, experiment.replay, config.steps), available_memory()
@@ -39,31 +41,51 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(inherited)
     if experiment.algo.device.type == "cpu" and trouble():
         say(trouble())
-    if experiment.algo.device.type == "cpu" and count > 5e6:
-        say(
-            f"{count / 1e6:.0f}M parameters are slow on a CPU: use smaller networks (for dreamer_v3 with --preset cpu "
-            "or --size nano)"
-        )
     describe_data(experiment, say)
+    if line := outlook(config, window, speed):
+        say(line)
     if config.data.alone:
         say(
             f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
             f"{experiment.algo.device}, {plural(config.updates, 'update')}, {memory(needed)} of rows"
         )
         return
-    if config.steps <= config.learning_starts:
-        starts = f"learning starts after {config.learning_starts} windows"
-        few = "no" if config.steps < config.learning_starts else "hardly any"
-        say(
-            f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps. "
-            "Lower learning_starts, or take more steps"
-        )
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
         f"{experiment.algo.device}, {plural(config.env.num, 'env')}, "
         f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g}), "
         f"replay up to {memory(needed)}{room}"
     )
+
+
+def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str:
+    """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
+
+    The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
+    meant for a CPU and is not short there, gets a length for about an hour.
+    """
+    unit, length = ("updates", config.updates) if config.data.alone else ("steps", config.steps)
+    published, _, small = config.preset.partition("+")
+    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(small)}"] if config.preset else []
+    if speed is not None:
+        updates, decisions = planned(config, window)
+        hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
+        time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
+        threads = plural(speed.threads, "thread")
+        here = f"on this machine, as busy as it is, with {threads}"
+        words.append(f"{length:,} {unit} take about {time} of learning and acting {here}")
+        if hours > (3 if small else 12):
+            an_hour = float(f"{length / hours:.1g}")
+            smaller = "" if small else ", and --preset cpu has small networks and a short run"
+            words.append(f"--{unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
+    return "; ".join([*words, *([f"published settings: --preset {published}"] if small else [])])
+
+
+def planned(config: ExperimentConfig, window: Window) -> tuple[int, int]:
+    """Return the updates of a run, and the policy's decisions, each for all environments."""
+    if config.data.alone:
+        return config.updates, 0
+    return int(max(0, config.steps - config.learning_starts) * config.ratio(window)), config.steps // config.env.num
 
 
 def inherited_learner(config: type[AlgorithmConfig], algo: Algorithm) -> str:
@@ -154,7 +176,7 @@ def rewards_far_from_1(config: AlgorithmConfig, size: float) -> str:
 def why_idle(experiment: Experiment) -> str:
     """Return why a finished run has made no update, or "" if it made some or its settings asked for none."""
     config, window, offered = experiment.config, experiment.algo.window, len(experiment.replay)
-    expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
+    expected = config.data.alone or config.ratio(window) == 0
     if experiment.clock.updates or expected or offered >= config.learning_starts:
         return ""
     within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"

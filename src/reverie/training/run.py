@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import torch
 import yaml
 
 from reverie.agent.evaluation import final_evaluation_in
@@ -24,6 +25,7 @@ from reverie.folder import RunFolder, check_spec, check_writable, new_path, writ
 from reverie.log.console import tell
 from reverie.log.meter import Meter
 from reverie.log.trackers import check_installed, check_reachable
+from reverie.noise import Pace, pace
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
@@ -36,10 +38,12 @@ from reverie.saved import Saved, check_usable, learned_otherwise, read_saved, se
 from reverie.training.checkpointing import Keeper, check_store, place_of
 from reverie.training.evaluator import Result, evaluator_of, is_of, judged, mark_of, result_of
 from reverie.training.initial import begin_with, check_same_kind, with_beginning
-from reverie.training.messages import describe, why_idle
+from reverie.training.messages import describe, planned, why_idle
 from reverie.training.sinks import TRACKERS, check_sinks, draw_curve, sinks_of
 
 ROOT = Path("runs")
+FEW = 200
+"""Updates of a run that is too short to time its learner first."""
 
 
 def train(
@@ -90,6 +94,8 @@ def train(
                 config = with_beginning(config, read_saved(folder.path).experiment, folder.path)
         experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
+        experiment, speed = (experiment, None) if newest else paced(experiment)
+        config = experiment.config
         if newest is not None:
             check_spec(folder, experiment.obs_spec, experiment.action_spec)
             check_same_kind(folder, config.data)
@@ -110,7 +116,7 @@ def train(
             keeper.claim()  # a run that is refused here leaves nothing behind
             begin_with(experiment, say)
         check_reachable(trackers)
-        describe(experiment, say)
+        describe(experiment, say, speed)
         if not continues:
             begin(folder, stack)
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
@@ -138,6 +144,19 @@ def placed(
     config = resolved(config, env, say, None if folder is None else env_before(folder))
     folder = folder or RunFolder.at(new_path(ROOT, subject(config), algorithm_name(type(config.algo))))
     return config.merge({"replay.store": place_of(config.replay.store)}), folder
+
+
+def paced(experiment: Experiment) -> tuple[Experiment, Pace | None]:
+    """Time the learner of a run on a CPU, unless the run is short; if ``threads`` is 0, set it to what is faster."""
+    config, algo, most = experiment.config, experiment.algo, torch.get_num_threads()
+    if algo.device.type != "cpu" or planned(config, algo.window)[0] < FEW:
+        return experiment, None
+    choices = [1, most] if most > 1 and not config.threads else [most]
+    found = pace(config.algo, experiment.obs_spec, experiment.action_spec, config.env.num, choices)
+    if found is None or len(choices) == 1:
+        return experiment, found
+    torch.set_num_threads(found.threads)
+    return replace(experiment, config=config.merge({"threads": found.threads})), found
 
 
 def env_before(folder: RunFolder) -> dict[str, Any] | None:
