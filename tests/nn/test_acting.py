@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from reverie.core.compiler import kernels
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.nn import acting
@@ -20,6 +21,8 @@ from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, NoisyP
 from reverie.nn.gaussian import FixedStdGaussianActor, GaussianActor
 from reverie.nn.squashed import TanhGaussianActor
 from reverie.nn.values import DiscreteQNetwork
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is recorded without a compiler")
 
 SPEC = {
     "vector": ObsPart(kind="vector", shape=(5,), dtype="float32"),

@@ -148,7 +148,8 @@ def test_what_is_not_finite_stays_so(case, bad, monkeypatch):
         call, inputs = case(3, 41)
         inputs[0].view(-1, inputs[0].shape[-1])[2, place] = bad
         for ours, defined in both(monkeypatch, lambda: results(call, inputs)):  # noqa: B023
-            if case is log_sum_exp and bad == torch.inf and ours.shape[-1] == 41:  # NaN for all of a row
+            spreads = case is log_sum_exp and bad == torch.inf and ours.shape[-1] == 41  # NaN for all of a row
+            if spreads and compiler.kernels() is not None:
                 hit = ~defined.isfinite().all(-1)
                 assert hit.sum() == 1
                 assert not ours[hit].isfinite().any()

@@ -162,12 +162,15 @@ def test_a_target_follows_its_source_to_another_device():
     assert all(p.device.type == "meta" for p in both.parameters())
 
 
-def test_a_source_whose_parameter_was_replaced_by_a_smaller_one_is_told():
+@pytest.mark.parametrize("functions", ["compiled", "plain"])
+def test_a_source_whose_parameter_was_replaced_by_a_smaller_one_is_told(functions, monkeypatch):
     """Its memory ends before that of the copy."""
+    if functions == "plain":
+        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
     source = torch.nn.Linear(3, 2)
     target = Target(source, 0.5)
     source.weight = torch.nn.Parameter(torch.ones(1, 3))
-    with pytest.raises((ValueError, RuntimeError), match=r"parameter has shape \(1, 3\): expected \(2, 3\)|size"):
+    with pytest.raises(ValueError, match=r"parameter has shape \(1, 3\): expected \(2, 3\)"):
         target.update()
 
 

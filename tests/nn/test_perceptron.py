@@ -184,6 +184,7 @@ def test_what_needs_no_gradient_gets_none(path):
     torch.testing.assert_close(net(x), y)
 
 
+@needs_compiler
 @pytest.mark.parametrize("tiled", [64, 10**9])
 @pytest.mark.parametrize("copies", [1, 2, 3])
 @pytest.mark.parametrize("outputs", [1, 9])

@@ -13,7 +13,7 @@ typedef struct {
 } Layout;
 
 /* In the order of KINDS in elementwise.py. */
-typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT, TANH_BACK } Kind;
+typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT } Kind;
 
 /* Loop over the innermost dimension; vectorised where everything is contiguous, or the second input is one number. Arrays may
  * be the same, but do not overlap otherwise. Other strides stay scalar, since vectors of them take seconds to compile. */
@@ -55,7 +55,6 @@ void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l
                     case CLAMP: ROW(float, float, p < x ? x : p > y ? y : p) break; /* NaN stays NaN */
                     case ADD: ROW(float, float, p + q) break;
                     case LESS: ROW(float, float, p - q) break;
-                    case ADD_TIMES: ROW(float, float, __builtin_fmaf(q, x, p)) break; /* rounded once */
                     case ADD_8: ROW(int64_t, int64_t, p + q) break;
                     case FROM: ROW(float, float, x - p) break;
                     case MUL: ROW(float, float, p * q) break;
@@ -71,7 +70,6 @@ void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l
                         for (int64_t m = 0; m < n; m++)
                             if (((const uint8_t *)b)[at_b + m * db]) ((float *)to)[at_to + m * dt] = ((const float *)a)[at_a + m * da];
                         break;
-                    case TANH_BACK: ROW(float, float, p * (1.0f - q * q)) break;
                 }
             }
 }

@@ -28,7 +28,7 @@ SEQUENTIAL = 7 if platform.machine() in ("x86_64", "AMD64") else 3
 
 KINDS = (
     "copy_1", "copy_4", "copy_8", "widen", "not", "fill", "neg", "abs", "square", "clamp", "add", "less",
-    "add_times", "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "le", "lt", "and", "put", "tanh_back",
+    "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "le", "lt", "and", "put",
 )  # fmt: skip
 """Names of the operations, in the order of ``elementwise.c``."""
 
@@ -225,7 +225,7 @@ def _two(kind: str) -> Callable[[_Done], Calls]:
 
 
 def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
-    """The sum a + alpha b, or a - alpha b."""
+    """The sum a + b, or a - b. Another multiple of b stays PyTorch's, which rounds once or twice by processor."""
 
     def calls(s: _Done) -> Calls:
         (a, b), by = s.args[:2], sign * s.get(2, "alpha", 1)
@@ -233,10 +233,9 @@ def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
             return _all(_call("add_8", s.out, a, torch.tensor(int(by * b), device="cpu")))
         if isinstance(b, int | float):
             b = _number(b)
-        alike = abs(by) == 1 or (a.is_contiguous() and b.is_contiguous() and a.shape == b.shape)
-        if not _floats(s.out, a, b) or not alike:  # whether PyTorch rounds once or twice depends on its loop
+        if abs(by) != 1 or not _floats(s.out, a, b):
             return None
-        return _all(_call({1: "add", -1: "less"}.get(by, "add_times"), s.out, a, b, x=by))
+        return _all(_call("add" if by == 1 else "less", s.out, a, b))
 
     return calls
 
@@ -293,7 +292,7 @@ _KNOWN: dict[Any, Callable[[_Done], Calls]] = {
     _aten.div.Tensor: _two("div"), _aten.minimum.default: _two("min"), _aten.maximum.default: _two("max"),
     _aten.eq.Tensor: _two("eq"), _aten.ge.Tensor: _two("ge"), _aten.ge.Scalar: _two("ge"),
     _aten.amin.default: _along("min", 32), _aten.amax.default: _along("max", 32),
-    _aten.sum.dim_IntList: _along("add", SEQUENTIAL), _aten.tanh_backward.default: _two("tanh_back"),
+    _aten.sum.dim_IntList: _along("add", SEQUENTIAL),
     _aten.mul.Scalar: _two("mul"), _aten.div.Scalar: _two("div"), _aten.le.Scalar: _two("le"),
     _aten.le.Tensor: _two("le"), _aten.lt.Scalar: _two("lt"), _aten.lt.Tensor: _two("lt"),
     _aten.logical_and.default: _and, _aten.bitwise_and.Tensor: _and,

@@ -42,6 +42,8 @@ class Target(nn.Module):
         slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
         for mine, its in zip(self.model.buffers(), source.buffers(), strict=True):
             mine.copy_(its)
+        for mine, its in zip(slow, fast, strict=True):
+            expect(mine.shape, parameter=its)  # PyTorch would repeat a smaller one, and C read beyond it
         if self.every > 1:
             self.count += 1
         if compiled(*slow, *fast) and all(x.is_contiguous() for x in (*slow, *fast)):
@@ -56,7 +58,6 @@ class Target(nn.Module):
         """Move the copy by ``adam.c``, which reads the count itself and wakes no second thread for small tensors."""
         calls = self.count.data_ptr() if self.every > 1 else 0
         for mine, its in zip(slow, fast, strict=True):
-            expect(mine.shape, parameter=its)
             numbers = mine.numel(), self.rate, calls, self.every
             library().polyak(mine.data_ptr(), its.data_ptr(), *numbers, threads(mine))
         torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes
