@@ -34,7 +34,7 @@ def agent(corridor: Path) -> Agent:
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that never learned."""
     run = tmp_path_factory.mktemp("runs") / "cartpole"
-    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=run, **{**FEW, "learning_starts": 1000})
+    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=run, **FEW)
     return run
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_written(agent: Agent, pendulum: Path, tmp_path: Path) ->
         extract(agent, out=tmp_path / "mine.zarr", overwrite=True)
     with pytest.raises(DataError, match="does not fit the environment"):
         extract(agent, out=tmp_path / "a.npz", data=DatasetConfig(path=str(pendulum)))
-    other = reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **{**FEW, "learning_starts": 1000}).run
+    other = reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **FEW).run
     with pytest.raises(ConfigError, match="DQN has no world model"):
         extract(other, out=tmp_path / "a.npz", say=say_nothing)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dqn", "mine.zarr"]

@@ -195,12 +195,7 @@ class Agent:
         Raises:
             DataError: ``action`` is not in the space, or not one for each environment.
         """
-        count = len(state.stacks)
-        try:
-            flat = self.flat_actions(action, count)
-        except DataError:
-            what = "an action" if count == 1 else f"a batch of {count} actions"
-            raise DataError(f"action = {brief(action)}: expected {what} of {self.action_space}.") from None
+        flat = self.flat_actions(action, len(state.stacks))
         return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
 
     def flat_actions(self, actions: Any, count: int = -1) -> np.ndarray:
@@ -220,9 +215,8 @@ class Agent:
                 columns["/".join(["action", *map(str, path)])] = values.astype(np.float64)
                 columns["is_last"] = np.zeros(len(values), bool)
         except (KeyError, IndexError, TypeError, ValueError):
-            raise DataError(
-                f"actions = {brief(actions)}: expected a batch of actions of {self.action_space}."
-            ) from None
+            what = {1: "an action", -1: "a batch of actions"}.get(count, f"a batch of {count} actions")
+            raise DataError(f"action = {brief(actions)}: expected {what} of {self.action_space}.") from None
         return self._encode(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
