@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from reverie.core.errors import EnvError
 from reverie.core.importing import check_module, findable
@@ -29,6 +29,10 @@ def registered(env_id: str) -> EnvSpec | None:
         if module:
             import_for(module, env_id)
         load_suite(name)
+    if name not in gymnasium.registry:  # Gymnasium takes a name without a version as that of its newest one
+        with contextlib.suppress(gymnasium.error.MalformedEnvironmentId):
+            space, bare, _ = parse_env_id(name)
+            name = get_env_id(space, bare, find_highest_version(space, bare))
     return gymnasium.registry.get(name)
 
 
