@@ -48,9 +48,9 @@ def test_an_own_value_estimator_in_a_module_is_found_again(tmp_path: Path) -> No
     made = reverie("train", "ddpg", *flags.split(), "--run", str(tmp_path / "run"))
     assert made.returncode == 0, made.stderr
     assert "value_estimator: own_estimators:Further(by=3)" in (tmp_path / "run" / "config.yaml").read_text()
-    on = reverie("train", "--resume", str(tmp_path / "run"), "--steps", "260")
+    on = reverie("train", "--resume", str(tmp_path / "run"), "--steps", "260", "--trust")
     assert on.returncode == 0, on.stderr
-    elsewhere = reverie("eval", str(tmp_path / "run"), cwd=tmp_path / "run")
+    elsewhere = reverie("eval", str(tmp_path / "run"), "--trust", cwd=tmp_path / "run")
     assert elsewhere.returncode == 1
     assert "module 'own_estimators' cannot be imported" in elsewhere.stderr
     assert "PYTHONPATH" in elsewhere.stderr

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import as_given, fail, parse, print_files, print_trouble, score_line
+from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble, score_line
 from reverie.commands.bench import bench_command
 from reverie.commands.data import data_command
 from reverie.commands.dream import dream_command
@@ -20,12 +20,13 @@ from reverie.commands.estimate import estimate_command
 from reverie.commands.extract import extract_command
 from reverie.commands.info import info_command
 from reverie.core.discover import algorithms, outline, version
-from reverie.core.errors import ReverieError, SeveralRunsError, did_you_mean
+from reverie.core.errors import ReverieError, SeveralRunsError, UntrustedError, did_you_mean
+from reverie.core.importing import trusting
 from reverie.core.waiting import spin_briefly
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalCommand:
+class EvalCommand(Trusting):
     """Play whole episodes with a trained agent."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -45,7 +46,8 @@ class EvalCommand:
     time_limit: int | None = None
     """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
     env: str | None = None
-    """Environment to act in, for an agent that learned from recorded data alone."""
+    """Environment to act in, for an agent that learned from recorded data alone; or the run's own as `module:Id`, where
+    only that module registers it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
     command, _ = COMMANDS[args[0]]
     try:
-        return command(args[1:]) or 0
+        with trusting("--trust" in args):
+            return command(args[1:]) or 0
+    except UntrustedError as error:
+        return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
     except SeveralRunsError as error:
         return fail(f"{error}{with_one_run(args, error)}", 1)
     except ReverieError as error:

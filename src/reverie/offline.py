@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
+from reverie.core.importing import check_module
 from reverie.core.machine import keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds
@@ -81,6 +82,7 @@ def resolved(
         return config.merge({"env.id": wanted})
     if before is not None:
         kept = config.merge({"env": dict(before)})
+        check_module(kept.env.id, "the run")
         return without_env(kept) if kept.env.id == NO_ENV else kept
     with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
         about = recorded.about

@@ -9,6 +9,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError
+from reverie.core.importing import check_module
 from reverie.core.specs import ObsSpec
 from reverie.data.readers.base import About
 from reverie.data.readers.wrappers import is_like, names_of, own_wrappers, wrappers_in
@@ -157,6 +158,7 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
             data may choose which code runs here.
     """
     config = env_of(about, env)
+    check_module(config.id, "the dataset")
     made = make_gym(config, None, render=False)
     shown = readable(made, config.mission)
     has = wrappers_in(json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import ConfigError, RunError, SeveralRunsError, did_you_mean
 from reverie.core.files import check_local, write_atomic
+from reverie.core.importing import check_module
 from reverie.core.renamed import present_names
 from reverie.folder import RunFolder
 from reverie.run.lock import LOCK
@@ -109,6 +111,29 @@ def read_saved(path: Path) -> Saved:
         raise RunError(f"{config} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     algorithm, experiment = present_names(content["algorithm"], content["experiment"])
     return Saved(algorithm=algorithm, experiment=experiment, custom=content.get("custom", {}))
+
+
+def check_origin(saved: Saved, run: Path, *given: str) -> None:
+    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data.
+
+    Raises:
+        UntrustedError: a module is not installed, and the user has neither imported nor trusted it.
+    """
+    env, algo, data = (saved.experiment.get(name) or {} for name in ("env", "algo", "data"))
+    kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
+    names = {
+        "env": [env.get("id", ""), saved.custom.get("env", "")],
+        "algo": [saved.algorithm, *kinds],
+        "data": [data.get("reader", "").partition("(")[0], data.get("eval_env", "")],
+    }
+    for part in names.keys() - set(given):
+        for name in names[part]:
+            check_module(name, f"the run {run}")
+
+
+def _texts(value: Any) -> list[str]:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [value] if isinstance(value, str) else [text for one in inside for text in _texts(one)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

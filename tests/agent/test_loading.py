@@ -54,9 +54,11 @@ def test_a_checkpoint_is_named_not_counted(trained: Path) -> None:
         load(trained, checkpoint=int(newest.name[5:]))  # type: ignore[arg-type]
 
 
-def test_an_environment_from_python_must_be_given_again(corridor: Path) -> None:
+def test_an_environment_from_python_that_has_no_name_must_be_given_again(corridor: Path, tmp_path: Path) -> None:
+    config = (corridor / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config.replace("env: corridor:Corridor", "env: Corridor"))
     with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
-        load(corridor)
+        load(tmp_path)
 
 
 class CartPoleSpaces(gymnasium.Env[np.ndarray, int]):
@@ -72,7 +74,7 @@ def test_where_the_environment_is_not_installed_its_spaces_are_enough(trained: P
     config = (elsewhere / "config.yaml").read_text()
     (elsewhere / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: not_here:CartPole-v1"))
     with pytest.raises(EnvError, match=r"'not_here' could not be imported .*reverie\.load\(run, env=Spaces\)"):
-        load(elsewhere)
+        load(elsewhere, trust=True)
     obs = np.ones((5, 4), np.float32)
     torch.manual_seed(0)
     actions, _ = load(trained).act(obs)

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
+import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -19,6 +20,7 @@ from reverie.datasets import validate, write
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
+from reverie.envs.naming import registered
 from reverie.experiment import ExperimentConfig
 from reverie.offline import NO_ENV, check_fit, resolved
 from reverie.recorded import Recorded
@@ -203,3 +205,20 @@ def test_minigrid_is_recorded_as_learners_see_it(tmp_path, mission):
     texts = episode.observations.get("mission", [])
     assert len(texts) == 6 * mission
     assert all(" a " in text for text in texts)  # "go fetch a blue key"
+
+
+def test_images_are_compressed_and_their_size_is_told_before(tmp_path):
+    said = []
+    record(Player(id="Frames-v0"), str(tmp_path / "frames"), RecordConfig(steps=60), said.append)
+    assert said == ["recording 60 steps: about 0.0 MB"]
+    with h5py.File(tmp_path / "frames/data/main_data.hdf5") as file:
+        assert [file[f"episode_{i}/observations"].compression for i in range(2)] == ["gzip", "gzip"]
+    found = minari.MinariDataset(tmp_path / "frames/data")
+    assert found.spec.dataset_id == "frames-v0"  # Minari reads none without a version
+    assert found.total_episodes == 2
+    np.testing.assert_array_equal(found[0].observations[:, 0, 0, 0], range(41))
+
+
+def test_a_name_without_a_version_is_that_of_the_newest():
+    assert registered("CartPole").id == "CartPole-v1"
+    assert registered("Nothing") is None

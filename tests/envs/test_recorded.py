@@ -18,6 +18,7 @@ OBSERVATIONS = {
     "whole numbers": spaces.Box(-1000, 1000, (4,), np.int32),
     "image": spaces.Box(0, 255, (36, 34, 3), np.uint8),
     "image, channels first": spaces.Box(0, 255, (3, 36, 34), np.uint8),
+    "stack": spaces.Box(0, 255, (2, 36, 34, 3), np.uint8),
     "grey": spaces.Box(0, 255, (36, 34), np.uint8),
     "planes": spaces.Box(0, 1, (5, 5, 4), np.uint8),
     "floating image": spaces.Box(0.0, 1.0, (36, 34, 3), np.float32),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.base import EnvConfig
+from reverie.envs.images import FrameStack
 from reverie.envs.leaves import surely_finite
 from reverie.envs.spaces import ObsCodec
 
@@ -81,6 +82,7 @@ def test_bare_spaces_have_one_part(space, key, part):
         ((1, 10, 9), (10, 9, 1)),
         ((4, 84, 84), (84, 84, 4)),
         ((12, 96, 64), (96, 64, 12)),
+        ((5, 84, 84), (84, 84, 5)),
         ((64, 48, 3), (64, 48, 3)),
         ((7, 7, 20), (7, 7, 20)),
         ((10, 10, 4), (10, 10, 4)),
@@ -100,6 +102,19 @@ def test_channels_first_is_recognised(shape, expected):
 )  # fmt: skip
 def test_floats_are_an_image_if_pixels_can_be_divided_by_their_range(low, high, kind):
     assert only(spaces.Box(low, high, (4, 5, 3), np.float32))[1].kind == kind
+
+
+def test_stacked_images_become_channels_as_by_env_frame_stack():
+    stacked = FrameStack(ObsCodec(spaces.Box(0, 255, (9, 8, 3), np.uint8)).spec, 4)
+    for shape, axes in {(4, 9, 8, 3): (0, 1, 2, 3), (4, 3, 9, 8): (0, 2, 3, 1)}.items():
+        space = spaces.Box(0, 255, shape, np.uint8)
+        frames, codec = space.sample(), ObsCodec(space)
+        assert codec.spec == stacked.spec
+        for i, frame in enumerate(frames.transpose(axes)):
+            whole = stacked({"image": frame}, i == 0)
+        np.testing.assert_array_equal(codec(frames)["image"], whole["image"])
+    assert only(spaces.Box(0, 255, (4, 9, 8, 1), np.uint8))[1].shape == (9, 8, 4)
+    assert only(spaces.Box(0, 255, (4, 5, 6, 7), np.uint8))[1].kind == "vector"
 
 
 def test_channels_can_be_said():

@@ -20,6 +20,8 @@ SPACES = {
     "whole": spaces.Box(-3, 9, (2,), np.int16),
     "picture": spaces.Box(0, 255, (5, 6, 3), np.uint8),
     "first": spaces.Box(0, 255, (3, 5, 6), np.uint8),
+    "stack": spaces.Box(0, 255, (2, 5, 6, 3), np.uint8),
+    "stack, first": spaces.Box(0, 255, (2, 3, 5, 6), np.uint8),
     "grey": spaces.Box(0, 255, (5, 6), np.uint8),
     "planes": spaces.Box(0, 1, (5, 6, 4), np.int64),
     "few": spaces.Box(-3, 7, (5, 6, 3), np.int8),

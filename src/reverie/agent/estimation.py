@@ -12,6 +12,7 @@ from reverie.agent.loading import saved_config
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.checks import check_at_least
 from reverie.core.errors import DataError, EnvError, RunError, warn
+from reverie.core.importing import trusting
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
@@ -26,7 +27,7 @@ from reverie.offline import NO_ENV, looked_at
 from reverie.recorded import Recorded, open_recorded, shown
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
-from reverie.saved import read_saved
+from reverie.saved import check_origin, read_saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ def estimate(
     algo: AlgorithmConfig | None = None,
     device: str = "auto",
     seed: int | None = None,
+    trust: bool = False,
     say: Say = warn,
     watch: Watch | None = None,
 ) -> EstimateReport:
@@ -72,6 +74,7 @@ def estimate(
         algo: the config the run was trained with, if it held objects of your own.
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         seed: of networks and batches, >= 0. None: follows from the run's seed.
+        trust: import modules that the run names and no installed package has, such as one in the current folder.
         say: called with a sentence now and then. Default: a line on stderr.
         watch: called after each update as ``watch(made, updates)``. If it returns False, the updates end and the
             estimate is that after those made.
@@ -82,12 +85,16 @@ def estimate(
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, or no data are known.
         DataError: the data cannot be read, or do not fit the agent.
+        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
         ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
     """
     check_at_least("draws", draws, 1)
     check_at_least("seed", 0 if seed is None else seed, 0)
     mode = mode_of(actions)
     folder = RunFolder.at(run)
+    given = [name for name, value in {"algo": algo, "data": data}.items() if value is not None]
+    with trusting(trust):
+        check_origin(read_saved(folder.path), folder.path, *given)
     trained = saved_config(folder.path, NO_ENV, algo)
     config = with_data(trained, data, folder.path)
     checkpoints = Checkpoints(folder.checkpoints, say=say)

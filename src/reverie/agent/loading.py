@@ -17,6 +17,7 @@ from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import EnvError, RunError, brief, warn
+from reverie.core.importing import imported, trusting
 from reverie.core.machine import choose_device
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec
@@ -33,7 +34,7 @@ from reverie.folder import RunFolder, check_spec, read_spaces
 from reverie.offline import NO_ENV
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
-from reverie.saved import Saved, read_saved
+from reverie.saved import Saved, check_origin, read_saved
 
 SPACES_ALONE = (
     "To act only, without playing episodes, an agent needs no more of the environment than its spaces: "
@@ -49,30 +50,34 @@ def load(
     algo: AlgorithmConfig | None = None,
     checkpoint: Path | str | None = None,
     device: str = "auto",
+    trust: bool = False,
     say: Say = warn,
 ) -> Agent:
     """Load the agent of a run.
 
     Args:
         run: the run folder.
-        env: the function or instance the run was trained with, if its environment was given from Python. For a run on
-            recorded data alone: the environment to act in, also by id. Where the environment is not installed: a
-            class derived from gymnasium.Env that has its spaces, which is enough for :meth:`Agent.act`.
+        env: the function or instance the run was trained with, if its environment was given from Python and cannot be
+            imported. For an environment that a module of yours registers: ``"module:Id"``. For a run on recorded data
+            alone: the environment to act in, also by id. Where the environment is not installed: a class derived from
+            gymnasium.Env that has its spaces, which is enough for :meth:`Agent.act`.
         algo: the config the run was trained with, if it held objects of your own, such as an encoder.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+        trust: import modules that the run names and no installed package has, such as one in the current folder.
         say: called with a sentence if newer checkpoints are damaged. Default: a line on stderr.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
             on other observations or actions than the environment has now.
+        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
     if not isinstance(run, str | os.PathLike):
         raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
     folder = RunFolder.at(run)
-    with folder.showing(say) as shown:
+    with folder.showing(say) as shown, trusting(trust):
         return _loaded(folder, env, algo, checkpoint, device, shown)
 
 
@@ -84,6 +89,7 @@ def _loaded(
     device: str,
     say: Say,
 ) -> Agent:
+    env = own_factory(folder.path, env, algo)
     config = saved_config(folder.path, env, algo)
     config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})
     checkpoints = Checkpoints(folder.checkpoints, say=say)
@@ -92,11 +98,13 @@ def _loaded(
     alone = config.env.id == NO_ENV
     if alone and isinstance(env, str):
         config = config.merge({"env.id": env})
-    elif isinstance(env, str) and env != config.env.id:
-        raise RunError(
-            f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on recorded "
-            "data alone. Leave it out, or pass a function that makes the environment."
-        )
+    elif isinstance(env, str):
+        if env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
+            raise RunError(
+                f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on "
+                "recorded data alone. Leave it out, or pass a function that makes the environment."
+            )
+        config = config.merge({"env.id": env})  # with the module that registers it
     elif alone and factory is None:
         recorded = read_spaces(folder)
         if recorded is None:
@@ -138,11 +146,30 @@ def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[Flat
     except EnvError as error:
         if factory is not None:
             raise
-        raise EnvError(f"{error} {SPACES_ALONE}") from error
+        name = config.env.id
+        own = "" if ":" in name else f" Pass it: --env module:{name}, or reverie.load(run, env='module:{name}')."
+        raise EnvError(f"{error}{own} {SPACES_ALONE}") from error
     try:
         yield flat
     finally:
         put_away(flat)
+
+
+def own_factory(run: Path, env: EnvLike | None, algo: AlgorithmConfig | None) -> EnvLike | None:
+    """Return ``env``; if it was not given, the class or function by whose name the run was trained.
+
+    Raises:
+        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
+        ConfigError: there is no such class or function any more.
+    """
+    saved = read_saved(run)
+    given = [name for name, value in {"env": env, "algo": algo}.items() if value is not None]
+    check_origin(saved, run, "data", *given)
+    name = saved.custom.get("env", "")
+    if ":" not in name or env not in (None, name):
+        return env
+    own: MakeEnv = imported(name, what=f"{run} was trained with env = {name}", base=object)
+    return own
 
 
 def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:

@@ -17,8 +17,9 @@ from reverie.agent.agent import Actions, Agent
 from reverie.core.checks import at_least
 from reverie.core.errors import ConfigError, DataError, warn
 from reverie.core.randomness import derived_seeds, reproducible
-from reverie.data.export import write_minari
-from reverie.data.output import Exported
+from reverie.core.words import Say, plural
+from reverie.data.export import size_written, write_minari
+from reverie.data.output import Exported, size_of
 from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID, ENV_SETTINGS
 from reverie.envs.answers import begun, stepped
@@ -26,6 +27,7 @@ from reverie.envs.base import put_away
 from reverie.envs.flat import readable
 from reverie.envs.naming import settings_of, spec_of, written
 from reverie.envs.unflatten import cast
+from reverie.log.console import tell
 from reverie.run.evaluate import LONG
 
 
@@ -54,12 +56,12 @@ class RecordConfig:
             raise ConfigError(f"epsilon = {self.epsilon}: expected a probability in [0, 1].")
 
 
-def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
+def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> Exported:
     """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
 
     Observations, actions and rewards are the environment's own, in its units, before any clipping and without rendered
-    frames; MiniGrid's observations are as learners see them. Each episode keeps its seed. The dataset appears at
-    ``target`` only once it is complete.
+    frames; MiniGrid's observations are as learners see them. Each episode keeps its seed. Images are compressed. The
+    dataset appears at ``target`` only once it is complete. ``say`` is told its probable size before it begins.
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
@@ -81,6 +83,8 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
         named, remark = named_env(agent, env)
         both = readable(env, agent.config.env.mission).observation_space, env.action_space
         with reproducible(config.seed):
+            with contextlib.suppress(DataError):  # playing will report it
+                say(expected_size(agent, env, config))
             done = write_minari(played(agent, env, config), target, both, about | named)
         done.remarks += [remark] if remark else []
         return done
@@ -103,10 +107,24 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
     return said, remark
 
 
+def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
+    """Return how large the dataset will be, judged by the first observation."""
+    obs, _ = begun(env, first_seed(config), None)
+    space = readable(env, agent.config.env.mission).observation_space
+    row = size_written(stacked(space, [agent.observer.readable(obs)], "obs")) + size_of(env.action_space.sample()) + 10
+    many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
+    return f"recording {many}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
+
+
+def first_seed(config: RecordConfig) -> int:
+    """Return the seed of the first episode; the others have the next ones."""
+    return derived_seeds(config.seed)["test"] % 2**31
+
+
 def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:
     """Yield episodes as the fields of Minari's ``EpisodeBuffer``."""
     rng = np.random.default_rng(config.seed)
-    first = derived_seeds(config.seed)["test"] % 2**31
+    first = first_seed(config)
     env.action_space.seed(first)
     left = config.steps
     number = 0

@@ -28,6 +28,15 @@ if TYPE_CHECKING:  # it imports torch, which --help does not need
 registry = ConstructorRegistry()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trusting:
+    """An option of the commands that read names of modules from files. ``cli.main`` obeys it."""
+
+    trust: bool = False
+    """Import modules that the files of a run or of data name and no installed package has, such as one in the current
+    folder: this runs their code."""
+
+
 def paragraphs(text: str) -> str:
     """Return a docstring with the lines of each paragraph joined."""
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))

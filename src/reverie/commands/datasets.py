@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, print_sections
+from reverie.commands.args import Trusting, fail, print_sections
 from reverie.core.words import plural
 from reverie.data.formats import Format
 
@@ -60,7 +60,7 @@ def as_here(word: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Reading):
+class Source(Trusting, Reading):
     """The dataset to read."""
 
     path: Place

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import as_given, fail, parse, print_files, print_trouble
+from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble
 from reverie.commands.datasets import Reading, as_here
 from reverie.core.words import plural
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamCommand:
+class DreamCommand(Trusting):
     """Compare what the world model imagines with what happens."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]

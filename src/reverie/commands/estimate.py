@@ -13,12 +13,12 @@ from typing import Annotated, Literal, Self
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import as_given, fail, parse, print_files, print_trouble
+from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble
 from reverie.commands.datasets import Reading, as_here
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateCommand:
+class EstimateCommand(Trusting):
     """Estimate the discounted return of a trained agent from recorded data.
 
     The method is fitted Q evaluation (FQE); nothing is played.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import parse
+from reverie.commands.args import Trusting, parse
 from reverie.commands.datasets import Source, tell
 from reverie.core.errors import ConfigError
 from reverie.data.formats import Format
@@ -51,7 +51,7 @@ class SubsampleCommand(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand:
+class RecordCommand(Trusting):
     """Play with a trained agent and record the episodes as a Minari dataset."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]

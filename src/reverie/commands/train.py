@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import affirmed, as_given, fail, flags_in, parse, print_files, score_line
+from reverie.commands.args import Trusting, affirmed, as_given, fail, flags_in, parse, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
@@ -19,7 +19,7 @@ from reverie.folder import RunFolder
 from reverie.log.console import tell
 from reverie.offline import DEFAULT_FRACTION
 from reverie.presets import SHORT_NAMES, files_say_fraction, layered
-from reverie.saved import read_saved
+from reverie.saved import check_origin, read_saved
 from reverie.training.aggregate import table
 from reverie.training.run import train
 from reverie.training.seeds import train_seeds
@@ -28,7 +28,7 @@ DEFAULT_ALGORITHM = "dreamer_v3"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common:
+class Common(Trusting):
     """The most common options."""
 
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
@@ -205,6 +205,7 @@ def resumed(said: Common, *, named: bool) -> Common:
         raise RunError(
             f"{said.resume} is a run of {saved.algorithm}, not of {said.algorithm}. Leave out the algorithm."
         )
+    check_origin(saved, said.resume, *(["algo"] if named else []), *(["env"] if said.env else []))
     if saved.custom:
         listed = ", ".join(f"{place} = {what}" for place, what in saved.custom.items())
         raise RunError(

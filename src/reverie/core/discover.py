@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, did_you_mean, told, warn
-from reverie.core.importing import dotted, findable, imported, is_file
+from reverie.core.errors import ConfigError, EnvError, did_you_mean, told, warn
+from reverie.core.importing import check_module, dotted, findable, imported, is_file
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "capture", "complete", "loss_terms", "world_model", "imagination", "fqe"})
@@ -84,8 +84,10 @@ def same_algorithm(one: str, other: str) -> bool:
     if one.replace("-", "_") == other.replace("-", "_"):
         return True
     try:
+        check_module(one, "a file")
+        check_module(other, "a file")
         return algorithm_config(one) is algorithm_config(other)
-    except (ConfigError, ImportError, AttributeError):  # one of them no longer exists
+    except (ConfigError, EnvError, ImportError, AttributeError):  # one of them no longer exists, or is not trusted
         return False
 
 

@@ -30,6 +30,10 @@ class EnvError(ReverieError, ValueError):
     """An environment cannot be made, or its spaces are not supported."""
 
 
+class UntrustedError(EnvError):
+    """A file names code to run that no installed package has."""
+
+
 class DataError(ReverieError, ValueError):
     """Data is invalid: NaN, infinite, or outside of its declared space or shape."""
 

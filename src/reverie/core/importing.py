@@ -2,20 +2,83 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import os
+import site
 import sys
-from collections.abc import Sequence
-from pathlib import PurePath
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from importlib.machinery import PathFinder
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
-from reverie.core.errors import ConfigError, did_you_mean, told
+from reverie.core.errors import ConfigError, UntrustedError, did_you_mean, told
+
+_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+trusts = _trusting.get
+"""Returns whether files may name any module."""
 
 
-def importable() -> None:
-    """Add the current folder to ``sys.path``. Users keep modules there, but a console script does not search it."""
-    if os.getcwd() not in sys.path:
+@contextlib.contextmanager
+def trusting(trust: bool) -> Iterator[None]:
+    """With ``trust``, let the names in files be those of any module meanwhile."""
+    token = _trusting.set(trust or trusts())
+    try:
+        yield
+    finally:
+        _trusting.reset(token)
+
+
+def check_module(name: str, where: object) -> None:
+    """Check a name that a file holds, ``module:Name``, before its module is imported. ``where`` says what the file is.
+
+    Data and runs come from strangers. What they name must be installed, imported by the user, or trusted by him.
+
+    Raises:
+        UntrustedError: it is none of these, as a module in the current folder, which may be that of the data.
+    """
+    module = name.rpartition(":")[0]
+    if module and module not in sys.modules and not trusts() and not installed(module):
+        raise UntrustedError(
+            f"{where} names '{name}'. No installed package has the module '{module}', and importing another runs code "
+            "that may have come with these files. If you trust it, add --trust; in Python, import it first."
+        )
+
+
+def installed(module: str) -> bool:
+    """Return whether importing ``module`` runs code of Python or of an installed package, also of an editable one."""
+    top, places = module.partition(".")[0], _places()
+    hooks = [hook for hook in sys.meta_path if str(getattr(hook, "__module__", "")).startswith("__editable__")]
+    found = [PathFinder.find_spec(top, places), *(hook.find_spec(top, None) for hook in hooks)]
+    own = next(filter(None, found), None)
+    elsewhere = [path for path in ("", *sys.path) if os.path.realpath(path) not in places]
+    other = PathFinder.find_spec(top, elsewhere)  # which may come first
+    if own is None or other is None:
+        return own is not None
+    return own.loader is not None if other.loader is None else own.origin == other.origin
+
+
+@functools.cache
+def _places() -> list[str]:
+    """Return the folders of Python's and installed modules, and those that installed ``.pth`` files name."""
+    own, users = sysconfig.get_paths(), site.getusersitepackages()
+    folders = [own["stdlib"], own["purelib"], own["platlib"], *site.getsitepackages(), users, Path(__file__).parents[2]]
+    files = [file for folder in folders for file in Path(folder).glob("*.pth")]
+    lines = [(file, line) for file in files for line in file.read_text(errors="replace").split("\n") if line.strip()]
+    named = [str(file.parent / line.strip()) for file, line in lines if not line.startswith(("#", "import"))]
+    return [os.path.realpath(folder) for folder in (*folders, *named)]
+
+
+def importable(module: str) -> None:
+    """Add the current folder to ``sys.path`` for a module that is not installed.
+
+    Users keep modules there, but a console script does not search it.
+    """
+    if os.getcwd() not in sys.path and not installed(module):
         sys.path.append(os.getcwd())
 
 
@@ -24,7 +87,7 @@ def findable(module: str) -> bool:
 
     That it is imported in this process proves nothing: so are a notebook's module and one loaded from a file path.
     """
-    importable()
+    importable(module)
     place: Sequence[str] | None = None
     if parent := module.rpartition(".")[0]:
         if not findable(parent):
@@ -56,11 +119,13 @@ def is_file(module: str) -> bool:
 def imported(name: str, *, what: str, base: type) -> Any:
     """Return the class named ``module:Class``, which must be derived from ``base``; error texts begin with ``what``.
 
+    With ``object`` as ``base``, a function will do.
+
     Raises:
         ConfigError: the module cannot be imported, or has no such class.
     """
     module, _, path = name.partition(":")
-    importable()
+    importable(module)
     if is_file(module):
         raise ConfigError(
             f"{what}: '{module}' is the path of a file: expected the name of a module, as in "
@@ -78,7 +143,7 @@ def imported(name: str, *, what: str, base: type) -> Any:
     found: Any = home
     for part in path.split("."):
         found = getattr(found, part, None)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not ((isinstance(found, type) and issubclass(found, base)) or (base is object and callable(found))):
         script = " It was defined in a script: move it to a module." if module == "__main__" else ""
         there = _subclasses(home, base)
         near = did_you_mean(path, there)

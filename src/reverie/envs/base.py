@@ -275,7 +275,7 @@ def import_for(module: str, env_id: str) -> frozenset[str]:
             f"'{dotted(module)}:{env_id.removeprefix(f'{module}:') or 'Id'}', in the current folder or in one of "
             "PYTHONPATH."
         )
-    importable()
+    importable(module)
     before = set(gymnasium.registry)
     try:
         importlib.import_module(module)

@@ -111,11 +111,14 @@ def _vector(space: spaces.Box) -> Leaf:
 def _is_image(space: spaces.Box) -> bool:
     """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
 
-    The bounds of floats must be finite and differ, as pixels are divided by their distance.
+    Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must be finite
+    and differ, as pixels are divided by their distance.
     """
-    if len(space.shape) == 3 and space.dtype.kind == "f":
+    if len(space.shape) == 4 and space.shape[-1] not in (1, 3, 4) and not _channels_first(space.shape[1:]):
+        return False
+    if len(space.shape) in (3, 4) and space.dtype.kind == "f":
         return TINY <= float(space.high.max()) - float(space.low.min()) < SMALL
-    if len(space.shape) == 3:
+    if len(space.shape) in (3, 4):
         return int(space.high.max()) - int(space.low.min()) <= 255
     grey = space.dtype == np.uint8 and len(space.shape) == 2
     return bool(grey and space.low.min() == 0 and space.high.max() == 255)
@@ -125,11 +128,12 @@ def _image(space: spaces.Box, channels: Channels) -> Leaf:
     pixels = _float_pixels(space) if space.dtype.kind == "f" else _byte_pixels(space)
     if len(space.shape) == 2:
         return _placed(pixels, (*space.shape, 1), lambda array: array[..., None])
-    first = channels == "first" or (channels == "auto" and _channels_first(space.shape))
-    if first:
-        c, h, w = space.shape
-        return _placed(pixels, (h, w, c), lambda array: array.transpose(1, 2, 0))
-    return pixels
+    first = channels == "first" or (channels == "auto" and _channels_first(space.shape[-3:]))
+    c, h, w = space.shape[-3:] if first else (space.shape[-1], *space.shape[-3:-1])
+    if len(space.shape) == 4:  # the frames become channels, as those that env.frame_stack stacks
+        axes, shape = (2, 3, 0, 1) if first else (1, 2, 0, 3), (h, w, space.shape[0] * c)
+        return _placed(pixels, shape, lambda array: array.transpose(axes).reshape(shape))
+    return _placed(pixels, (h, w, c), lambda array: array.transpose(1, 2, 0)) if first else pixels
 
 
 def _placed(leaf: Leaf, shape: tuple[int, ...], place: Callable[[np.ndarray], np.ndarray]) -> Leaf:
@@ -141,7 +145,7 @@ def _placed(leaf: Leaf, shape: tuple[int, ...], place: Callable[[np.ndarray], np
 def _channels_first(shape: tuple[int, ...]) -> bool:
     """Return whether ``shape`` reads as C, H, W: a usual channel count first, two larger sides, no such count last."""
     c, h, w = shape
-    usual = c in (1, 3, 4) or (c in (2, 6, 8, 9, 12, 16) and min(h, w) >= 32)
+    usual = c in (1, 3, 4) or (c <= 16 and min(h, w) >= 32)
     return usual and c < min(h, w) and w not in (1, 3, 4)
 
 

@@ -10,10 +10,10 @@ import warnings
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from reverie.core.errors import EnvError
-from reverie.core.importing import findable
+from reverie.core.importing import check_module, findable
 from reverie.envs.base import EnvConfig, import_for
 from reverie.envs.suites import load_suite
 
@@ -22,12 +22,17 @@ IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames", "mission")
 
 
 def registered(env_id: str) -> EnvSpec | None:
-    """Return the spec of ``env_id`` in the registry, after importing its module or suite; None if there is none."""
+    """Return the spec of ``env_id``, a name in data, after importing its module or suite; None if there is none."""
     module, _, name = env_id.rpartition(":")
     with contextlib.suppress(EnvError):  # making the environment will report it
+        check_module(env_id, "the dataset")
         if module:
             import_for(module, env_id)
         load_suite(name)
+    if name not in gymnasium.registry:  # Gymnasium takes a name without a version as that of its newest one
+        with contextlib.suppress(gymnasium.error.MalformedEnvironmentId):
+            space, bare, _ = parse_env_id(name)
+            name = get_env_id(space, bare, find_highest_version(space, bare))
     return gymnasium.registry.get(name)
 
 
@@ -37,8 +42,8 @@ def written(spec: EnvSpec) -> tuple[str, str]:
     A class or function as entry point becomes ``module:name`` if another process can import it by that name.
     """
     plain, remark = copy.copy(spec), ""
-    plain.vector_entry_point = _named(spec.vector_entry_point)
-    plain.entry_point = _named(spec.entry_point)
+    plain.vector_entry_point = named(spec.vector_entry_point)
+    plain.entry_point = named(spec.entry_point)
     if plain.entry_point is None:
         remark = (
             f"other processes cannot import the entry point of {spec.id}, {spec.entry_point}: register the environment "
@@ -86,7 +91,7 @@ def _below_limit(env: gymnasium.Env[Any, Any], config: EnvConfig) -> gymnasium.E
     return env.env if config.time_limit is not None and isinstance(env, gymnasium.wrappers.TimeLimit) else env
 
 
-def _named(maker: object) -> str | None:
+def named(maker: object) -> str | None:
     """Return ``module:name`` of an entry point; None if it cannot be imported by that name."""
     if maker is None or isinstance(maker, str):
         return maker

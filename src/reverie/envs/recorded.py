@@ -196,6 +196,7 @@ def _converter(space: Space, part: ObsPart, convert: Callable[[Any], np.ndarray]
     if isinstance(space, spaces.Box) and part.kind == "vector":
         return lambda values: _vector(values, part.shape)
     plain = isinstance(space, spaces.Box) and part.dtype == "uint8" and space.dtype == np.uint8
+    plain = plain and len(space.shape) < 4  # type: ignore[arg-type]  # a Box has a shape
     plain = plain and (channels != "first" or space.shape != part.shape)  # unclear if axes were moved
     if plain and not space.low.any() and (space.high == 255).all():  # type: ignore[attr-defined]  # a Box
         return lambda values: _bytes(values, space.shape, part.shape)  # type: ignore[arg-type]  # a Box has a shape

@@ -119,6 +119,8 @@ def _pixels(values: np.ndarray, leaf: Space, part: ObsPart, env: EnvConfig) -> n
         low, high = (int(leaf.low.min()), int(leaf.high.max())) if isinstance(leaf, spaces.Box) else (0, 1)
         if (low, high) != (0, 255):
             values = np.rint(values * ((high - low) / 255)) + low
-    if len(leaf.shape) == 3 and (env.channels == "first" or part.shape != leaf.shape):
-        values = values.transpose(0, 3, 1, 2)
+    if len(leaf.shape) == 4:
+        values = np.moveaxis(values.reshape(*values.shape[:3], leaf.shape[0], -1), 3, 1)
+    if len(leaf.shape) > 2 and (env.channels == "first" or part.shape[:2] != leaf.shape[-3:-1]):
+        values = np.moveaxis(values, -1, -3)
     return values.reshape(len(values), *leaf.shape)

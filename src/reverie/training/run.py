@@ -20,6 +20,7 @@ from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
 from reverie.core.words import Say, plural
 from reverie.envs.factory import EnvLike, env_name
+from reverie.envs.naming import named
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
 from reverie.log.console import tell
@@ -281,8 +282,11 @@ def evaluation_before(config: ExperimentConfig, folder: RunFolder, say: Say) -> 
 
 
 def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:
-    """Name the objects that a YAML file cannot hold: an environment given from Python, configs of other classes."""
-    found = {} if env is None or isinstance(env, str) else {"env": env_name(env)}
+    """Name the objects that a YAML file cannot hold: an environment given from Python, configs of other classes.
+
+    A class or function that makes environments is named ``module:name`` if that can be imported.
+    """
+    found = {} if env is None or isinstance(env, str) else {"env": named(env) or env_name(env)}
     return found | dict(_foreign(config.algo, type(config.algo)(), "algo"))
 
 

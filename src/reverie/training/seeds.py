@@ -16,6 +16,7 @@ from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.core.files import check_local
+from reverie.core.importing import trusts
 from reverie.core.machine import choose_device
 from reverie.core.words import Say, plural
 from reverie.experiment import ExperimentConfig
@@ -115,7 +116,8 @@ def train_seeds(
         config = with_beginning(config, before, folder.path)
         plain = plain_settings(config)
         check_finished(folder, seeds, before, plain, "updates" if config.data.alone else "steps")
-    crew = Crew(config, folder, seeds, jobs or default_jobs(config), ["--keep-newer"] if keep_newer else [], say)
+    more = ["--keep-newer"] * keep_newer + ["--trust"] * trusts()
+    crew = Crew(config, folder, seeds, jobs or default_jobs(config), more, say)
     with writing(folder.path):
         made = make_folder(folder.path)
     try:

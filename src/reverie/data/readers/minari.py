@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.importing import check_module
 from reverie.data.readers.base import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Rows, Space, action_space
 from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leaves
 from reverie.data.readers.transitions import OPEN, STEPLESS
@@ -178,6 +179,7 @@ class MinariReader(Reader):
         try:
             import gymnasium
 
+            check_module(env, self.path)
             made = gymnasium.make(env, **(self.env_spec.get("kwargs") or {}))
         except Exception as error:
             raise DataError(
