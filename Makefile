@@ -11,16 +11,16 @@ SEED ?= 1
 .PHONY: demo test resolve lowest lint bench clean help
 
 help:
-	@echo "make demo     train DreamerV3 on CartPole-v1 in a few minutes; look at its curve, its videos and its dream"
+	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
 	@echo "make test     set up and run all tests"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint     ruff, mypy and the import laws"
 	@echo "make bench    the ten-seed table of the demo and the timings (an hour on two cores)"
 
-# The demo needs the library and CartPole's renderer; tests and lint need everything.
+# The demo needs the library and MiniGrid; tests and lint need everything.
 $(VENV)/.demo: pyproject.toml constraints.txt tools/venv.sh
-	tools/venv.sh $(PYTHON) $(VENV) "classic"
+	tools/venv.sh $(PYTHON) $(VENV) "minigrid"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh

@@ -16,7 +16,8 @@ import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dream_figures import newest, painted
+from reverie.agent.dream_episodes import fitting, gather
+from reverie.agent.dream_figures import distinct, newest, painted
 from reverie.agent.dreaming import check_finite, dream, measure, one_hot
 from reverie.agent.loading import load
 from reverie.core.errors import ConfigError, RunError
@@ -108,16 +109,47 @@ def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corrid
         reward=torch.zeros(5, 2), is_first=torch.zeros(5, 2), is_last=torch.zeros(5, 2),
         is_terminal=torch.zeros(5, 2), weight=torch.ones(5), index=torch.arange(5),
     )  # fmt: skip
-    real, imagined = painted(agent, batch, {"observation": batch.obs["observation"].numpy()[:, ::-1]})
+    real, imagined = painted(agent, batch, {"observation": batch.obs["observation"].numpy()[:, ::-1]}, range(3))
     assert real.shape == imagined.shape == (3, 2, 171, 256, 3)
     assert (real[:, ::-1] == imagined).all()
     assert (real[0, 0] != real[0, 1]).any()
-    assert painted(agent, batch, {}) is None
+    assert painted(agent, batch, {}, [0]) is None
     instance = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     before = instance.reset(seed=0)[0]
-    assert painted(load(run, env=instance), batch, {"observation": real}) is None
+    assert painted(load(run, env=instance), batch, {"observation": real}, [0]) is None
     np.testing.assert_allclose(instance.unwrapped.state, before)  # its episode may be going on
-    assert painted(load(corridor, env=Corridor), batch, {"observation": real}) is None
+    assert painted(load(corridor, env=Corridor), batch, {"observation": real}, [0]) is None
+
+
+def rows(*lengths: int) -> list[Batch]:
+    """Episodes ``[1, T]`` of these lengths, all alike."""
+    return [
+        Batch(
+            obs={"o": torch.zeros(1, n, 2)}, action=torch.zeros(1, n, 2),
+            **{name: torch.zeros(1, n) for name in ("reward", "is_first", "is_last", "is_terminal")},
+            weight=torch.ones(1), index=torch.arange(1), extras={},
+        )
+        for n in lengths
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lengths", "context", "shape"),
+    [((9, 9, 9), 3, (3, 9)), ((6, 9, 12), 3, (2, 9)), ((2, 2, 2), 1, (3, 2)), ((90, 90, 90), 8, (3, 28))],
+)
+def test_the_context_fits_the_length_of_the_episodes(
+    lengths: tuple[int, ...], context: int, shape: tuple[int, int]
+) -> None:
+    found, episodes = fitting(iter(rows(*lengths)), 3)
+    assert found == context
+    assert gather(episodes, found, 3, found + 1, 20).shape == shape
+
+
+def test_an_episode_is_drawn_once() -> None:
+    batch = gather(rows(4, 4, 4), 1, 3, 2, 20)
+    assert distinct(batch) == [0]
+    batch.action[1, 2, 0] = 1.0
+    assert distinct(batch) == [0, 1]
 
 
 def test_of_stacked_pictures_the_newest_is_shown() -> None:
@@ -140,6 +172,20 @@ def test_dreams_are_of_the_rewards_that_were_learned(
     assert report.units["reward"] == "root-mean-square error of rewards after env.clip_reward = tanh"
     assert seen[0].reward[:, 1:].unique().tolist() == pytest.approx([np.tanh(1.0)])
     assert agent.evaluate(1).scores[0] >= 8  # true ones
+
+
+def test_a_grid_is_dreamt_with_its_own_tiles(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid")
+    env = {"env.id": "MiniGrid-Empty-5x5-v0", "env.full_view": True, "env.time_limit": 6, "eval_episodes": 0}
+    train(ExperimentConfig().merge(SMALL).merge(env), run=tmp_path / "run", say=say_nothing)
+    report = dream(load(tmp_path / "run"), sequences=2)  # episodes shorter than the 8 rows of longer ones
+    assert report.context == 2
+    frames = imageio_ffmpeg.read_frames(str(report.files["video"]))
+    width, height = next(frames)["size"]
+    truth = np.frombuffer(next(frames), np.uint8).reshape(height, width, 3)[26 : 26 + 320, 4 : 4 + 320]
+    colours = np.median(truth.reshape(5, 64, 5, 64, 3), axis=(1, 3))  # one for each tile
+    assert np.abs(colours[0] - 100).max() < 8  # walls are grey
+    assert (colours[3, 3, 1] > 200) & (colours[3, 3, [0, 2]] < 60).all()  # the goal is green
 
 
 def test_dream_needs_something_to_imagine(corridor: Path) -> None:

@@ -81,6 +81,34 @@ def test_nobody_knows_how_to_draw_other_environments(monkeypatch):
     assert painter(env.env, env.obs_spec) is None
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_grids_are_drawn_with_minigrids_own_tiles(full):
+    pytest.importorskip("minigrid")
+    env = make_flat(EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full), None, 0, True)
+    paint, inner = painter(env.env, env.obs_spec), env.unwrapped
+    obs, _ = env.reset(seed=3)
+    for action in np.random.default_rng(0).integers(0, 6, 60):
+        real = inner.get_frame(highlight=False) if full else inner.get_frame(agent_pov=True)
+        np.testing.assert_array_equal(paint(obs), real)
+        if not full:  # in predictions the most likely class counts
+            guess = {key: np.where(x, 140.0, 130.0) for key, x in obs.items()}
+            np.testing.assert_array_equal(paint(guess), real)
+        obs, *_, truncated, _ = env.step(np.eye(7, dtype=np.float32)[action])
+        assert not truncated
+    assert set(obs) == ({"agent", "grid"} if full else {"image", "direction"})
+
+
+def test_planes_are_drawn_in_minatars_own_colours():
+    pytest.importorskip("minatar")
+    env = make_flat(EnvConfig(id="MinAtar/Breakout-v1"), None, 0, True)
+    paint = painter(env.env, env.obs_spec)
+    obs, _ = env.reset(seed=3)
+    for _ in range(5):
+        np.testing.assert_array_equal(paint(obs), env.frame())
+        obs, *_ = env.step(np.array([1, 0, 0], np.float32))
+    np.testing.assert_array_equal(paint({"image": np.where(obs["image"] > 0, 140.0, 110.0)}), paint(obs))
+
+
 class Own(gymnasium.Env):
     """Knows how to draw what it shows."""
 

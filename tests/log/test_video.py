@@ -144,12 +144,6 @@ def test_pad_even_border_and_tile() -> None:
     assert caption("truth", 50).shape == (22, 50, 3)
 
 
-def test_dream_video_without_errors_has_two_rows() -> None:
-    truth = np.zeros((1, 2, 96, 96, 3), np.uint8)
-    with_error, without = (dream_video(truth, truth, 1, error=error) for error in (True, False))
-    assert without.shape[1] == with_error.shape[1] - 288 - 8 - 22  # a picture, its frame and what stands above it
-
-
 def test_dream_video_marks_what_was_imagined_and_what_is_wrong() -> None:
     truth = np.full((1, 4, 16, 16, 3), 100, np.uint8)
     prediction = truth.astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from reverie.data.readers.base import Reader
 from reverie.experiment import make_eval_env
 from reverie.run.collect import executed
 
+CONTEXT = 8
+"""Most rows that the model sees, unless others are asked for."""
 MAX_EPISODES = 50
 """Most episodes that are played to find some that are long enough."""
 
@@ -46,10 +49,20 @@ def recorded(agent: Agent, data: DatasetConfig | Reader | Path | str, longest: i
             say(f"{found.reader.path}: {remark}")
 
 
-def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int) -> Batch:
+def fitting(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:
+    """Return how many rows to show: a third of the usual length, 1 to ``CONTEXT``; and the same episodes ``[1, T]``.
+
+    The usual length is the median of the first ``sequences`` episodes.
+    """
+    first = list(itertools.islice(episodes, sequences))
+    lengths = sorted(rows_of(episode) for episode in first) or [0]
+    return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
+
+
+def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int, horizon: int) -> Batch:
     """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
 
-    They are the first with ``enough`` rows or, if ``episodes`` end before there are so many, also the longest others.
+    T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are so many, also the longest others.
 
     Raises:
         RunError: no episode has more rows than ``context``.
@@ -71,7 +84,7 @@ def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int)
         )
     # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
     lengths = sorted(rows_of(episode) for episode in long)
-    length = lengths[len(lengths) // 2]
+    length = min(lengths[len(lengths) // 2], context + horizon)
     return stacked([episode.rows(0, length) for episode in long if rows_of(episode) >= length])
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from reverie.agent.agent import Agent
 from reverie.algos.base import dreamt_name
+from reverie.core.errors import EnvError
 from reverie.core.files import file_stem
+from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.envs.base import put_away
 from reverie.envs.factory import Single
@@ -21,7 +24,7 @@ from reverie.log.video import dream_video, shrink, write_video
 
 FPS = 8
 PAINTED, SIDE = 3, 256
-"""Number of episodes drawn as pictures, and the longer side of a picture in pixels."""
+"""Most episodes drawn as pictures, and the longer side of a picture in pixels."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,8 +46,9 @@ def draw(
     folder = RunFolder(agent.run).dream
     title = f"dream on {Path(data).name or agent.config.env.id}"
     files: dict[str, Path] = {}
-    if pictures := painted(agent, batch, predicted):
-        files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context, error=False), FPS)
+    several = distinct(batch)
+    if pictures := painted(agent, batch, predicted, several[:PAINTED]):
+        files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context), FPS)
     names: list[str] = []
     columns: list[tuple[np.ndarray, np.ndarray]] = []
     parts = {dreamt_name(key): (batch.obs[key].numpy(), part) for key, part in agent.obs_spec.items()}
@@ -52,8 +56,8 @@ def draw(
         if key not in predicted:
             continue
         guess = predicted[key]
-        if part.kind == "image":
-            real, guess = (newest(x, agent.config.env.frame_stack) for x in (real, guess))
+        if part.kind == "image" and not pictures:
+            real, guess = (newest(x[several], agent.config.env.frame_stack) for x in (real, guess))
             pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
             video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
             files[f"video of {key}"] = write_video(folder / f"{file_stem(key)}.mp4", video, FPS)
@@ -77,30 +81,52 @@ def newest(frames: np.ndarray, stacked: int) -> np.ndarray:
     return frames[..., -(frames.shape[-1] // stacked) :]
 
 
-def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, np.ndarray] | None:
-    """Draw vectors as pictures ``[B, T, H, W, 3]``, true and predicted, of the first episodes.
+def distinct(batch: Batch) -> list[int]:
+    """Return the numbers of the episodes that differ from all before: where nothing is random, all may be the same."""
+    columns = [x.numpy() for x in (*batch.obs.values(), batch.action)]
+    first: dict[bytes, int] = {}
+    for number in range(batch.shape[0]):
+        first.setdefault(b"".join(x[number].tobytes() for x in columns), number)
+    return list(first.values())
 
-    None if observations are images already, or if there is no way to draw this environment from them.
+
+def painted(
+    agent: Agent, batch: Batch, predicted: Arrays, episodes: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Draw observations of ``episodes`` as pictures ``[B, T, H, W, 3]``, true and predicted.
+
+    None if there is no way to draw this environment from all that is predicted, as for images of any other kind than
+    MiniGrid's and MinAtar's.
     """
     spec = agent.obs_spec
-    told = all(part.kind == "vector" and dreamt_name(key) in predicted for key, part in spec.items())
-    if not told or isinstance(agent.factory, Single):  # the user's instance may be in the middle of an episode
+    # A user's instance may be in the middle of an episode.
+    if not all(dreamt_name(key) in predicted for key in spec) or isinstance(agent.factory, Single):
         return None
-    env = make_flat(agent.config.env, agent.factory, 0, True)
+    try:
+        env = make_flat(agent.config.env, agent.factory, 0, True)
+    except EnvError:  # as of recorded data, if its package is missing
+        return None
     try:
         paint = painter(env.env, spec)
         if paint is None:
             return None
         real = {key: batch.obs[key].numpy() for key in spec}
-        return _pictures(paint, real), _pictures(paint, {key: predicted[dreamt_name(key)] for key in spec})
+        guess = {key: _likeliest(predicted[dreamt_name(key)], part) for key, part in spec.items()}
+        stacked = {key: agent.config.env.frame_stack if part.kind == "image" else 0 for key, part in spec.items()}
+        sides = [{key: newest(x, stacked[key]) if stacked[key] else x for key, x in y.items()} for y in (real, guess)]
+        return _pictures(paint, sides[0], episodes), _pictures(paint, sides[1], episodes)
     finally:
         put_away(env)
 
 
-def _pictures(paint: Paint, obs: Arrays) -> np.ndarray:
-    episodes, steps = next(iter(obs.values())).shape[:2]
-    rows = [
-        [shrink(paint({key: x[b, t] for key, x in obs.items()}), SIDE) for t in range(steps)]
-        for b in range(min(PAINTED, episodes))
-    ]
+def _likeliest(values: np.ndarray, part: ObsPart) -> np.ndarray:
+    """Return a prediction in the form of the observation: of class probabilities ``[B, T, n, C]``, the index."""
+    if part.kind != "categorical":
+        return values
+    return values.argmax(-1).reshape(*values.shape[:2], *part.shape)
+
+
+def _pictures(paint: Paint, obs: Arrays, episodes: Sequence[int]) -> np.ndarray:
+    steps = next(iter(obs.values())).shape[1]
+    rows = [[shrink(paint({key: x[b, t] for key, x in obs.items()}), SIDE) for t in range(steps)] for b in episodes]
     return np.stack([np.stack(row) for row in rows])

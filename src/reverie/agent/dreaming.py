@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reverie.agent.agent import Actions, Agent, mode_of
-from reverie.agent.dream_episodes import gather, played, recorded
+from reverie.agent.dream_episodes import CONTEXT, fitting, gather, played, recorded
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, RunError, brief, warn
@@ -48,7 +48,7 @@ class DreamReport:
 def dream(
     agent: Agent,
     *,
-    context: int = 8,
+    context: int | None = None,
     horizon: int = 48,
     sequences: int = 6,
     actions: Actions = "mode",
@@ -67,7 +67,8 @@ def dream(
 
     Args:
         agent: an agent whose algorithm has a world model.
-        context: rows of each episode that the model sees, at least 1.
+        context: rows of each episode that the model sees, at least 1. None: 8, or a third of the usual episode if that
+            is less.
         horizon: most env steps to imagine after them, at least 1: decisions of the policy, action repeat not counted.
         sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
         actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
@@ -91,14 +92,14 @@ def dream(
     given: Any = agent
     if not isinstance(given, Agent):
         raise ConfigError(f"agent = {brief(agent)}: expected an agent, as reverie.load(run) returns it.")
-    numbers: dict[str, Any] = {"context": context, "horizon": horizon, "sequences": sequences}
+    numbers: dict[str, Any] = {"context": 1 if context is None else context, "horizon": horizon, "sequences": sequences}
     for name, value in numbers.items():
         if not isinstance(value, Integral) or value < 1:
             raise ConfigError(f"{name} = {brief(value)}: expected a whole number, at least 1.")
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
-    mode, longest = mode_of(actions), context + horizon
+    mode, longest = mode_of(actions), (CONTEXT if context is None else context) + horizon
     if data is not None and mode != "eval":
         raise ConfigError(
             f"actions = {actions!r} with data: recorded episodes are predicted under the recorded actions, and nothing "
@@ -106,7 +107,9 @@ def dream(
         )
     source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest, say)
     with source as (episodes, about), reproducible(seed):
-        batch = gather(episodes, context, sequences, context + 1 if data is None else longest)
+        if context is None:
+            context, episodes = fitting(episodes, sequences)
+        batch = gather(episodes, context, sequences, context + (1 if data is None else horizon), horizon)
         dreamt = imagined(agent, batch, context)
     predicted = {key: value for key, value in dreamt.items() if not key.startswith(INSIDE)}
     check_finite(predicted, context, agent.checkpoint)

@@ -20,8 +20,8 @@ class DreamCommand(Trusting):
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
-    context: int = 8
-    """Rows of each episode that the model sees first."""
+    context: int | None = None
+    """Rows of each episode that the model sees first. None: 8, or a third of the usual episode if that is less."""
     horizon: int = 48
     """Most env steps that it imagines after them; fewer where episodes are shorter."""
     sequences: int = 6
@@ -68,7 +68,9 @@ def dream_command(args: list[str]) -> int:
         else ""
     )
     dreams = f"{plural(report.sequences, 'dream')}{fewer}"
-    print(f"{said.data or agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
+    steps = plural(len(next(iter(report.errors.values()))), "step")
+    where = f"{said.data or agent.config.env.id}, {agent.checkpoint.name}"
+    print(f"{where}: {dreams} of {steps}, after {plural(report.context, 'row')} that the model saw")
     print("error per imagined step; in brackets, the error of repeating the last observed row")
     trained = getattr(agent.config.algo, "horizon", None)
     print("" if trained is None else f"(during training, the model imagines only {trained} steps ahead)\n")

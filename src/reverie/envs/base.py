@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -99,6 +100,9 @@ class EnvConfig(Config):
     mission: bool = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
 
+    full_view: bool = False
+    """MiniGrid and BabyAI: observe the whole grid as classes, in place of what the agent sees before it."""
+
     log_info: tuple[str, ...] = ()
     """Numbers of the info to log of each episode: `KEY`, its value in the last step, or `KEY:HOW`, with `sum`, `mean`,
     `max`, `min` or `last` over the steps."""
@@ -157,6 +161,8 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
         EnvError: the environment is unknown, or cannot be made or wrapped.
     """
     env = _from_registry(config, render) if factory is None else _from_factory(factory, config.kwargs)
+    if config.full_view:
+        env = _full_view(env)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
     if config.log_info:
@@ -166,6 +172,15 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
     if config.time_limit is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
     return env
+
+
+def _full_view(env: Env) -> Env:
+    if "minigrid" in sys.modules:
+        from reverie.envs import minigrid  # needs the optional package
+
+        if minigrid.is_minigrid(env):
+            return minigrid.FullView(env)
+    raise EnvError(f"env.full_view is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
 
 
 def _from_factory(factory: Factory | Env, arguments: Mapping[str, Any]) -> Env:

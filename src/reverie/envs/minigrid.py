@@ -1,20 +1,26 @@
-"""MiniGrid's symbolic observations as one-hot images.
+"""MiniGrid's symbolic observations as one-hot images, and as its renderer draws them.
 
 A cell of the grid is three small integers: object 0..10, colour 0..5, state 0..2. As grey levels they would all look
 black, and their order has no meaning. Here each cell is one-hot along 20 channels of an image. The direction is not
 changed. The mission is left out unless ``env.mission`` asks for it; then it is text.
+
+``env.full_view`` shows the whole grid instead: where the agent is, and one class per cell. In three one-hot codes per
+cell nearly all inputs are constant, and a small world model takes very long to notice the agent.
 """
 
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from minigrid import wrappers as grids
-from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX, TILE_PIXELS
+from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
@@ -25,6 +31,26 @@ PICTURES = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper)
 OTHER_CODES = (grids.SymbolicObsWrapper, grids.FlatObsWrapper, grids.DictObservationSpaceWrapper)
 CHARACTERS = string.ascii_lowercase + " ,"
 LONGEST_MISSION = 160
+DIRECTIONS = 4
+PLAIN = {"empty": "red", "wall": "grey", "goal": "green", "lava": "red"}
+"""Objects of one colour; others of theirs look the same."""
+COLOURED = ("floor", "key", "ball", "box")
+CARRIED = ("key", "ball", "box")
+
+
+def _kinds() -> np.ndarray:
+    plain = [(OBJECT_TO_IDX[name], COLOR_TO_IDX[colour], 0) for name, colour in PLAIN.items()]
+    coloured = [(OBJECT_TO_IDX[name], colour, 0) for name in COLOURED for colour in range(len(COLOR_TO_IDX))]
+    doors = product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), range(len(STATE_TO_IDX)))
+    return np.array([*plain, *coloured, *doors])
+
+
+KINDS = _kinds()
+"""Codes of all cells that look different, ``[K, 3]``; the empty cell comes first."""
+KIND_OF = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), np.int64)
+"""Number of the kind by object, colour and state."""
+for _number, (_object, _colour, _state) in enumerate(KINDS):
+    KIND_OF[_object, slice(None) if _number < len(PLAIN) else _colour, _state] = _number
 
 
 def is_minigrid(env: Env) -> bool:
@@ -38,7 +64,7 @@ def readable(env: Env, mission: bool) -> Env:
     Grids that a wrapper of MiniGrid has turned into pixels or other codes stay as they are.
     """
     layers = layers_of(env)
-    if not any(isinstance(layer, PICTURES + OTHER_CODES) for layer in layers):
+    if not any(isinstance(layer, (*PICTURES, *OTHER_CODES, FullView)) for layer in layers):
         if any(isinstance(layer, grids.OneHotPartialObsWrapper) for layer in layers):
             env = _OnImage(env, np.eye(2, dtype=np.uint8)[:, 1:] * 255, (2,), _image_shape(env))
         else:
@@ -49,7 +75,7 @@ def readable(env: Env, mission: bool) -> Env:
 
 def _one_hot(env: Env, layers: list[Env]) -> Env:
     # With a view of the whole grid, the state of the agent's cell is its direction, one of four.
-    states = max(len(STATE_TO_IDX), 4 if any(isinstance(e, grids.FullyObsWrapper) for e in layers) else 0)
+    states = max(len(STATE_TO_IDX), DIRECTIONS if any(isinstance(e, grids.FullyObsWrapper) for e in layers) else 0)
     counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), states)
     width, height, _ = _image_shape(env)
     return _OnImage(env, np.eye(sum(counts), dtype=np.uint8) * 255, counts, (width, height, sum(counts)))
@@ -81,12 +107,77 @@ class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
             return {**observation, "image": self._image(observation["image"])}
         return self._image(observation)
 
+    def render_observation(self, observation: Any) -> np.ndarray:
+        """Draw a one-hot image, or a prediction of one, of which the most likely codes count; uint8 ``[H, W, 3]``."""
+        image = observation["image"] if isinstance(observation, dict) else observation
+        parts = np.split(image, self._starts[1:], axis=-1)
+        return draw(np.stack([part.argmax(-1) for part in parts], axis=-1))
+
     def _image(self, codes: np.ndarray) -> np.ndarray:
         rows: np.ndarray = self._table[codes + self._starts]  # [W, H, codes, table width]
         if len(self._starts) == 1:
             return rows.reshape(self._shape)
         one_hot: np.ndarray = rows.max(axis=2)  # the codes of a cell never share a column
         return one_hot
+
+
+def draw(codes: np.ndarray) -> np.ndarray:
+    """Draw the codes ``[W, H, 3]`` of a grid with MiniGrid's own tiles, uint8 ``[32 H, 32 W, 3]``.
+
+    The agent is in the cell that says so. None does in what the agent sees before it: it stands in the middle of the
+    last row, and cells that it does not see are dark.
+    """
+    grid, seen = Grid.decode(codes)
+    cells = np.argwhere(codes[..., 0] == OBJECT_TO_IDX["agent"])
+    if len(cells):
+        return grid.render(TILE_PIXELS, tuple(cells[0]), int(codes[*cells[0], 2]))
+    width, height = codes.shape[:2]
+    return grid.render(TILE_PIXELS, (width // 2, height - 1), 3, seen)
+
+
+class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shows the whole grid as classes: ``agent`` ``[4]``, ``grid`` ``[W, H]``, and the mission.
+
+    ``agent`` holds x, y, direction, and the object carried: 0 for none, else its kind and colour. A cell is one of
+    ``KINDS``. This is no ``ObservationWrapper``, as agents cannot convert what it wraps: it lacks the position.
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        inner = env.unwrapped
+        assert isinstance(inner, MiniGridEnv)
+        self._inner = inner
+        agent = spaces.MultiDiscrete([inner.width, inner.height, DIRECTIONS, 1 + len(CARRIED) * len(COLOR_TO_IDX)])
+        grid = spaces.MultiDiscrete(np.full((inner.width, inner.height), len(KINDS)))
+        self.observation_space = spaces.Dict(
+            {"agent": agent, "grid": grid, "mission": env.observation_space["mission"]}  # type: ignore[index]  # a Dict
+        )
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        obs, info = self.env.reset(**options)
+        return self._seen(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        obs, *others = self.env.step(action)
+        return self._seen(obs), *others
+
+    def _seen(self, obs: Any) -> dict[str, Any]:
+        inner = self._inner
+        held = inner.carrying
+        carried = 1 + CARRIED.index(held.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[held.color] if held else 0
+        kinds = KIND_OF[tuple(np.moveaxis(inner.grid.encode(), -1, 0))]  # [W, H]
+        return {
+            "agent": np.array([*inner.agent_pos, inner.agent_dir, carried]),
+            "grid": kinds,
+            "mission": obs["mission"],
+        }
+
+    def render_observation(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Draw an observation, uint8 ``[H, W, 3]``."""
+        x, y, direction, _ = (int(number) for number in observation["agent"])
+        return Grid.decode(KINDS[observation["grid"]])[0].render(TILE_PIXELS, (x, y), direction)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

@@ -1,4 +1,4 @@
-"""Renderings of vector observations: the environment is put into the state of the observation and drawn.
+"""Renderings of observations: drawn by the environment, or the environment is put into their state and drawn.
 
 The environments are not imported here: they are recognised by the names of their classes.
 """
@@ -14,6 +14,7 @@ import numpy as np
 
 from reverie.core.errors import EnvError
 from reverie.core.specs import ObsSpec
+from reverie.envs.unchanged import layers_of
 
 Paint = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""
@@ -22,8 +23,8 @@ Put = Callable[[Any, np.ndarray], None]
 """Puts an environment into the state that an observation describes."""
 
 OWN = "render_observation"
-"""Name of an optional method of environments: draws an observation (an array, or a dictionary of several), returns
-uint8 ``[H, W, 3]``."""
+"""Name of an optional method of environments and wrappers: draws an observation (an array, or a dictionary of several),
+returns uint8 ``[H, W, 3]``."""
 
 
 def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
@@ -31,9 +32,12 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
 
     ``env`` cannot be used otherwise afterwards: its state is that of the last observation drawn.
     """
-    inner, own = env.unwrapped, getattr(env.unwrapped, OWN, None)
-    if callable(own):
-        return lambda obs: _picture(inner, own, obs)
+    inner = env.unwrapped
+    for layer in layers_of(env):
+        if callable(own := getattr(layer, OWN, None)):
+            return lambda obs: _picture(layer, own, obs)
+    if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
+        return lambda obs: minatar(next(iter(obs.values())))
     put = STATES.get((type(inner).__module__.rpartition(".")[0], type(inner).__name__))
     shapes = [part.shape for part in spec.values() if part.kind == "vector"]
     if env.render_mode is None or put is None or len(spec) != 1 or shapes != [inner.observation_space.shape]:
@@ -49,6 +53,19 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
         frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
         return paint if _is_picture(frame) else None
     return None
+
+
+def minatar(planes: np.ndarray) -> np.ndarray:
+    """Draw MinAtar's planes ``[H, W, C]`` of 0 and 255, or predictions, in its own colours; uint8 ``[H, W, 3]``.
+
+    As in its renderer, the last plane that is set in a cell counts.
+    """
+    import seaborn  # comes with MinAtar
+
+    colours = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
+    numbers = (planes > 127.5) * np.arange(1, planes.shape[-1] + 1)
+    drawn: np.ndarray = np.rint(colours[numbers.max(-1)] * 255).astype(np.uint8)
+    return drawn
 
 
 def within(space: Any, vector: np.ndarray) -> np.ndarray:

@@ -164,30 +164,29 @@ def caption(text: str, width: int) -> np.ndarray:
     return np.asarray(picture)
 
 
-def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, error: bool = True) -> np.ndarray:
-    """Return truth, prediction and optionally error of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
+def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.ndarray:
+    """Return truth, dream and difference of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
 
     Args:
         truth: uint8 ``[B, T, H, W, C]``, the observations of the environment.
         prediction: the same shape in the same units, uint8 or float.
         context: number of rows that the model observed. They have a green border, imagined rows a red one.
-        error: whether the error is shown as well.
     """
-    peak = int(truth.max(initial=0))
+    peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))
     real, dreamt = (upscale(to_rgb(x, peak), side) for x in (truth, prediction))
-    shown = {"truth": real, "prediction": dreamt}
-    if error:
-        off = (dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128
-        shown["error (grey is none)"] = off.astype(np.uint8)
-    steps = truth.shape[1]
-    colours = [OBSERVED if t < context else IMAGINED for t in range(steps)]
-    rows = {title: tile(np.stack([border(one, colours) for one in video])) for title, video in shown.items()}
-    width = rows["truth"].shape[2]
+    off = (dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128
+    seen = [t < context for t in range(steps)]
+    said = [f"dream: sees row {t + 1}" if now else f"dream: imagines step {t + 1 - context}" for t, now in enumerate(seen)]
+    shown = [
+        (["truth"] * steps, real),
+        (said, dreamt),
+        (["difference (grey: none)"] * steps, off.astype(np.uint8)),
+    ]
+    colours = [OBSERVED if now else IMAGINED for now in seen]
     parts: list[np.ndarray] = []
-    for title, row in rows.items():
-        strip = caption(title, width)
-        parts += [np.broadcast_to(strip, (steps, *strip.shape)), row]
-    words = [f"{t + 1} observed" if t < context else f"{t + 1 - context} imagined" for t in range(steps)]
-    parts.append(np.stack([caption(text, width) for text in words]))
+    for words, video in shown:
+        row = tile(np.stack([border(one, colours) for one in video]))
+        strips = {text: caption(text, row.shape[2]) for text in words}
+        parts += [np.stack([strips[text] for text in words]), row]
     return np.concatenate(parts, axis=1)
