@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Ten seeds of the demonstration: is CartPole-v1 solved in at most six minutes of training on two CPU cores?
+"""Ten seeds of DreamerV3: is CartPole-v1 solved in at most six minutes of training on two CPU cores?
 
     python benchmarks/cartpole.py [--seeds 10] [--jobs 2] [--out benchmarks/cartpole.json]
 
-Each seed trains in a process of its own by the same preset as ``make demo``, which uses one thread; two at a time
-therefore have a core each. The judging episodes have seeds that training never saw. Rows are written as they come, so
+Each seed trains in a process of its own by the preset ``cartpole``, which uses one thread; two at a time therefore
+have a core each. The judging episodes have seeds that training never saw. Rows are written as they come, so
 that an interrupted run loses none.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demonstration behind ``make demo``: DreamerV3 learns to walk to the goal, and its dream is filmed beside the truth.
+"""The demonstration behind ``make demo``: DreamerV3 learns to walk to a goal, and we watch its dream.
 
 Trains until an evaluation says that the task is solved (or the preset's steps are over), plays 20 further episodes
 that it was not selected on, films one, lets the world model dream, and names the files.
@@ -20,6 +20,7 @@ from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
 from reverie.commands.args import as_given
 from reverie.core.errors import ReverieError
+from reverie.core.words import plural
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""
@@ -80,8 +81,8 @@ def demonstrate(run: Path, seed: int) -> int:
         print(f"  {what:<21}{path}")
     imagined = len(dreamt.errors["reward"])
     print(
-        f"\nIn the dream the model sees the first {dreamt.context} frames. Then it closes its eyes: from the actions alone it "
-        f"imagines\nthe next {imagined}, and the difference to what really happened is below."
+        f"\nIn the dream, the model sees the first {plural(dreamt.context, 'frame')}. Then it closes its eyes and "
+        f"imagines the next {imagined}\nfrom the actions alone; below is the difference to what really happened."
     )
     print("\nTry next:")
     for command in (f"dream {run} --sequences 12", f"eval {run} --mode sample --video", f"info {run}"):

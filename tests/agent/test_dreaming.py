@@ -178,7 +178,9 @@ def test_a_grid_is_dreamt_with_its_own_tiles(tmp_path: Path) -> None:
     pytest.importorskip("minigrid")
     env = {"env.id": "MiniGrid-Empty-5x5-v0", "env.full_view": True, "env.time_limit": 6, "eval_episodes": 0}
     train(ExperimentConfig().merge(SMALL).merge(env), run=tmp_path / "run", say=say_nothing)
-    report = dream(load(tmp_path / "run"), sequences=2)  # episodes shorter than the 8 rows of longer ones
+    agent = load(tmp_path / "run")
+    assert agent.act(agent.make_env().reset(seed=0)[0])[0] in range(7)
+    report = dream(agent, sequences=2)  # episodes shorter than the 8 rows of longer ones
     assert report.context == 2
     frames = imageio_ffmpeg.read_frames(str(report.files["video"]))
     width, height = next(frames)["size"]

@@ -10,6 +10,7 @@ import torch
 from reverie.core.errors import EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.base import EnvConfig
+from reverie.envs.flat import make_flat
 from reverie.envs.suites import load_suite
 from reverie.envs.vector import make_env
 
@@ -137,6 +138,33 @@ def test_minigrid_mission_is_text_when_asked_for():
     assert "".join(characters[i - 1] for i in steps[0].obs["mission"][0]) == text
     babyai = play(2, id="BabyAI-GoToRedBall-v0", mission=True)[1][0].obs["mission"][0]
     assert "".join(characters[i - 1] for i in babyai if i) == "go to the red ball"
+
+
+def test_minigrid_from_above_is_an_agent_and_a_class_per_cell():
+    raw = gymnasium.make("MiniGrid-DoorKey-6x6-v0")
+    inner = raw.unwrapped
+    env, _, _ = play(2, factory=lambda: raw, full_view=True)
+    assert {key: (part.kind, part.shape) for key, part in env.obs_spec.items()} == {
+        "agent": ("categorical", (4,)),
+        "grid": ("categorical", (6, 6)),
+    }
+    assert env.obs_spec["agent"].classes == (6, 6, 4, 19)
+    flat = make_flat(EnvConfig(id="", full_view=True), raw, 0, False)
+    seen, held = {}, set()
+    for seed in range(3):
+        obs, _ = flat.reset(seed=seed)
+        for action in np.random.default_rng(seed).integers(0, 6, 300):
+            codes = inner.grid.encode()
+            for code, number in zip(codes.reshape(-1, 3), obs["grid"].ravel(), strict=True):
+                assert seen.setdefault(tuple(code), number) == number  # the same class for the same look
+            assert (*obs["agent"][:2], obs["agent"][2]) == (*inner.agent_pos, inner.agent_dir)
+            assert (obs["agent"][3] > 0) == (inner.carrying is not None)
+            held.add(obs["agent"][3])
+            obs, *_ = flat.step(np.eye(7, dtype=np.float32)[action])
+    assert len(set(seen.values())) == len(seen) >= 5  # empty, wall, goal, key, locked door
+    assert len(held) == 2
+    with pytest.raises(EnvError, match="full_view is for MiniGrid and BabyAI"):
+        play(2, id="CartPole-v1", full_view=True)
 
 
 def test_minigrid_wrappers():

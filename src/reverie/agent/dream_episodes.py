@@ -62,7 +62,8 @@ def fitting(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Ba
 def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int, horizon: int) -> Batch:
     """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
 
-    T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are so many, also the longest others.
+    T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are
+    so many, also the longest others.
 
     Raises:
         RunError: no episode has more rows than ``context``.

@@ -123,7 +123,8 @@ def _likeliest(values: np.ndarray, part: ObsPart) -> np.ndarray:
     """Return a prediction in the form of the observation: of class probabilities ``[B, T, n, C]``, the index."""
     if part.kind != "categorical":
         return values
-    return values.argmax(-1).reshape(*values.shape[:2], *part.shape)
+    index: np.ndarray = values.argmax(-1)  # [B, T, n]
+    return index.reshape(*values.shape[:2], *part.shape)
 
 
 def _pictures(paint: Paint, obs: Arrays, episodes: Sequence[int]) -> np.ndarray:

@@ -160,8 +160,8 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
-        obs, *others = self.env.step(action)
-        return self._seen(obs), *others
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._seen(obs), reward, terminated, truncated, info
 
     def _seen(self, obs: Any) -> dict[str, Any]:
         inner = self._inner

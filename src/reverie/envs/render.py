@@ -60,7 +60,7 @@ def minatar(planes: np.ndarray) -> np.ndarray:
 
     As in its renderer, the last plane that is set in a cell counts.
     """
-    import seaborn  # comes with MinAtar
+    import seaborn  # type: ignore[import-untyped]  # comes with MinAtar
 
     colours = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
     numbers = (planes > 127.5) * np.arange(1, planes.shape[-1] + 1)

@@ -164,29 +164,29 @@ def caption(text: str, width: int) -> np.ndarray:
     return np.asarray(picture)
 
 
-def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.ndarray:
+def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, beside: bool = False) -> np.ndarray:
     """Return truth, dream and difference of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
 
     Args:
         truth: uint8 ``[B, T, H, W, C]``, the observations of the environment.
         prediction: the same shape in the same units, uint8 or float.
         context: number of rows that the model observed. They have a green border, imagined rows a red one.
+        beside: put the three side by side instead.
     """
     peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))
     real, dreamt = (upscale(to_rgb(x, peak), side) for x in (truth, prediction))
     off = (dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128
-    seen = [t < context for t in range(steps)]
-    said = [f"dream: sees row {t + 1}" if now else f"dream: imagines step {t + 1 - context}" for t, now in enumerate(seen)]
-    shown = [
+    colours = [OBSERVED if t < context else IMAGINED for t in range(steps)]
+    said = [f"sees frame {t + 1}" if t < context else f"imagines step {t + 1 - context}" for t in range(steps)]
+    shown = (
         (["truth"] * steps, real),
-        (said, dreamt),
+        ([f"dream: {words}" for words in said], dreamt),
         (["difference (grey: none)"] * steps, off.astype(np.uint8)),
-    ]
-    colours = [OBSERVED if now else IMAGINED for now in seen]
+    )
     parts: list[np.ndarray] = []
-    for words, video in shown:
+    for titles, video in shown:
         row = tile(np.stack([border(one, colours) for one in video]))
-        strips = {text: caption(text, row.shape[2]) for text in words}
-        parts += [np.stack([strips[text] for text in words]), row]
-    return np.concatenate(parts, axis=1)
+        strips = {title: caption(title, row.shape[2]) for title in titles}
+        parts.append(np.concatenate([np.stack([strips[title] for title in titles]), row], axis=1))
+    return tile(np.stack(parts)) if beside else np.concatenate(parts, axis=1)
