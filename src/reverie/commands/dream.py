@@ -70,7 +70,7 @@ def dream_command(args: list[str]) -> int:
     dreams = f"{plural(report.sequences, 'dream')}{fewer}"
     steps = plural(len(next(iter(report.errors.values()))), "step")
     where = f"{said.data or agent.config.env.id}, {agent.checkpoint.name}"
-    print(f"{where}: {dreams} of {steps}, after {plural(report.context, 'row')} that the model saw")
+    print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
     print("error per imagined step; in brackets, the error of repeating the last observed row")
     trained = getattr(agent.config.algo, "horizon", None)
     print("" if trained is None else f"(during training, the model imagines only {trained} steps ahead)\n")
