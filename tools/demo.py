@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The demonstration behind ``make demo``: DreamerV3 learns to walk to a goal, and we watch its dream.
 
-Trains until an evaluation says that the task is solved (or the preset's steps are over), plays 20 further episodes
-that it was not selected on, films one, lets the world model dream, and names the files.
+Trains until an evaluation says that the task is solved (or the preset's steps are over) and a little longer, plays 20
+further episodes that it was not selected on, films one, lets the world model dream, and names the files.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import reverie
-import reverie.presets
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
 from reverie.commands.args import as_given
 from reverie.core.errors import ReverieError
 from reverie.core.words import plural
+from reverie.presets import PRESETS
+from reverie.training.evaluator import Result
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""
+ENV = PRESETS[PRESET]().env.id
+LONGER = 6_000
+"""Steps of training after that: the policy is good before the dream is."""
 
 
 def fresh(path: Path) -> Path:
@@ -54,12 +60,20 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
+def learn(run: Path, seed: int, **options: Any) -> Iterator[Result]:
+    """Train until the task is solved, then a little longer; yield how each of the two ended."""
+    result = reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
+    yield result
+    if result.reason == "finished" and result.env_steps < PRESETS[PRESET]().steps:
+        options |= {"steps": result.env_steps + LONGER, "stop_score": None}
+        yield reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
+
+
 def demonstrate(run: Path, seed: int) -> int:
     """The demonstration in a new run folder."""
-    env = reverie.presets.PRESETS[PRESET]().env.id
-    print(f"DreamerV3 learns {env} from scratch: a few minutes on two CPU cores.\n")
+    print(f"DreamerV3 learns {ENV} from scratch: a few minutes on two CPU cores.\n")
     started = time.monotonic()
-    result = reverie.train("dreamer_v3", preset=PRESET, env=env, seed=seed, run=run)
+    *_, result = learn(run, seed)
     minutes = (time.monotonic() - started) / 60
     if result.reason == "interrupted":
         print(f"interrupted; to continue: {program('reverie')} train --resume {run}")
