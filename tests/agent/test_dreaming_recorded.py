@@ -115,7 +115,8 @@ def test_on_the_command_line(run: Path, pendulum: Path, capsys: pytest.CaptureFi
     assert main([*args, "--data", str(pendulum)]) == 0
     said = capsys.readouterr().out
     assert re.search(
-        r"pendulum\.hdf5, step-\d+: 4 dreams of 9 \(the others were shorter, or there were no more\), \d+ steps each, after 5 rows",
+        r"pendulum\.hdf5, step-\d+: 4 dreams of 9 \(the others were shorter, or there were no more\), "
+        r"\d+ steps each, after 5 rows",
         said,
     )
     assert re.search(r"^reward +\S+ \(\S+\)", said, re.MULTILINE)
