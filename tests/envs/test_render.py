@@ -96,6 +96,16 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
         obs, *_, truncated, _ = env.step(np.eye(7, dtype=np.float32)[action])
         assert not truncated
     assert set(obs) == ({"agent", "grid"} if full else {"image", "direction"})
+    assert painter(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
+
+
+def test_grids_of_minigrids_own_wrappers_are_drawn():
+    wrappers = pytest.importorskip("minigrid.wrappers")
+    views = {wrappers.FullyObsWrapper: {"highlight": False}, wrappers.OneHotPartialObsWrapper: {"agent_pov": True}}
+    for wrap, view in views.items():
+        env = make_flat(EnvConfig(id=""), wrap(gymnasium.make("MiniGrid-DoorKey-6x6-v0")), 0, True)
+        obs, _ = env.reset(seed=3)
+        np.testing.assert_array_equal(painter(env.env, env.obs_spec)(obs), env.unwrapped.get_frame(**view))
 
 
 def test_planes_are_drawn_in_minatars_own_colours():

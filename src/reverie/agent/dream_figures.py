@@ -99,8 +99,8 @@ def painted(
     MiniGrid's and MinAtar's.
     """
     spec = agent.obs_spec
-    # A user's instance may be in the middle of an episode.
-    if not all(dreamt_name(key) in predicted for key in spec) or isinstance(agent.factory, Single):
+    unknown = agent.config.env.pixels != "none" or not all(dreamt_name(key) in predicted for key in spec)
+    if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
         return None
     try:
         env = make_flat(agent.config.env, agent.factory, 0, True)

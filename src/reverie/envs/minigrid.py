@@ -33,7 +33,7 @@ CHARACTERS = string.ascii_lowercase + " ,"
 LONGEST_MISSION = 160
 DIRECTIONS = 4
 PLAIN = {"empty": "red", "wall": "grey", "goal": "green", "lava": "red"}
-"""Objects of one colour; others of theirs look the same."""
+"""Objects that come in one colour; those of other colours count as the same."""
 COLOURED = ("floor", "key", "ball", "box")
 CARRIED = ("key", "ball", "box")
 
@@ -91,6 +91,8 @@ def _image_shape(env: Env) -> tuple[int, ...]:
 class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Replaces the codes of each cell by one-hot rows of ``table``; ``counts`` is the number of codes per channel."""
 
+    DRAWN_FROM = frozenset({"image"})
+
     def __init__(self, env: Env, table: np.ndarray, counts: tuple[int, ...], shape: tuple[int, ...]) -> None:
         super().__init__(env)
         self._table = table
@@ -110,8 +112,9 @@ class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
     def render_observation(self, observation: Any) -> np.ndarray:
         """Draw a one-hot image, or a prediction of one, of which the most likely codes count; uint8 ``[H, W, 3]``."""
         image = observation["image"] if isinstance(observation, dict) else observation
-        parts = np.split(image, self._starts[1:], axis=-1)
-        return draw(np.stack([part.argmax(-1) for part in parts], axis=-1))
+        parts = np.split(image, np.cumsum((len(OBJECT_TO_IDX), len(COLOR_TO_IDX))), axis=-1)
+        codes = np.stack([part.argmax(-1) for part in parts], axis=-1)
+        return draw(codes, whole=parts[-1].shape[-1] == DIRECTIONS)
 
     def _image(self, codes: np.ndarray) -> np.ndarray:
         rows: np.ndarray = self._table[codes + self._starts]  # [W, H, codes, table width]
@@ -121,18 +124,17 @@ class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
         return one_hot
 
 
-def draw(codes: np.ndarray) -> np.ndarray:
+def draw(codes: np.ndarray, whole: bool) -> np.ndarray:
     """Draw the codes ``[W, H, 3]`` of a grid with MiniGrid's own tiles, uint8 ``[32 H, 32 W, 3]``.
 
-    The agent is in the cell that says so. None does in what the agent sees before it: it stands in the middle of the
-    last row, and cells that it does not see are dark.
+    In a ``whole`` grid the agent is in the cell that says so. Otherwise it stands in the middle of the last row, and
+    cells that it does not see are dark.
     """
     grid, seen = Grid.decode(codes)
-    cells = np.argwhere(codes[..., 0] == OBJECT_TO_IDX["agent"])
-    if len(cells):
-        return grid.render(TILE_PIXELS, tuple(cells[0]), int(codes[*cells[0], 2]))
-    width, height = codes.shape[:2]
-    return grid.render(TILE_PIXELS, (width // 2, height - 1), 3, seen)
+    if not whole:
+        return grid.render(TILE_PIXELS, (codes.shape[0] // 2, codes.shape[1] - 1), 3, seen)
+    x, y = next(iter(np.argwhere(codes[..., 0] == OBJECT_TO_IDX["agent"])), (-1, -1))
+    return grid.render(TILE_PIXELS, (x, y), int(codes[x, y, 2]))
 
 
 class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -141,6 +143,8 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
     ``agent`` holds x, y, direction, and the object carried: 0 for none, else its kind and colour. A cell is one of
     ``KINDS``. This is no ``ObservationWrapper``, as agents cannot convert what it wraps: it lacks the position.
     """
+
+    DRAWN_FROM = frozenset({"agent", "grid"})
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -175,9 +179,10 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         }
 
     def render_observation(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Draw an observation, uint8 ``[H, W, 3]``."""
-        x, y, direction, _ = (int(number) for number in observation["agent"])
-        return Grid.decode(KINDS[observation["grid"]])[0].render(TILE_PIXELS, (x, y), direction)
+        """Draw an observation, the newest of stacked ones, uint8 ``[H, W, 3]``."""
+        x, y, direction, _ = (int(number) for number in observation["agent"].reshape(-1, 4)[-1])
+        kinds = observation["grid"].reshape(-1, self._inner.width, self._inner.height)[-1]
+        return Grid.decode(KINDS[kinds])[0].render(TILE_PIXELS, (x, y), direction)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

@@ -34,7 +34,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
     """
     inner = env.unwrapped
     for layer in layers_of(env):
-        if callable(own := getattr(layer, OWN, None)):
+        if callable(own := getattr(layer, OWN, None)) and spec.keys() >= getattr(layer, "DRAWN_FROM", set()):
             return lambda obs: _picture(layer, own, obs)
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
         return lambda obs: minatar(next(iter(obs.values())))
