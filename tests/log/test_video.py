@@ -46,6 +46,12 @@ def test_any_shape_becomes_a_player_safe_mp4(tmp_path: Path, shape: tuple[int, .
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["v.mp4"]  # nothing half-written stays
 
 
+@pytest.mark.parametrize(("count", "fps"), [(4, 2), (15, 5), (200, 30)])
+def test_short_films_are_slower(tmp_path: Path, count: int, fps: int) -> None:
+    path = write_video(tmp_path / "short.mp4", np.zeros((count, 8, 8, 3), np.uint8))
+    assert next(imageio_ffmpeg.read_frames(str(path)))["fps"] == fps
+
+
 def test_the_picture_is_the_picture(tmp_path: Path) -> None:
     frames = np.zeros((2, 8, 8, 3), np.uint8)
     frames[:, :4, :, 0] = 255

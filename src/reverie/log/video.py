@@ -21,13 +21,16 @@ INK = (225, 228, 232)
 PAPER = (22, 24, 28)
 CAPTION, FONT = 22, 14
 """Height of a caption and size of its letters, in pixels."""
+SHORTEST = 3
+"""Seconds that a video should last."""
 
 
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
-    Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. The file
-    appears under its name only once it is complete; until then an older one stays.
+    Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. What would
+    be over in less than ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears
+    under its name only once it is complete; until then an older one stays.
 
     Raises:
         OSError: the file cannot be written.
@@ -41,7 +44,7 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        encode(pictures(frames), (width, height), staged, fps)
+        encode(pictures(frames), (width, height), staged, min(fps, max(2, len(frames) // SHORTEST)))
         os.replace(staged, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
