@@ -66,7 +66,14 @@ def installed(module: str) -> bool:
 def _places() -> list[str]:
     """Return the folders of Python's and installed modules, and those that installed ``.pth`` files name."""
     own, users = sysconfig.get_paths(), site.getusersitepackages()
-    folders = [own["stdlib"], own["purelib"], own["platlib"], *site.getsitepackages(), users, Path(__file__).parents[2]]
+    folders: list[str | Path] = [
+        own["stdlib"],
+        own["purelib"],
+        own["platlib"],
+        *site.getsitepackages(),
+        users,
+        Path(__file__).parents[2],
+    ]
     files = [file for folder in folders for file in Path(folder).glob("*.pth")]
     lines = [(file, line) for file in files for line in file.read_text(errors="replace").split("\n") if line.strip()]
     named = [str(file.parent / line.strip()) for file, line in lines if not line.startswith(("#", "import"))]

@@ -30,7 +30,7 @@ def registered(env_id: str) -> EnvSpec | None:
             import_for(module, env_id)
         load_suite(name)
     if name not in gymnasium.registry:  # Gymnasium takes a name without a version as that of its newest one
-        with contextlib.suppress(gymnasium.error.MalformedEnvironmentId):
+        with contextlib.suppress(gymnasium.error.Error):
             space, bare, _ = parse_env_id(name)
             name = get_env_id(space, bare, find_highest_version(space, bare))
     return gymnasium.registry.get(name)
