@@ -161,7 +161,7 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
     env.reset()
     env.step(torch.zeros(3, 2))
     with pytest.raises(
-        EnvError, match=r"3 environment failures within 0 seconds: .* env.restarts = 2 .* = 50"
+        EnvError, match=r"3 environment failures within \d+ seconds: .* env.restarts = 2 .* = 50"
     ) as caught:
         env.step(torch.zeros(3, 2))
     text = str(caught.value)
