@@ -16,7 +16,7 @@ help:
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint     ruff, mypy and the import laws"
-	@echo "make bench    the ten-seed table of CartPole and the timings (an hour on two cores)"
+	@echo "make bench    the ten-seed tables of the demo and of CartPole, and the timings (an hour on two cores)"
 
 # The demo needs the library and MiniGrid; tests and lint need everything.
 $(VENV)/.demo: pyproject.toml constraints.txt tools/venv.sh
@@ -78,6 +78,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/cartpole.py
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/act.py
