@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import yaml
 
@@ -14,6 +15,7 @@ import reverie
 from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
+from reverie.core.errors import ConfigError
 from reverie.experiment import ExperimentConfig
 from reverie.training.messages import say_nothing
 from tiny import CONFIG, NETWORKS, SMALL, settings
@@ -108,3 +110,11 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
     assert any("Nested failed: RunError: another training is running in this process" in line for line in said)
     assert not (tmp_path / "inner").exists()
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("gamma", "algo.discount"), ("learning_rate", "algo.lr"), ("total_timesteps", "steps")]
+)
+def test_names_of_other_libraries_are_understood(wrong: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown option '{wrong}'\. Did you mean '{right}'\?"):
+        reverie.train("dqn", "CartPole-v1", **{wrong: 1})

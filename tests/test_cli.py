@@ -24,10 +24,13 @@ import yaml
 from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
-from reverie.commands.args import by_flags, contradicting, parse, print_files
-from reverie.commands.train import contradiction, flag_value, peek
+from reverie.commands.args import by_flags, contradicting, flags_of, parse, print_files
+from reverie.commands.asked import Common, flag_value, peek
+from reverie.commands.train import contradiction
 from reverie.core import compiler, hardware
+from reverie.core.discover import algorithms
 from reverie.envs.base import EnvConfig
+from reverie.presets import layered
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
@@ -56,9 +59,26 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     return run
 
 
-def test_the_default_environment_is_named(tmp_path: Path, capsys: Captured) -> None:
-    assert main(["train", "dqn", "--steps", "9", "--eval-episodes", "0", "--run", str(tmp_path / "run")]) == 0
-    assert "no --env was given: training in CartPole-v1" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("args", "question"),
+    [
+        (["sac"], "reverie train sac --env Pendulum-v1` or `reverie train sac --env HalfCheetah-v5"),
+        (["dqn", "--preset", "dqn"], "reverie train dqn --env CartPole-v1` or `reverie train dqn --env ALE/Pong-v5"),
+        (["iql"], "reverie train iql --data PATH"),
+    ],
+)
+def test_a_run_without_an_environment_asks_for_it(args: list[str], question: str, capsys: Captured) -> None:
+    assert main(["train", *args, "--steps", "9"]) == 2
+    assert question in (said := capsys.readouterr().err)
+    assert said.count("\n") == 1
+
+
+def test_files_presets_and_runs_name_the_environment(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "here.yaml").write_text("env: CartPole-v1\n")
+    shutil.copytree(trained, tmp_path / "run")
+    for words in (["--config", "here.yaml"], ["--preset", "cartpole"], ["--run", "run"]):
+        assert main(["train", "dreamer_v3", *words, "--replay.capacity", "30"]) == 1
+        assert "replay.capacity = 30" in capsys.readouterr().err
 
 
 def saved(run: Path) -> dict[str, object]:
@@ -81,11 +101,11 @@ def test_each_command_has_a_help(command: str, capsys: Captured) -> None:
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"usage: reverie {command}" in text
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(map(len, text.splitlines())) <= (100 if command == "train" else 80)
 
 
 def test_help_breaks_no_line_in_mid_sentence(capsys: Captured) -> None:
-    assert main(["train", "dreamer_v3", "--help"]) == 0
+    assert main(["train", "dreamer_v3", "--help-all"]) == 0
     lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
     first = next(k for k, line in enumerate(lines) if line.startswith("--data STR"))
     end = next(k for k in range(first, len(lines)) if "(default: '')" in lines[k])
@@ -95,12 +115,29 @@ def test_help_breaks_no_line_in_mid_sentence(capsys: Captured) -> None:
         assert used + 1 + len(after.split()[0]) > 76, line  # the next word would not have fitted
 
 
-def test_help_of_train_shows_everything_common_things_first(capsys: Captured) -> None:
-    assert main(["train", "dreamer_v3", "--env", "ALE/Pong-v5", "--device", "cpu", "--help"]) == 0
+@pytest.mark.parametrize("name", ["", *algorithms()])
+def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name: str, capsys: Captured) -> None:
+    assert main(["train", *[name][: bool(name)], "--help"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    assert name or all(known in text for known in algorithms())
+    shown = re.findall(r"^  --([\w.-]+)", text, re.MULTILINE)
+    config = layered(name or "dreamer_v3")
+    assert set(shown) <= {*flags_of(Common()), *flags_of(config)}
+    assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every"} <= set(shown)
+    assert {flag for flag in flags_of(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)} <= set(shown)
+    assert ("updates" in shown) != ("steps" in shown)
+
+
+def test_help_of_train_has_the_values_of_the_environment_and_help_all_every_option(capsys: Captured) -> None:
+    assert main(["train", "sac", "--env", "Pendulum-v1", "--help"]) == 0
+    values = dict(re.findall(r"^  --(\S+) [A-Z]+ +(\S+)", capsys.readouterr().out, re.MULTILINE))
+    assert [values[name] for name in ("steps", "algo.actor-lr", "random-steps")] == ["15000", "0.001", "1000"]
+    assert main(["train", "dreamer_v3", "--env", "ALE/Pong-v5", "--device", "cpu", "--help-all"]) == 0
     text = capsys.readouterr().out
     flags = re.findall(r"(--[\w.-]+)", text)
-    common = ["--env", "--envs", "--size", "--config", "--run", "--preset", "--steps", "--replay-ratio"]
-    assert [flag for flag in dict.fromkeys(flags) if flag in common] == common
     assert flags.index("--steps") < flags.index("--env.resize") < flags.index("--algo.horizon")
     assert {"--algo.rssm.deter", "--replay.capacity", "--schedule.log-every", "--device", "--seed"} <= set(flags)
     shown = re.sub(r"[\s│]+", " ", text)  # the defaults are those of the environment's preset on this device
@@ -117,6 +154,14 @@ def test_version(capsys: Captured) -> None:
 def test_light_commands_do_not_import_torch(args: list[str]) -> None:
     code = f"import sys\nfrom reverie.cli import main\nmain({args!r})\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["sca"], ["sac", "--env", "Pendulmu-v1"], ["dqn", "--env", "ALE/Pnog-v5"]])
+def test_unknown_names_are_told_before_torch_is_imported(words: list[str]) -> None:
+    code = f"import sys\nfrom reverie.cli import main\nmain({['train', *words]!r})\nsys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert re.search("Did you mean 'sac'|'Pendulum-v1'|'ALE/Pong-v5'", done.stderr)
 
 
 def test_python_dash_m() -> None:
@@ -140,6 +185,20 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
     [
         (["trian"], 2, "unknown command 'trian'. Did you mean 'train'?"),
         (["train", "dreamer_v3", "--stepz", "3"], 2, "--steps"),
+        (
+            ["train", "sac", "--learning-rate", "1"],
+            2,
+            "unknown option --learning-rate. Did you mean --algo.actor-lr or",
+        ),
+        (["train", "dqn", "--learning-rate=1"], 2, "Did you mean --algo.lr?"),
+        (["train", "dreamer_v3", "--learning_rate", "1"], 2, "Did you mean --algo.optim.lr?"),
+        (["train", "sac", "--gamma", "1"], 2, "Did you mean --algo.discount?"),
+        (["train", "sac", "--batch-size", "1"], 2, "Did you mean --algo.batch-size?"),
+        (["train", "sac", "--total-timesteps", "1e5"], 2, "Did you mean --steps?"),
+        (["train", "sac", "--num-envs", "2"], 2, "Did you mean --envs?"),
+        (["train", "sac", "--buffer-size", "9"], 2, "Did you mean --replay.capacity?"),
+        (["train", "sac", "-env", "Pendulum-v1"], 2, "unknown option -env. Did you mean --env?"),
+        (["train", "sac", "Pendulum-v1"], 2, "pass --env Pendulum-v1"),
         (["train", "dreamer_v3", "--algo.horzon", "3"], 2, "--algo.horizon"),
         (["train", "dreamer_v3", "--env.resise", "3", "3"], 2, "--env.resize"),
         (["train", "dreamer_v3", "--steps", "many"], 2, "Error parsing --steps: many is not a whole number"),
@@ -151,7 +210,11 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--eval-envs", "0"], 2, "reverie: --eval-envs = 0: expected at least 1"),
         (["train", "dreamer_v3", "--stop-score", "nan"], 2, "stop-score = nan: expected a number"),
         (["train", "dreamer_v3", "--device", "gpu"], 2, "reverie: --device = 'gpu'"),
-        (["train", "dreamer_v3", "--env", "A", "--env.id", "B"], 2, "--env A and --env.id B contradict each other"),
+        (
+            ["train", "dreamer_v3", "--env", "Acrobot-v1", "--env.id", "CartPole-v1"],
+            2,
+            "and --env.id CartPole-v1 contradict",
+        ),
         (["train", "dreamer_v3", "--env.num=3", "--envs", "2"], 2, "--envs 2 and --env.num 3 contradict each other"),
         (["train", "dreamer_v3", "--envs=3", "--envs", "2"], 2, "reverie: --envs 3 and --envs 2 contradict each other"),
         (["train", "--tensorboard", "--no-tensorboard"], 2, "--tensorboard and --no-tensorboard contradict each other"),
@@ -201,6 +264,12 @@ def test_keys_in_files_are_checked_too(elsewhere: Path, capsys: Captured) -> Non
     assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
     assert "a.yaml: unknown option 'algo.horizn'. Did you mean 'algo.horizon'" in capsys.readouterr().err
     assert [path.name for path in elsewhere.iterdir()] == ["a.yaml"]
+
+
+def test_a_key_that_is_there_twice_is_named_with_its_line(elsewhere: Path, capsys: Captured) -> None:
+    (elsewhere / "a.yaml").write_text("steps: 1\nalgo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n")
+    assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
+    assert "a.yaml, line 5: 'horizon' was set in line 3 already" in capsys.readouterr().err
 
 
 def test_another_runs_folder(trained: Path, tiny: Path, capsys: Captured) -> None:
@@ -269,8 +338,8 @@ def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: 
 
 def test_a_flag_may_say_the_ratio_in_the_other_unit(elsewhere: Path, tiny: Path) -> None:
     """The file says replay_ratio; the flag's train_ratio takes its place."""
-    args = ["train", "dreamer_v3", "--config", str(tiny), "--run", "x", "--steps", "40", "--eval-episodes", "0"]
-    assert main([*args, "--train-ratio", "8"]) == 0
+    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", "x", "--eval-episodes", "0"]
+    assert main([*args, "--steps", "40", "--train-ratio", "8"]) == 0
     assert (saved(elsewhere / "x")["replay_ratio"], saved(elsewhere / "x")["train_ratio"]) == (None, 8.0)
 
 
@@ -330,7 +399,8 @@ class Odd(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, kill_at=0, nan_at=0, with_signal="SIGINT"):
+    def __init__(self, kill_at=0, nan_at=0, with_signal="SIGINT", kills=1):
+        self.kills = kills
         self.total, self.kill_at, self.nan_at, self.signal = 0, kill_at, nan_at, getattr(signal, with_signal)
 
     def reset(self, *, seed=None, options=None):
@@ -338,7 +408,7 @@ class Odd(gymnasium.Env):
 
     def step(self, action):
         self.total += 1
-        if self.total == self.kill_at:
+        for _ in range(self.kills if self.total == self.kill_at else 0):
             os.kill(os.getpid(), self.signal)
         reward = float("nan") if self.total == self.nan_at else 1.0
         return np.zeros(2, np.float32), reward, False, self.total % 20 == 0, {}
@@ -373,11 +443,20 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     captured = capfd.readouterr()
     assert "interrupted at env step 30" in captured.out
     assert "curve.png" in captured.out
+    assert "Continue with: reverie train --resume x\n" in captured.out
     assert "saved" in captured.err
     assert [path.name for path in (elsewhere / "x" / "checkpoints").iterdir()] == ["step-000000030"]
     assert not (elsewhere / "x" / "eval.json").exists()
     assert main(args) == 0
     assert "continuing x from env step 30" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("odd", "heard")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_second_signal_ends_a_run_at_once_with_its_number(name: str, code: int, tiny: Path) -> None:
+    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
+    assert main([*args, "--envs", "1", "--env.kwargs", f"{{kill_at: 30, with_signal: {name}, kills: 2}}"]) == code
+    assert not list(Path("x/checkpoints").glob("*"))
 
 
 @pytest.mark.usefixtures("odd", "heard")

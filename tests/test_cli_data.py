@@ -219,6 +219,18 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_info_names_values_that_are_nan(dataset, capsys):
+    with h5py.File(dataset, "r+") as file:
+        for name, moved in {"observations": 0, "next_observations": 1}.items():
+            values = file[name][:]
+            values[[24 - moved, 27 - moved, 29 - moved], [1, 1, 2]] = np.nan
+            file[name][:] = values
+    assert data_command(["info", str(dataset)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "obs 3 values NaN or infinite, in elements 1, 2" in said
+    assert "reward 1 value NaN or infinite" in said
+
+
 def test_returns_that_are_almost_equal_are_one_line_of_info():
     assert histogram([1.0, 1.0 + 2**-52, np.nan]) == [f"{1:>10} to {1:>10} {'#' * 24} 2"]
     assert histogram([np.nan]) == []

@@ -462,7 +462,12 @@ def test_options_of_the_environment_as_an_object(asked: list[ExperimentConfig]) 
 
 
 def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
-    for wrong, right in {"env_option": "env_options", "env_num": "envs", "presets": "preset", "stepz": "steps"}.items():
+    for wrong, right in {
+        "env_option": "env_options",
+        "env_num": "env.num",
+        "presets": "preset",
+        "stepz": "steps",
+    }.items():
         with pytest.raises(ConfigError, match=rf"unknown option '{wrong}'\. Did you mean .*'{right}'"):
             api.train("dreamer_v3", **{wrong: 1})
     with pytest.raises(ConfigError, match=r"Available: .*env_options, envs, "):
@@ -578,8 +583,8 @@ ALONE, MIXED, WITHOUT = "on a run on recorded data alone", "on a run that collec
         ("--data a --env.num 2", {"data": {"path": "a"}, "env_options": {"num": 2}}, ("env.num",), ALONE),
         ("--data a --replay.capacity 9", {"data": "a", "replay": ReplayConfig(capacity=9)},
          ("replay.capacity",), ALONE),
-        ("--env A-v0 --updates 7", {"env": "A-v0", "updates": 7}, ("updates",), MIXED),
-        ("--data a --env A-v0 --updates 7", {"data": "a", "env": "A-v0", "updates": 7}, ("updates",), MIXED),
+        ("--env Acrobot-v1 --updates 7", {"env": "A-v0", "updates": 7}, ("updates",), MIXED),
+        ("--data a --env Acrobot-v1 --updates 7", {"data": "a", "env": "A-v0", "updates": 7}, ("updates",), MIXED),
         ("--eval-env none", {"eval_env": "none"}, ("eval_env",), WITHOUT),
         ("--data.fraction .3 --data.partial", {"data.fraction": 0.3, "data.partial": True},
          ("data.fraction", "data.partial"), WITHOUT),
@@ -608,14 +613,14 @@ def test_what_was_not_set_for_a_run_is_not_refused(
     part.write_text("data: {path: a, fraction: 0.3}\n")
     for file in (whole, part):
         assert settings_of("td3", config=file, data="").data.path == ""
-        main(["train", "td3", "--config", str(file), "--data="])
+        main(["train", "td3", "--config", str(file), "--data=", "--env", "Acrobot-v1"])
     assert settings_of("td3", data={"path": "", "fraction": 1.0}, replay_ratio=None).data.path == ""
     assert settings_of("td3", config=whole, **{"data.fraction": 1.0}).data.alone
     assert len(commanded) == 2
     assert "warning" not in capsys.readouterr().err
     part.write_text("steps: 7\nupdates: 9\n")
     settings_of("td3", config=part, data="a")
-    main(["train", "td3", "--config", str(part), "--env", "A-v0"])
+    main(["train", "td3", "--config", str(part), "--env", "Acrobot-v1"])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert [line.partition(" no effect ")[0] for line in lines] == [
         f"warning: {part}: steps has", f"warning: {part}: updates has",

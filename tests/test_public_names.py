@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import typing
@@ -45,6 +46,17 @@ def test_public_names() -> None:
     assert {"train", "load", "DreamerV3Config"} <= set(dir(reverie))
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = reverie.trian
+
+
+def test_dir_lists_public_names_alone() -> None:
+    assert [name for name in dir(reverie) if not name.startswith("__")] == sorted(reverie.__all__)
+    assert "__version__" in dir(reverie)
+
+
+def test_the_common_arguments_of_train_are_in_its_signature_and_docstring() -> None:
+    parameters = {name: p for name, p in inspect.signature(reverie.train).parameters.items() if name != "overrides"}
+    assert {"steps", "seed", "envs", "run", "device", "replay_ratio", "data", "eval_episodes"} <= parameters.keys()
+    assert all(f"        {name}: " in str(reverie.train.__doc__) for name in parameters)
 
 
 def test_importing_reverie_imports_nothing_heavy() -> None:

@@ -24,6 +24,7 @@ from reverie.core import discover
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import write_atomic
 from reverie.core.specs import ActionSpec, ObsPart
+from reverie.envs.leaves import make_leaf
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, write_spec
@@ -248,6 +249,15 @@ def test_changed_settings_are_told_and_the_former_ones_kept(run: Path) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
 
 
+def test_a_digit_that_flipped_in_the_settings_is_told(run: Path) -> None:
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(settings.replace("horizon: 3\n", "horizon: 7\n"))
+    said: list[str] = []
+    config = layered("dreamer_v3", files=[run / "config.yaml"]).merge({"steps": 90})
+    train(config, env=Steps, run=run, say=said.append)
+    assert "algo.horizon: 3 -> 7" in said
+
+
 def test_a_short_name_for_the_algorithm_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of ``module:Class``, whose package has been installed since and gives it a name."""
     config = CONFIG.merge({"algo": Own().merge(CONFIG.algo.to_dict())})
@@ -301,6 +311,20 @@ def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], messag
     with pytest.raises(RunError, match=message):
         train(CONFIG.merge({"steps": 90}), env=env, run=run, say=say_nothing)
     assert contents(run) == before
+
+
+def test_vectors_with_other_bounds_are_told_and_unknown_bounds_are_not(tmp_path: Path) -> None:
+    def spec(low: float, high: float, dtype: Any = np.float32) -> dict[str, ObsPart]:
+        return {"vec": make_leaf(gymnasium.spaces.Box(low, high, (3,), dtype), "auto").part}
+
+    folder = RunFolder.at(tmp_path)
+    write_spec(folder, spec(-1.0, 1.0), bounded(1.0))
+    for fits in (spec(-1.0, 1.0, np.float64), spec(-np.inf, np.inf)):
+        check_spec(folder, fits, bounded(1.0))
+    check_spec(folder, spec(-2.0, 2.0), bounded(1.0), bounds=False)
+    said = r"observation 'vec' has numbers in -1\.\.1 in the run, but integers in 0\.\.255 in this environment"
+    with pytest.raises(RunError, match=said):
+        check_spec(folder, spec(0, 255, np.uint8), bounded(1.0))
 
 
 class Bare(Steps):

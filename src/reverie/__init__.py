@@ -141,4 +141,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    own = [name for name in globals() if name.startswith("__")]
+    return sorted({*__all__, *own, "__version__"})

@@ -16,7 +16,8 @@ import gymnasium
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name
-from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
+from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.near_names import near_names
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.words import Say
@@ -42,10 +43,18 @@ def train(
     algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
     env: EnvLike | None = None,
     *,
+    steps: int | None = None,
+    seed: int | None = None,
+    envs: int | None = None,
     size: str | None = None,
     preset: str | None = None,
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
+    replay_ratio: float | None = None,
+    data: str | Path | Reader | DatasetConfig | Mapping[str, Any] | None = None,
+    eval_env: str | None = None,
+    eval_episodes: int | None = None,
+    device: str | None = None,
     keep_newer: bool = False,
     say: Say = tell,
     sinks: Sequence[Sink] = (),
@@ -54,12 +63,15 @@ def train(
     """Train an agent, or continue a run.
 
     Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
-    then ``overrides``.
+    then all others. None leaves a setting as it is below.
 
     Args:
         algorithm: a name such as ``"dreamer_v3"``; or the algorithm's configuration, in place of the preset's and the
             files' settings of it; or a whole experiment's, in place of preset and files.
         env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
+        steps: env steps of the run: decisions of the policy, summed over all environments.
+        seed: seed of everything random.
+        envs: environments stepped together; 1 if ``env`` is an instance. Short for ``env.num``.
         size: a named size of the algorithm, such as ``"12m"``; ``reverie list`` names them.
         preset: name of a preset to start from. None: the preset of the environment's suite, and without a GPU
             ``"cpu"``: that preset with small networks and a short run. Not beside a whole
@@ -67,15 +79,18 @@ def train(
         config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
             experiment's configuration; without settings of the algorithm beside a configuration of it.
         run: run folder; a run found there is continued. None: a new folder under ``runs/``.
+        replay_ratio: gradient updates per env step.
+        data: recorded data to learn from, alone, or beside an ``env`` together with what is collected there: a path,
+            an object of a reader class of your own, or settings. Short for ``data.path``.
+        eval_env: id of the environment to evaluate in, in a run on recorded data alone. Short for ``data.eval_env``.
+        eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
         keep_newer: when continuing, learn also from stored rows newer than the checkpoint. False sets them aside.
         say: called with a sentence about what is happening, now and then.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
-        **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
-            environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``, also
-            beside such an object. ``envs=8`` is short for ``env.num``, which is 1 if ``env`` is an instance.
-            ``data=path`` is short for ``data.path``, recorded data to learn from: from these alone, or with an ``env``
-            also from what is collected there. It may be an object of a reader class of your own. Beside it,
-            ``eval_env`` is short for ``data.eval_env`` and ``data_fraction`` for ``data.fraction``.
+        **overrides: any other field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of
+            the environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``,
+            also beside such an object. ``data_fraction`` is short for ``data.fraction``, the recorded part of a batch.
 
     Returns:
         How the run ended: steps, updates, final evaluation and files.
@@ -88,6 +103,15 @@ def train(
     training and restored afterwards; other threads that draw from them meanwhile would disturb the run. PyTorch's
     number of threads, which the setting ``threads`` changes, is restored too.
     """
+    common: dict[str, Any] = {
+        "steps": steps,
+        "seed": seed,
+        "envs": envs,
+        "replay_ratio": replay_ratio,
+        "device": device,
+    }
+    common |= {"data": data, "eval_env": eval_env, "eval_episodes": eval_episodes, "device": device}
+    overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
     with only_training(), left_as_found(), threads_kept():
@@ -135,7 +159,7 @@ def train_seeds(
     Args:
         algorithm: as for :func:`train`, without objects that a YAML file cannot hold.
         env: an id of Gymnasium's registry or ``module:Id``, since other processes must be able to make it.
-        seeds: the number of seeds, counted from the setting ``seed`` on, or a list of different integers >= 0.
+        seeds: the number of seeds, counted from ``seed`` on, or a list of different integers >= 0.
         jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
         size: as for :func:`train`.
         preset: as for :func:`train`.
@@ -144,7 +168,7 @@ def train_seeds(
             ``runs/`` with the same settings, or else a new one.
         keep_newer: as for :func:`train`.
         say: called with a sentence about what is happening, now and then.
-        **overrides: as for :func:`train`.
+        **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`; ``seed`` is the first.
 
     Returns:
         The state of each seed, and scores and curves with 95 % intervals across the seeds that finished.
@@ -295,12 +319,13 @@ def check_names(overrides: Mapping[str, Any], algorithm: object) -> None:
     known = [*fields, *SHORT_NAMES, "env_options"]
     for name in overrides:
         if name.partition(".")[0] not in (*known, "env"):
-            if inner := [path for path in inner_options(algorithm) if path.endswith(f".{name}")]:
-                listed = " or ".join(f"'{path}'" for path in inner[:3])
-                how = f"**{{'{inner[0]}': ...}}"
-                raise ConfigError(f"unknown option '{name}'. Did you mean {listed}? Pass it as {how}.")
-            hint = did_you_mean(name, [*known, *parameters])
-            raise ConfigError(f"unknown option '{name}'.{hint} Available: {', '.join(sorted(known))}.")
+            options = [*known, *parameters, *(path for path in inner_options(algorithm) if "." in path)]
+            near = near_names(name.replace("_", "-"), [option.replace("_", "-") for option in dict.fromkeys(options)])
+            meant = [option.replace("-", "_") for option in near]
+            dotted = next((option for option in meant if "." in option), "")
+            hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+            how = f" Pass it as **{{'{dotted}': ...}}." if dotted else ""
+            raise ConfigError(f"unknown option '{name}'.{hint}{how} Available: {', '.join(sorted(known))}.")
 
 
 def inner_options(algorithm: object) -> list[str]:

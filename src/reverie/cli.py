@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble, score_line
+from reverie.commands.asked import check_names
 from reverie.commands.bench import bench_command
 from reverie.commands.data import data_command
 from reverie.commands.dream import dream_command
@@ -91,8 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt as interrupt:
-        return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 130)
+    except KeyboardInterrupt as interrupt:  # of a run, it holds the number of the signal
+        number = next((n for n in interrupt.args if isinstance(n, int)), signal.SIGINT)
+        return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
     except SystemExit as stop:  # tyro has printed the error or the help; a user's module may say why it stops
         return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
 
@@ -122,6 +125,7 @@ def overview() -> str:
 
 def train_command(args: list[str]) -> int:
     """Run ``reverie train``."""
+    check_names(args)
     from reverie.commands.train import train_command as command  # torch comes with it
 
     return command(args)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import DataError, ReverieError, RunError
-from reverie.core.files import check_local, write_atomic
-from reverie.core.signature import differences, signature
+from reverie.core.files import check_local, remedy, write_atomic
+from reverie.core.signature import differences, other_bounds, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import Say
 from reverie.data.readers.base import Space
@@ -165,10 +165,7 @@ def writing(path: Path) -> Iterator[None]:
     except BrokenPipeError:  # not the disk: the reader of our output has gone
         raise
     except OSError as error:
-        raise RunError(
-            f"cannot write {error.filename or path}: {error.strerror or error}. "
-            "Free space there, or choose a writable folder."
-        ) from error
+        raise RunError(f"cannot write {error.filename or path}: {error.strerror or error}. {remedy(error)}") from error
 
 
 def check_writable(path: Path) -> None:
@@ -186,10 +183,11 @@ def check_writable(path: Path) -> None:
         )
 
 
-def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
+def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec, *, bounds: bool = True) -> None:
     """Check that the environment has the observations and actions that the run's networks were made for.
 
-    Runs of versions without spec.json are not checked.
+    Runs of versions without spec.json are not checked. ``bounds``: those of vectors are compared too, as policies see
+    what they never saw where numbers are scaled otherwise; data and environment often declare different ones.
 
     Raises:
         RunError: it has not, and the message names each difference; or spec.json is damaged.
@@ -200,7 +198,8 @@ def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
         saved = json.loads(folder.spec.read_text(encoding="utf-8"))
         if not all(isinstance(saved.get(part), dict) and saved[part] for part in ("observation", "action")):
             raise ValueError("no observations or no actions")
-        found = differences(saved, signature(obs, action), ("the run", "this environment"))
+        now, where = signature(obs, action), ("the run", "this environment")
+        found = differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
     if found:

@@ -66,21 +66,33 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
     return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
 
 
-def update_saved(folder: RunFolder, saved: Saved, version: str, env_steps: int) -> list[str]:
+def update_saved(
+    folder: RunFolder, saved: Saved, version: str, env_steps: int, learned: Mapping[str, Any] | None = None
+) -> list[str]:
     """Write config.yaml if it has changed, keep the former as ``config-<env steps>.yaml``, and return the changes.
 
-    A former file of the same step is not replaced: it holds the settings that the run has used up to that step.
+    They are those since ``learned``, the settings in the checkpoint: config.yaml may be edited, or damaged. Without a
+    checkpoint they are those since the former file. One of the same step is not replaced: it holds the settings that
+    the run has used up to that step.
     """
     former = read_saved(folder.path) if folder.config.is_file() else None
-    plain = yaml.safe_load(yaml.safe_dump(saved.experiment))  # as it will be read
+    plain = as_read(saved.experiment)
+    learned = former.experiment if learned is None and former is not None else learned
+    changes = [] if learned is None else settings_changes(learned, plain)
     if former is not None and former == Saved(algorithm=saved.algorithm, experiment=plain, custom=saved.custom):
-        return []
+        return changes
     if former is not None:
         kept = folder.path / f"config-{env_steps:09d}.yaml"
         if not kept.exists():
             write_atomic(kept, folder.config.read_text(encoding="utf-8"))
     write_saved(folder, saved, version)
-    return [] if former is None else settings_changes(former.experiment, plain)
+    return changes
+
+
+def as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain settings as they are read from config.yaml: with lists in place of tuples."""
+    found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings)))
+    return found
 
 
 def write_saved(folder: RunFolder, saved: Saved, version: str) -> None:
@@ -136,14 +148,29 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [text for one in inside for text in _texts(one)]
 
 
+class _Unique(yaml.SafeLoader):
+    """Refuses a key that is given twice in one mapping; YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                raise ConfigError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already. Keep one.")
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file.
 
     Raises:
-        ConfigError: the file is missing, not YAML, or not a mapping.
+        ConfigError: the file is missing, not YAML, not a mapping, or has a key twice.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Unique)
+    except ConfigError as error:
+        raise ConfigError(f"{path}, {error}") from None
     except FileNotFoundError:
         hint = did_you_mean(path.name, [p.name for p in _siblings(path)])
         raise ConfigError(f"there is no file {path}.{hint}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,14 +55,29 @@ def test_lines_are_aligned_and_hold_what_matters() -> None:
 
 
 def test_header_returns_when_columns_change_and_now_and_then() -> None:
-    stream = io.StringIO()
-    sink = console_sink(Clock(), 1000, "t", stream)
+    stream, minutes = io.StringIO(), itertools.count(0.0, 60.0)
+    sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: next(minutes))
     sink.write({"episode/score": 1.0}, 1)
     sink.write({"loss/dyn": 1.0}, 2)
     for step in range(60):
         sink.write({"loss/dyn": 1.0}, step)
     headers = [line for line in stream.getvalue().splitlines() if "steps/s" in line]
     assert len(headers) == 4
+
+
+def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
+    stream, now = io.StringIO(), [0.0]
+    sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: now[0])
+    for step in range(25):  # an entry each 5 s
+        now[0] = 5.0 * step
+        sink.write({"loss/critic": float(step), "loss/actor": 1.0}, step)
+        if step == 20:
+            sink.write({"eval/score": 7.0, "eval/score_iqm": 7.0, "eval/score_iqm_low": 6.0}, step)
+    sink.close()
+    lines = stream.getvalue().splitlines()[1:]
+    assert [line.split()[1] for line in lines if "step" not in line] == ["0", "12", "20", "24"]
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "actor"]  # actor, critic; then no room
 
 
 def test_arrays_alone_print_nothing() -> None:

@@ -77,6 +77,31 @@ def test_what_came_after_the_checkpoint_is_set_aside_and_lived_again(whole: Path
     assert zarr.open(run / "replay", mode="r")["aside/0/reward"].shape[1] > 0
 
 
+def measured(run: Path) -> list[dict[str, Any]]:
+    """The log entries at multiples of 40 env steps, without times."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in lines if row["step"] % 40 == 0]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_first_log_entry_after_a_resume_has_the_averages_of_its_whole_interval(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries are due at 40 and 80; the checkpoint of the killed run is of 60, the signal comes at 65."""
+    more = {"schedule.log_every": 40}
+    train(CONFIG.merge(more), env=Walk, run=tmp_path / "whole", say=say_nothing)
+    if killed:
+        run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
+        for path in Checkpoints(run / "checkpoints").all()[2:]:
+            shutil.rmtree(path)
+    else:
+        run = tmp_path / "run"
+        run_until(run, 65, monkeypatch, **more)
+    train(CONFIG.merge(more), env=Walk, run=run, say=say_nothing)
+    assert [row["step"] for row in measured(run)] == [40, 80]
+    assert measured(run) == measured(tmp_path / "whole")
+
+
 def test_newer_rows_can_be_kept(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     before = Store(run / "replay", say=say_nothing).segments[-1].rows
@@ -188,6 +213,9 @@ def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path
         train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
     with pytest.raises(RunError, match=r"no replay store found there"):
         train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
+    (tmp_path / "rows.hdf5").touch()
+    with pytest.raises(RunError, match=r"rows\.hdf5' is a file: .* data convert .*rows\.hdf5 FOLDER --to store"):
+        train(CONFIG.merge({"replay.init": (str(tmp_path / "rows.hdf5"),)}), env=Walk, run=tmp_path / "new")
     with pytest.raises(RunError, match=r"replay.store = .*do not fit this environment"):
         train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
     assert not (tmp_path / "new").exists()

@@ -113,7 +113,8 @@ def test_a_finished_run_says_what_it_has_not_learned_with(tmp_path: Path) -> Non
     other = settings(steps=60, eval_episodes=0, algo__horizon=7, replay_ratio=0.75)
     train(other, run=tmp_path / "run", say=said.append)
     assert any(
-        "has not used these changed settings: replay_ratio: " in line and "algo.horizon" in line for line in said
+        "has not used these changed settings: " in line and "replay_ratio: " in line and "algo.horizon" in line
+        for line in said
     )
 
 

@@ -114,7 +114,7 @@ def _loaded(
             )
         factory = functools.partial(Placeholder, *recorded, folder.path)
     with _example(config, factory) as flat:
-        check_spec(folder, flat.obs_spec, flat.action_spec)
+        check_spec(folder, flat.obs_spec, flat.action_spec, bounds=not alone)
         if alone and env is not None:
             compare_actions(folder, flat.action_spec, say)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import re
 import sys
@@ -20,6 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.files import check_local
+from reverie.core.near_names import near_names
 from reverie.core.words import plural
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
@@ -67,8 +67,6 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
         refused = next((cause for cause in causes if isinstance(cause, ConfigError)), None)
         if refused is None:
             sys.stderr.write(said.getvalue())
-            if "Unrecognized" in said.getvalue() and "Perhaps" not in said.getvalue():
-                sys.stderr.write(forgotten_prefix(args, default))
             raise
         raise SystemExit(fail(_told(str(refused), causes, default), 2)) from None
     sys.stderr.write(said.getvalue())
@@ -82,7 +80,7 @@ def _told(message: str, causes: list[BaseException], default: Any) -> str:
         if lowered := getattr(arg, "lowered", None):  # a single flag is responsible
             return re.sub(r"^\w+ = ", f"{lowered.name_or_flags[-1]} = ", message)
     place = next((arg for arg in found if isinstance(arg, str)), "")  # the name of a dataclass
-    return by_flags(message, place.removeprefix("experiment").strip("."), set(_flags(default)))
+    return by_flags(message, place.removeprefix("experiment").strip("."), set(flags_of(default)))
 
 
 def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -110,24 +108,25 @@ def contradicting(args: list[str]) -> str | None:
     return None
 
 
-def forgotten_prefix(args: list[str], default: Any) -> str:
-    """Suggest flags such as ``--algo.horizon`` for words such as ``--horizn``; "" if there are none."""
-    known = list(_flags(default))
-    found = []
+def unknown_option(args: list[str], default: Any) -> str | None:
+    """Return the error message for the first word that looks like a flag and is none, with the flags it may mean."""
+    known = [*flags_of(default)]
     for word in args:
-        name = word.partition("=")[0].removeprefix("--").replace("_", "-")
-        if word.startswith("--") and not {name, affirmed(name)} & {*known}:
-            found += [flag for flag in known if difflib.get_close_matches(name, [flag.rpartition(".")[2]], cutoff=0.75)]
-    return f"Did you mean {' or '.join(f'--{flag}' for flag in found[:4])}?\n" if found else ""
+        name = affirmed(word.partition("=")[0].lstrip("-").replace("_", "-"))
+        if (word.startswith("--") and name not in (*known, "help")) or re.match(r"-[A-Za-z]{2}", word):
+            near = [name] if name in known else near_names(name, known)
+            meant = f" Did you mean {' or '.join(f'--{flag}' for flag in near)}?" if near else ""
+            return f"unknown option {word.partition('=')[0]}.{meant}"
+    return None
 
 
-def _flags(value: Any, prefix: str = "") -> Iterator[str]:
+def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
     """Yield the flags that set the fields of a dataclass; its parts `common` and `experiment` give no prefix."""
     for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         part = getattr(value, field.name)
         if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # a Choice is written as one word
             top = not prefix and field.name in ("common", "experiment")
-            yield from _flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
+            yield from flags_of(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
         else:
             yield f"{prefix}{field.name}".replace("_", "-")
 

@@ -135,6 +135,7 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     found: dict[str, list[tuple[str, str]]] = {
         "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
         "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
+        "not finite": summary.broken_lines(),
         "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
         "episodes": [("number", f"{episodes:,} with {plural(steps, 'step')}")],
     }

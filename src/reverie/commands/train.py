@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from reverie.commands.args import Trusting, affirmed, as_given, fail, flags_in, parse, print_files, score_line
+from reverie.commands.args import affirmed, as_given, fail, flags_in, parse, print_files, score_line, unknown_option
+from reverie.commands.asked import Common, flag_value, peek
+from reverie.commands.train_help import help_screen
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
@@ -18,48 +21,11 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell
 from reverie.offline import DEFAULT_FRACTION
-from reverie.presets import SHORT_NAMES, files_say_fraction, layered
-from reverie.saved import check_origin, read_saved
+from reverie.presets import SHORT_NAMES, SUITES, files_say_fraction, layered
+from reverie.saved import check_origin, read_saved, read_yaml
 from reverie.training.aggregate import table
 from reverie.training.run import train
 from reverie.training.seeds import train_seeds
-
-DEFAULT_ALGORITHM = "dreamer_v3"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Common(Trusting):
-    """The most common options."""
-
-    algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
-    """Algorithm; `reverie list` names them all."""
-    env: str = ""
-    """Environment: an id of Gymnasium's registry, or `module:Id`. It chooses the preset of its suite."""
-    envs: int = 1
-    """Number of environments stepped together."""
-    data: str = ""
-    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. With --env as
-    well, half of each batch is collected there during training (--data-fraction)."""
-    eval_env: str = "auto"
-    """Environment to evaluate in, for a run on recorded data alone: auto for the data's own, an id, or none."""
-    data_fraction: float = 1.0
-    """Fraction of each batch that is recorded, above 0 and up to 1, rounded to whole windows. 1: nothing is
-    collected. Beside --env, 0.5 unless given."""
-    size: str | None = None
-    """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
-    config: tuple[Path, ...] = ()
-    """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
-    run: Path | None = None
-    """Run folder; a run found there is continued. None: a new one under runs/."""
-    resume: Path | None = None
-    """Run folder of a run to continue with its own settings; other flags override these."""
-    keep_newer: bool = False
-    """On continuing, learn also from rows stored after the checkpoint. Otherwise they are set aside."""
-    seeds: str | None = None
-    """Train several seeds, each as a run of its own, and aggregate their scores: the number of seeds, from --seed on,
-    or a list such as 1,5,7. The same command again continues those that have not finished."""
-    jobs: int = 0
-    """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +38,51 @@ class TrainCommand:
 
 def train_command(args: list[str]) -> int:
     """Parse ``args``, train, and print the result."""
-    contrary = contradiction(args)
-    if contrary is not None:
-        return fail(contrary, 2)
-    said = peek(args)
+    wants_help, named = bool({"-h", "--help"} & {*args}), bool(args) and not args[0].startswith("-")
+    refuse(None if wants_help else contradiction(args))
+    said = at_its_run(peek(args), named=named)
+    config = below_flags(args, said)
+    if wants_help:
+        print(help_screen(said, config, named=named))
+        return 0
+    shown = shown_by(config, said)
+    default = TrainCommand(common=shown, experiment=config)
+    refuse(wrong_words(args, default))
+    words = ["--help" if word == "--help-all" else word for word in args]
+    parsed = parse(TrainCommand, words, "train", default=default)
+    if (late := parsed.common.algorithm) != said.algorithm:
+        refuse(f"'{late}' comes after an option. Put the algorithm first: reverie train ALGORITHM ...")
+    config = shortly_said(parsed.experiment, parsed.common, shown).merge({"preset": config.preset})
+    if config.data.alone and said.env and said.resume is None:
+        config = config.merge(in_an_environment(args, said))
+    given = functools.partial(flag_for, args)
+    refuse(without_effect(config, given, flag) or question(args, said, config))
+    remark_on_files(config, said.config, given, flag)
+    config = learning_in_time(config, given, tell)
+    return (one_run if parsed.common.seeds is None else seeds_command)(config, parsed.common)
+
+
+def refuse(message: str | None) -> None:
+    """End the command with this message about wrong usage, if there is one."""
+    if message is not None:
+        raise SystemExit(fail(message, 2))
+
+
+def at_its_run(said: Common, *, named: bool) -> Common:
+    """Return ``said`` with the settings of the run to resume, or the environment of an existing run of --run."""
     if said.resume is not None:
-        said = resumed(said, named=bool(args) and not args[0].startswith("-"))
+        return resumed(said, named=named)
+    if said.env or said.data or said.run is None or not RunFolder(said.run).config.is_file():
+        return said
+    saved = read_saved(said.run)
+    if saved.experiment["data"]["path"]:
+        return said
+    check_origin(saved, said.run, "algo", "data")
+    return replace(said, env=saved.experiment["env"]["id"])
+
+
+def below_flags(args: list[str], said: Common) -> ExperimentConfig:
+    """Return the settings of the preset and the files."""
     data = {SHORT[name]: value for name in ("data", "eval_env") if (value := getattr(said, name)) not in ("", "auto")}
     data |= {"data.reader": name[0]} if (name := flag_value(args, "data.reader")) else {}
     preset, device = (next(iter(flag_value(args, name) or []), None) for name in ("preset", "device"))
@@ -85,29 +90,15 @@ def train_command(args: list[str]) -> int:
         said.algorithm, env=said.env or None, preset=preset, size=said.size, files=said.config, data=data,
         device=device, run=said.run,
     )  # fmt: skip
-    chosen = config.preset
     if sets_ratio(args):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
-    shown = shown_by(config, said)
-    parsed = parse(TrainCommand, args, "train", default=TrainCommand(common=shown, experiment=config))
-    if parsed.common.algorithm != said.algorithm:
-        return fail(
-            f"'{parsed.common.algorithm}' comes after an option. Put the algorithm first: reverie train ALGORITHM ...",
-            2,
-        )
-    config = shortly_said(parsed.experiment, parsed.common, shown).merge({"preset": chosen})
-    if config.data.alone and said.env and said.resume is None:
-        config = config.merge(in_an_environment(args, said))
-    named = functools.partial(flag_for, args)
-    if (idle := without_effect(config, named, flag)) is not None:
-        return fail(idle, 2)
-    remark_on_files(config, said.config, named, flag)
-    config = learning_in_time(config, named, tell)
-    name_default(said, preset, config)
-    if parsed.common.seeds is not None:
-        return seeds_command(config, parsed.common)
-    run = parsed.common.resume or parsed.common.run
-    result = train(config, run=run, keep_newer=parsed.common.keep_newer)
+    return config
+
+
+def one_run(config: ExperimentConfig, said: Common) -> int:
+    """Train, print the result, and return 0, or the code of the signal that ended the run."""
+    run = said.resume or said.run
+    result = train(config, run=run, keep_newer=said.keep_newer)
     place = "" if config.data.alone else f"at env step {result.env_steps:,} "
     tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
     if result.evaluation is not None:
@@ -115,7 +106,20 @@ def train_command(args: list[str]) -> int:
     if result.estimate is not None:
         print(result.estimate.words())
     print_files(as_given(result.files, run))
-    return 0 if result.signal is None else 128 + result.signal
+    if result.signal is None:
+        return 0
+    tell(f"Continue with: reverie train --resume {shlex.quote(str(as_given({'run': result.run}, run)['run']))}")
+    return 128 + result.signal
+
+
+def wrong_words(args: list[str], default: TrainCommand) -> str | None:
+    """Return the error message for a word that is no option and no value of one; None if there is none."""
+    name = default.common.algorithm
+    if args[1:] and not args[0].startswith("-") and not args[1].startswith("-"):
+        return f"'{args[1]}' after the algorithm: expected options. For an environment, pass --env {args[1]}."
+    known = [word for word in args if word != "--help-all"]
+    message = unknown_option(known, default)
+    return None if message is None else f"{message} `reverie train {name} --help-all` lists all options."
 
 
 def sets_ratio(args: list[str]) -> bool:
@@ -140,10 +144,32 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
     return config.merge(changed)
 
 
-def name_default(said: Common, preset: str | None, config: ExperimentConfig) -> None:
-    """Name the environment on the terminal if nothing that was said chooses one."""
-    if not (said.env or said.data or said.config or preset):
-        tell(f"no --env was given: training in {config.env.id}")
+def question(args: list[str], said: Common, config: ExperimentConfig) -> str | None:
+    """Return the question for the environment, or the data, if nothing that was said names them; None otherwise."""
+    of_suite = {*(flag_value(args, "preset") or ())} & {*SUITES.values()}
+    if (
+        said.env
+        or said.data
+        or config.data.path
+        or said.resume
+        or of_suite
+        or any(names_env(path) for path in said.config)
+    ):
+        return None
+    ask = f"reverie train {said.algorithm}"
+    if config.algo.needs_data:
+        return f"{said.algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`."
+    kinds = config.algo.action_kinds
+    one, two = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
+    two = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else two
+    return f"in which environment? Try `{ask} --env {one}` or `{ask} --env {two}`."
+
+
+def names_env(path: Path) -> bool:
+    """Return whether a YAML file of settings names the environment."""
+    values = read_yaml(path)
+    env = values.get("experiment", values).get("env")
+    return "env.id" in values or isinstance(env, str) or (isinstance(env, dict) and "id" in env)
 
 
 def flag_for(args: list[str], path: str) -> str | None:
@@ -215,24 +241,6 @@ def resumed(said: Common, *, named: bool) -> Common:
     return replace(said, algorithm=saved.algorithm, config=(RunFolder(said.resume).config, *said.config))
 
 
-def peek(args: list[str]) -> Common:
-    """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
-    named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
-    flags = ("env", "env.id", "size", "data", "data.path", "eval-env", "data.eval-env")
-    values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
-    run, resume = (Path(words[0]) if (words := flag_value(args, name)) else None for name in ("run", "resume"))
-    return Common(
-        algorithm=named,
-        env=values["env.id"] or values["env"] or "",
-        data=values["data.path"] or values["data"] or "",
-        eval_env=values["data.eval-env"] or values["eval-env"] or "auto",
-        size=values["size"],
-        config=tuple(Path(name) for name in flag_value(args, "config") or ()),
-        run=run,
-        resume=resume,
-    )
-
-
 def contradiction(args: list[str]) -> str | None:
     """Return the error message if ``args`` contradict each other; None otherwise."""
     twice = {"env": "env.id"} | {short.replace("_", "-"): full.replace("_", "-") for short, full in SHORT.items()}
@@ -258,8 +266,3 @@ def lone_flags(args: list[str]) -> str | None:
     if flag_value(args, "seed") and "," in "".join(seeds):
         return "--seed and a list of --seeds contradict each other. Set only one of them."
     return None
-
-
-def flag_value(args: list[str], name: str) -> list[str] | None:
-    """Return the words after ``--name`` up to the next flag, at its last appearance; None if it is missing."""
-    return dict(flags_in(args)).get(name)

@@ -89,6 +89,8 @@ class Clock:
     seconds_before: float = 0.0
     ratio: Ratio = field(init=False)
     started: float = field(init=False, default_factory=time.monotonic)
+    logged: tuple[float, int, int] | None = None
+    """Seconds, env steps and updates at the newest log entry of the run; None before the first."""
     marks: dict[str, float] = field(default_factory=dict)
     """When each periodic event last happened, by the name of the event."""
     promised: int = field(init=False, default=0)
@@ -142,7 +144,7 @@ class Clock:
         state: dict[str, Any] = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
         ratio = dict(self.ratio.state_dict())
         ratio["credit"] += max(0, self.promised - self.updates)
-        return {**state, "seconds": self.seconds, "ratio": ratio, "marks": dict(self.marks)}
+        return {**state, "seconds": self.seconds, "ratio": ratio, "marks": dict(self.marks), "logged": self.logged}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from saved counters."""
@@ -150,4 +152,4 @@ class Clock:
         self.seconds_before = float(state["seconds"])
         self.ratio.load_state_dict(state["ratio"])
         self.promised = self.updates
-        self.marks = dict(state["marks"])
+        self.marks, self.logged = dict(state["marks"]), state["logged"]

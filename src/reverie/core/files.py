@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -46,6 +47,12 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error  # the name that people know
+
+
+def remedy(error: Exception) -> str:
+    """Return what to do about an error of writing: there is no room, or the place cannot be written."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return "Free space there, or choose another folder." if full else "Choose a writable folder."
 
 
 def delete_staged(folder: Path) -> None:

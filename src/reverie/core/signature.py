@@ -47,10 +47,21 @@ def differences(one: Signature, two: Signature, where: tuple[str, str]) -> list[
     return out
 
 
+def other_bounds(one: Signature, two: Signature, where: tuple[str, str]) -> list[str]:
+    """Return one line, as :func:`differences` does, for each vector of which both declare bounds, and other ones."""
+    before, now = one.get("observation", {}), two["observation"]
+    both = {key: (before[key].get("declared"), now[key].get("declared")) for key in now if key in before}
+    return [
+        f"observation '{key}' has {was} in {where[0]}, but {new} in {where[1]}"
+        for key, (was, new) in both.items()
+        if was and new and was != new
+    ]
+
+
 def _differ(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
     """Return whether two parts differ in a field that both have; bounds may be unknown."""
     both = one.keys() & two.keys()
-    return any(one[name] != two[name] for name in both - BOUNDS) or not all(
+    return any(one[name] != two[name] for name in both - BOUNDS - {"declared"}) or not all(
         np.shape(one[name]) == np.shape(two[name]) and np.allclose(one[name], two[name], rtol=CLOSE, atol=0)
         for name in both & BOUNDS
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from reverie.core.errors import ConfigError, brief, did_you_mean
@@ -37,6 +37,9 @@ class ObsPart:
     """Images: the value of black."""
     high: float = 255.0
     """Images: the value of white."""
+    declared: str = field(default="", compare=False)
+    """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty: not
+    known. Learners do not use them, but a policy that was trained on other ones sees what it never saw."""
 
     def __post_init__(self) -> None:
         _check_kind(self.kind, get_args(ObsKind))

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.statistics import binned
+from reverie.core.words import plural
 from reverie.data.episodes import episodes_of
 from reverie.data.readers.base import Rows, Space
 from reverie.data.readers.spaces import leaves_of
@@ -121,6 +122,8 @@ class Summary:
     rows: int = 0
     stepless: int = 0
     """Number of episodes of a single row, which have no step."""
+    broken: dict[str, np.ndarray] = field(default_factory=dict)
+    """How many values of each element of a column are NaN or infinite ``[elements]``, of columns that have such."""
 
     def add(self, episode: Rows) -> None:
         """Add an episode to the statistics."""
@@ -129,13 +132,36 @@ class Summary:
         if steps < 1:
             self.stepless += 1
             return
+        self._count_broken(episode)
         rewards = episode["reward"][1:].astype(np.float64)
         self.scores.append(float(rewards.sum()))
         self.lengths.append(steps)
         self.terminal += bool(episode["is_terminal"][-1])
-        self.rewards = (min(self.rewards[0], float(rewards.min())), max(self.rewards[1], float(rewards.max())))
+        finite = rewards[np.isfinite(rewards)]
+        least, most = self.rewards
+        self.rewards = (float(finite.min(initial=least)), float(finite.max(initial=most)))
         for use in self.actions:
             use.add(episode[use.name][:-1])
+
+    def _count_broken(self, episode: Rows) -> None:
+        """Count the values that are NaN or infinite; the last action is not taken, and may be."""
+        for name, column in episode.items():
+            if column.dtype.kind == "f":
+                used = column[:-1] if name.partition("/")[0] == "action" else column
+                wrong = (~np.isfinite(used)).reshape(len(used), -1).sum(axis=0)
+                if wrong.any():
+                    self.broken[name] = wrong + self.broken.get(name, 0)
+
+    def broken_lines(self) -> list[tuple[str, str]]:
+        """Return the columns with values that are NaN or infinite, how many these are, and in which elements."""
+        lines = []
+        for name, counts in self.broken.items():
+            at = np.flatnonzero(counts)
+            where = f", in {'element' if len(at) == 1 else 'elements'} {', '.join(map(str, at[:8]))}"
+            more = " ..." if len(at) > 8 else ""
+            text = f"{plural(int(counts.sum()), 'value')} NaN or infinite{where + more if len(counts) > 1 else ''}"
+            lines.append((name, text))
+        return lines
 
 
 def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ The conversion is chosen once, when the environment is made. Each step then call
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -104,7 +105,11 @@ def surely_finite(array: np.ndarray) -> bool:
 
 
 def _vector(space: spaces.Box) -> Leaf:
-    part = ObsPart(kind="vector", shape=space.shape, dtype="float32")
+    low = float(space.low.astype(np.float64).min(initial=np.inf))
+    high = float(space.high.astype(np.float64).max(initial=-np.inf))
+    declared = f"{'numbers' if space.dtype.kind == 'f' else 'integers'} in {low:g}..{high:g}"
+    known = math.isfinite(low) and math.isfinite(high)
+    part = ObsPart(kind="vector", shape=space.shape, dtype="float32", declared=declared if known else "")
     return Leaf(part, finite(space.shape, space.dtype))
 
 

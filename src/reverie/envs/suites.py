@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -95,12 +96,28 @@ def load_suite(env_id: str) -> None:
                 ) from error
 
 
+def check_id(env_id: str) -> None:
+    """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing.
+
+    Raises:
+        EnvError: it is not, or its package is not installed.
+    """
+    load_suite(env_id)
+    if env_id not in gymnasium.registry and not any(known.startswith(f"{env_id}-v") for known in gymnasium.registry):
+        raise unknown(env_id)
+
+
 def unknown(env_id: str) -> EnvError:
-    """Return the error for an unknown id: names the nearest ids and the suites that are not installed."""
-    for suite in SUITES:
+    """Return the error for an unknown id: names the nearest ids and the suites that are not installed.
+
+    Suites, some of which take a second to import, are imported until one has an id that is spelt almost so.
+    """
+    _, _, name = env_id.rpartition(":")
+    for suite in sorted(SUITES, key=lambda suite: difflib.SequenceMatcher(None, suite.prefixes[0], name).ratio())[::-1]:
+        if difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.8):
+            break
         with contextlib.suppress(Exception):
             suite.register()
-    _, _, name = env_id.rpartition(":")
     missing = [suite for suite in SUITES if not suite.installed]
     extras = f" More environments come with {', '.join(_pip(suite) for suite in missing)}." if missing else ""
     near = did_you_mean(name, gymnasium.registry)

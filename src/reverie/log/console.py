@@ -1,4 +1,4 @@
-"""The console output of a run: a live display on a terminal, plain aligned lines anywhere else."""
+"""The console output of a run: a live display on a terminal, a line a minute anywhere else."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ from reverie.log.sinks import Values, scalars
 GONE = (errno.EPIPE, errno.EIO)
 """Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
 HEADER_EVERY = 25
+LINE_EVERY = 60.0
+"""Seconds between two lines where the output is no terminal, evaluations apart."""
+COLUMNS = 100
+"""Width of these lines."""
 INTERVAL = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high"}
 """Columns for the interquartile mean of evaluations and the bounds of its 95 % interval."""
 
@@ -117,21 +121,37 @@ class Pace:
 
 
 class PlainSink:
-    """Prints one aligned line per entry. The header is repeated every 25 lines and when the columns change."""
+    """Prints aligned lines of at most 100 columns: of each evaluation, and else of one entry a minute.
 
-    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+    The header is repeated every 25 lines and when the columns change. Losses that do not fit are left out.
+    """
+
+    def __init__(
+        self, clock: Progress, total_steps: int, title: str, stream: TextIO, unit: str = "steps",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._clock, self._stream, self._pace, self._unit = clock, stream, Pace(clock, total_steps), unit
         self._columns: list[str] = []
         self._lines = 0
         self._latest: dict[str, float] = {}
+        self._now, self._last = now, -math.inf
+        self._unshown: int | None = None
         tell(title, stream)
 
     def write(self, values: Values, step: int) -> None:
-        """Print a line with the newest values, if ``values`` has scalars."""
+        """Print a line with the newest values, if ``values`` has scalars and a line is due."""
         new = scalars(values)
         if not new:
             return
         self._latest.update(new)
+        judged = any(name.startswith(("eval/", "estimate/")) for name in new)
+        if judged or self._now() - self._last >= LINE_EVERY:
+            self._print(step)
+        else:
+            self._unshown = step
+
+    def _print(self, step: int) -> None:
+        self._last, self._unshown = self._now(), None
         row = {"time": span(self._clock.seconds), "step": f"{step:,}", "updates": f"{self._clock.updates:,}"}
         if self._unit == "updates":
             del row["step"]
@@ -139,7 +159,9 @@ class PlainSink:
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
         row |= {name: short(self._latest[key]) for name, key in INTERVAL.items() if key in self._latest}
         row |= {name: short(self._latest[key]) for name, key in ESTIMATE.items() if key in self._latest}
-        row |= {name: short(value) for name, value in losses(self._latest)}
+        for name, value in losses(self._latest):
+            if len(self._line(row, row)) + 1 + max(9, len(name)) <= COLUMNS:
+                row[name] = short(value)
         if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
             self._columns = list(row)
             tell(self._line(row, row), self._stream)
@@ -151,7 +173,9 @@ class PlainSink:
         return " ".join(f"{cell:>{max(9, len(name))}}" for cell, name in zip(cells, columns, strict=True))
 
     def close(self) -> None:
-        """Flush the stream, which belongs to the caller."""
+        """Print the newest entry if it was not due, and flush the stream, which belongs to the caller."""
+        if self._unshown is not None:
+            self._print(self._unshown)
         self._stream.flush()
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import DataError
+from reverie.core.types import State
 
 
 class Meter:
@@ -60,6 +61,16 @@ class Meter:
         for group in (self._read, self._sums, self._counts):
             group.clear()
         return {name: sums[name] / counts[name] for name in sorted(sums)}
+
+    def state_dict(self) -> State:
+        """Return the sums and counts since the last flush, after one wait for the device."""
+        sums = [(list(names), list(values)) for names, values in (*self._read.items(), *self._waited_for())]
+        return {"sums": sums, "counts": [(list(names), count) for names, count in self._counts.items()]}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on with saved sums; they are kept on the CPU."""
+        self._read = {tuple(names): list(values) for names, values in state["sums"]}
+        self._counts = {tuple(names): int(count) for names, count in state["counts"]}
 
     def _waited_for(self) -> list[tuple[tuple[str, ...], list[float]]]:
         """Return the sums that are on a device, in one transfer."""

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, ReverieError, RunError, brief, did_you_mean, warn
-from reverie.core.files import delete_staged, sync, write_atomic
+from reverie.core.files import delete_staged, remedy, sync, write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.core.words import Say
 from reverie.run.encode import decode, encode
@@ -359,7 +359,7 @@ def _delete(path: Path) -> None:
 
 
 def _unwritten(what: str, error: Exception) -> RunError:
-    return RunError(f"cannot write {what}: {error}. Free space there, or choose another writable folder.")
+    return RunError(f"cannot write {what}: {error}. {remedy(error)}")
 
 
 def _replace_file(path: Path, data: bytes) -> None:

@@ -69,7 +69,7 @@ def stopping() -> Iterator[None]:
 
 
 class Interrupt(contextlib.ExitStack):
-    """While entered, one of ``SIGNALS`` sets ``clock.stop``. A second signal raises KeyboardInterrupt.
+    """While entered, one of ``SIGNALS`` sets ``clock.stop``. A second one raises KeyboardInterrupt with its number.
 
     A closed terminal sends SIGHUP twice, from the system and from the shell: it never counts as a second signal. If it
     was ignored before, as ``nohup`` does, it stays ignored.
@@ -94,7 +94,7 @@ class Interrupt(contextlib.ExitStack):
         if self.received is not None and (number == HANGUP or time.monotonic() - self.since < self.together):
             return
         if self.received is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         self.received, self.since = signal.Signals(number), time.monotonic()
         self.clock.stop = True
         name = self.received.name

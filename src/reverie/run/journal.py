@@ -10,6 +10,7 @@ import numpy as np
 
 from reverie.core.clock import Clock
 from reverie.core.errors import DataError, RunError
+from reverie.core.files import remedy
 from reverie.core.protocols import Sink, Source
 from reverie.core.types import Metrics
 from reverie.run.collect import EpisodeStats, means_of
@@ -64,7 +65,8 @@ class Journal:
         self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
         self.finished: list[EpisodeStats] = [] if finished is None else finished
         self.restarts = 0
-        self.last = (clock.seconds, clock.env_steps, clock.updates)
+        self.begun = (clock.env_steps, clock.updates)
+        self.last = clock.logged or (clock.seconds, *self.begun)
 
     def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
         """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""
@@ -85,13 +87,11 @@ class Journal:
                     sink.write(values, position(self.clock))
         except OSError as error:
             where = error.filename or "the logs"
-            raise RunError(
-                f"cannot write {where}: {error.strerror or error}. Free space there, or make the folder writable."
-            ) from error
+            raise RunError(f"cannot write {where}: {error.strerror or error}. {remedy(error)}") from error
 
     def log(self) -> None:
-        """Write one entry with everything; none if there were no env steps and no updates since the last."""
-        if (self.clock.env_steps, self.clock.updates) == self.last[1:]:
+        """Write one entry with everything; none if this process made no env steps and no updates since the last."""
+        if (self.clock.env_steps, self.clock.updates) in (self.last[1:], self.begun):
             return
         values = self.meter.flush()
         if self.finished:
@@ -106,7 +106,7 @@ class Journal:
         """Return the rates since the last entry."""
         now = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
         seconds, env_steps, updates = (b - a for a, b in zip(self.last, now, strict=True))
-        self.last = now
+        self.last = self.clock.logged = now
         rates = {
             "time/env_steps_per_second": env_steps / max(seconds, 1e-9),
             "time/updates_per_second": updates / max(seconds, 1e-9),

@@ -104,8 +104,10 @@ def train(
                 report(algo, batch, journal)
             if save_due() and checkpoint is not None:
                 save(guard, clock, checkpoint)
-        journal.log()
-        path = save(guard, clock, checkpoint)
+        try:  # first: the checkpoint keeps the averages since the last entry, and a resumed run goes on with them
+            path = save(guard, clock, checkpoint)
+        finally:
+            journal.log()
     return ended(interrupt, clock, path)
 
 

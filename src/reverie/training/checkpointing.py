@@ -20,8 +20,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -36,14 +38,16 @@ from reverie.data.sizes import parse_size
 from reverie.data.store.store import Store
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, writing
+from reverie.log.meter import Meter
 from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.lock import RunLock
 from reverie.run.schedule import Due, position
 from reverie.run.verify import problem_of
+from reverie.saved import as_read
 from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
 
-LEARNER = ("algo", "clock", "best")
+LEARNER = ("algo", "clock", "best", "settings")
 """Parts loaded first, to decide whether there is anything left to do."""
 
 
@@ -61,6 +65,24 @@ class Best:
     def load_state_dict(self, state: State) -> None:
         """Restore score and step."""
         self.score, self.step = state["score"], int(state["step"])
+
+
+class Settings:
+    """The settings that a checkpoint was made with, as one part of it."""
+
+    def __init__(self, now: Mapping[str, Any]) -> None:
+        """``now``: those of this process, in plain values."""
+        self.now = as_read(now)
+        self.saved: dict[str, Any] | None = None
+        """Those of the checkpoint that was loaded; None if none was."""
+
+    def state_dict(self) -> State:
+        """Return the settings of this process."""
+        return self.now
+
+    def load_state_dict(self, state: State) -> None:
+        """Keep those of the checkpoint, to compare."""
+        self.saved = dict(state)
 
 
 class Keeper:
@@ -104,7 +126,8 @@ class Keeper:
         self.data = None
         if experiment.dataset is not None:
             self.data = DurableDataset(experiment.dataset, experiment.config.data.path, experiment.estimator)
-        self.best = Best()
+        self.best, self.meter = Best(), Meter()
+        self.settings = Settings(experiment.config.to_dict())
         self.lock = contextlib.ExitStack()
         self.elsewhere = None if "://" in place or place in ("auto", "none") else Path(place)
         self.counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
@@ -116,6 +139,7 @@ class Keeper:
         """
         experiment = self.experiment
         parts: dict[str, Stateful] = {"algo": experiment.algo, "clock": experiment.clock, "best": self.best}
+        parts |= {"settings": self.settings, "meter": self.meter}
         if experiment.collector is not None:
             parts["replay"] = self.replay
             parts["collector"] = DurableCollector(experiment.collector, self.replay, self.say)
@@ -339,6 +363,11 @@ def init_store(path: str, replay: DurableReplay, say: Say) -> Store:
     Raises:
         RunError: there is no store, or its rows have other spaces.
     """
+    if Path(path).is_file():
+        raise RunError(
+            f"replay.init = '{path}' is a file: expected a run folder, or the folder or URL of a replay store. Pass "
+            f"recorded data as data.path, or make a store of them: reverie data convert {path} FOLDER --to store"
+        )
     inside = Path(path) / "replay"
     store = Store(inside if inside.is_dir() else path, say=say)
     if not store.segments:

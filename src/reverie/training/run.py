@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium
 import torch
-import yaml
 
 from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
@@ -24,7 +23,6 @@ from reverie.envs.naming import named
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
 from reverie.log.console import tell
-from reverie.log.meter import Meter
 from reverie.log.trackers import check_installed, check_reachable
 from reverie.noise import Pace, pace
 from reverie.offline import build, resolved, subject
@@ -121,7 +119,7 @@ def train(
         if not continues:
             begin(folder, stack)
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
-        write_settings(folder, saved, experiment, say, anew=newest is None)
+        write_settings(folder, saved, keeper, say, anew=newest is None)
         if newest is None:
             keeper.begin()
         elif keeper.replay.copied:
@@ -203,15 +201,16 @@ def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
         raise RunError(f"another process has just created a run in {folder.path}. Choose another run folder.")
 
 
-def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say: Say, *, anew: bool) -> None:
-    """Write config.yaml, spec.json and spaces.json, and report the settings that have changed since the last time."""
+def write_settings(folder: RunFolder, saved: Saved, keeper: Keeper, say: Say, *, anew: bool) -> None:
+    """Write config.yaml, spec.json and spaces.json, and report the settings that differ from the checkpoint's."""
+    experiment = keeper.experiment
     with writing(folder.path):
         if anew:
             for path in (folder.spec, folder.spaces):
                 path.unlink(missing_ok=True)  # without a checkpoint nothing has been learned from the old spaces
         write_spec(folder, experiment.obs_spec, experiment.action_spec)
         write_spaces(folder, experiment.spaces)
-        for line in update_saved(folder, saved, version(), position(experiment.clock)):
+        for line in update_saved(folder, saved, version(), position(experiment.clock), keeper.settings.saved):
             say(line)
 
 
@@ -225,7 +224,7 @@ def _run(
             experiment.algo,
             experiment.source,
             experiment.clock,
-            Meter(),
+            keeper.meter,
             sinks=sinks,
             collector=experiment.collector,
             evaluator=evaluator_of(experiment, keeper),
@@ -250,8 +249,7 @@ def _judged_late(keeper: Keeper, newest: Path, title: str, say: Say, own: Sequen
     """
     experiment, folder = keeper.experiment, keeper.folder
     result, config = result_of(experiment, folder, newest), experiment.config
-    now = yaml.safe_load(yaml.safe_dump(config.to_dict()))
-    if lines := learned_otherwise(read_saved(folder.path).experiment, now):
+    if lines := learned_otherwise(keeper.settings.saved or {}, keeper.settings.now):
         say(f"the training is finished and has not used these changed settings: {'; '.join(lines)}")
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
     lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
@@ -263,7 +261,7 @@ def _judged_late(keeper: Keeper, newest: Path, title: str, say: Say, own: Sequen
         keeper.load_estimator(newest)
     saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
                   custom=read_saved(folder.path).custom)  # fmt: skip
-    write_settings(folder, saved, experiment, say, anew=False)
+    write_settings(folder, saved, keeper, say, anew=False)
     with sinks_of(experiment, folder, title, say, own, again={mark_of(experiment): 1.0}) as sinks:
         result = judged(result, experiment, folder, sinks, say)
     return replace(result, files=folder.files() | result.files)

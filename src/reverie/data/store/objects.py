@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from reverie.core.errors import RunError
+from reverie.core.files import remedy
 from reverie.data import files
 
 LEASE = "lease.json"
@@ -149,6 +150,4 @@ class LocalObjects(Objects):
     def error(self, error: Exception) -> RunError:
         """See ``Objects``."""
         name, why = getattr(error, "filename", None) or self.where, getattr(error, "strerror", None) or error
-        return RunError(
-            f"the store {self.where} cannot be used: {why} ({name}). Free space there, or choose a writable folder."
-        )
+        return RunError(f"the store {self.where} cannot be used: {why} ({name}). {remedy(error)}")

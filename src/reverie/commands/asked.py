@@ -1,0 +1,87 @@
+"""What a call of ``reverie train`` asks for, read before PyTorch is imported: mistakes in names are told at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from reverie.commands.args import Trusting, flags_in
+from reverie.core.discover import algorithm_config, algorithms
+
+DEFAULT_ALGORITHM = "dreamer_v3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common(Trusting):
+    """The most common options."""
+
+    algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
+    """Algorithm; `reverie list` names them all."""
+    env: str = ""
+    """Environment: an id of Gymnasium's registry, or `module:Id`. It chooses the preset of its suite."""
+    envs: int = 1
+    """Number of environments stepped together."""
+    data: str = ""
+    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. With --env as
+    well, half of each batch is collected there during training (--data-fraction)."""
+    eval_env: str = "auto"
+    """Environment to evaluate in, for a run on recorded data alone: auto for the data's own, an id, or none."""
+    data_fraction: float = 1.0
+    """Fraction of each batch that is recorded, above 0 and up to 1, rounded to whole windows. 1: nothing is
+    collected. Beside --env, 0.5 unless given."""
+    size: str | None = None
+    """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
+    config: tuple[Path, ...] = ()
+    """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
+    run: Path | None = None
+    """Run folder; a run found there is continued. None: a new one under runs/."""
+    resume: Path | None = None
+    """Run folder of a run to continue with its own settings; other flags override these."""
+    keep_newer: bool = False
+    """On continuing, learn also from rows stored after the checkpoint. Otherwise they are set aside."""
+    seeds: str | None = None
+    """Train several seeds, each as a run of its own, and aggregate their scores: the number of seeds, from --seed on,
+    or a list such as 1,5,7. The same command again continues those that have not finished."""
+    jobs: int = 0
+    """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
+
+
+def flag_value(args: list[str], name: str) -> list[str] | None:
+    """Return the words after ``--name`` up to the next flag, at its last appearance; None if it is missing."""
+    return dict(flags_in(args)).get(name)
+
+
+def peek(args: list[str]) -> Common:
+    """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
+    named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
+    flags = ("env", "env.id", "size", "data", "data.path", "eval-env", "data.eval-env")
+    values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
+    resume, run = (Path(words[0]) if (words := flag_value(args, name)) else None for name in ("resume", "run"))
+    return Common(
+        algorithm=named,
+        env=values["env.id"] or values["env"] or "",
+        data=values["data.path"] or values["data"] or "",
+        eval_env=values["data.eval-env"] or values["eval-env"] or "auto",
+        size=values["size"],
+        config=tuple(Path(name) for name in flag_value(args, "config") or ()),
+        run=run,
+        resume=resume,
+    )
+
+
+def check_names(args: list[str]) -> None:
+    """Check the names of the algorithm and of the environment. Those in modules of the user's are checked later.
+
+    Raises:
+        ReverieError: one is unknown; the message has those that are near.
+    """
+    said = peek(args)
+    if ":" not in said.algorithm and said.algorithm.replace("-", "_") not in algorithms():
+        algorithm_config(said.algorithm)
+    if said.env and ":" not in said.env:
+        from reverie.envs.suites import check_id  # Gymnasium comes with it
+
+        check_id(said.env)

@@ -1,0 +1,148 @@
+"""The one screen of ``reverie train ALGORITHM --help``: what people change, with the values of this algorithm."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from reverie.commands.args import flags_of
+from reverie.commands.asked import Common
+from reverie.core.config import Choice
+from reverie.core.discover import algorithms
+from reverie.core.errors import ConfigError
+from reverie.experiment import DEFAULT_REPLAY_RATIO, ExperimentConfig
+
+WIDTH = 100
+
+GROUPS = {
+    "Run": """
+        env ID: environment: an id of Gymnasium or module:Id
+        envs N: environments stepped together
+        steps N: env steps of the run, all environments together
+        updates N: gradient updates of the run
+        seed N: seed of everything random
+        seeds N: train several: how many, or a list such as 1,5,7
+        run DIR: run folder; a run found there goes on
+        resume DIR: continue a run with its own settings
+        init DIR: begin with the agent of another run
+        preset NAME: chosen by environment; `reverie list` names them
+        config FILE ...: YAML files: above the preset, below flags
+        device NAME: cpu, cuda, cuda:1; auto: a GPU if there is one""",
+    "Learning": """
+        size NAME: such as 12m; `reverie list` names them
+        algo.networks.units N ...: widths of the hidden layers
+        replay-ratio X: gradient updates per env step
+        train-ratio X: replayed rows per env step
+        learning-starts N: windows in the replay before learning starts
+        random-steps N: env steps with random actions at the beginning
+        replay.capacity N: env steps in the replay, or bytes such as 8GB
+        algo.batch-size N: windows in a batch
+        algo.batch-length N: rows of a window
+        algo.lr X: learning rate
+        algo.optim.lr X: learning rate
+        algo.actor-lr X: learning rate of the actor
+        algo.critic-lr X: learning rate of the critic
+        algo.value-lr X: learning rate of the state's value
+        algo.temperature-lr X: learning rate of the temperature
+        algo.discriminator-lr X: learning rate of the discriminator
+        algo.discount X: discount factor gamma
+        algo.discount-horizon X: discount as a horizon: gamma = 1 - 1 / horizon
+        algo.horizon N: steps of imagined trajectories
+        algo.value-estimator X: targets: td0, n_step(3), td_lambda(0.9) ...
+        algo.exploration X: random actions while exploring""",
+    "Recorded data": """
+        data PATH: a file, folder, glob, run or minari:NAME
+        eval-env ID: for evaluations; auto: the data's own, none: none
+        data-fraction X: recorded part of each batch; beside --env 0.5""",
+    "Evaluation and logs": """
+        eval-episodes N: episodes of each evaluation, also at the end
+        schedule.eval-every N: env steps, or a time such as 5m; 0: only at the end
+        schedule.log-every N: the same for log entries
+        schedule.save-every N: the same for checkpoints
+        tensorboard: TensorBoard files; --no-tensorboard for none
+        wandb: log to Weights & Biases as well
+        mlflow: log to MLflow as well""",
+}
+"""Flags by group, each with a word for its value and its meaning. Those that the algorithm lacks are left out."""
+
+COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts", "random-steps", "replay.capacity"}
+"""Flags without effect in a run on recorded data alone."""
+
+
+def help_screen(said: Common, config: ExperimentConfig, *, named: bool) -> str:
+    """Return the help for the algorithm and the environment that were ``said``, as one screen of 100 columns.
+
+    Args:
+        said: with the names of algorithm, environment and data.
+        config: the settings that they have without other flags.
+        named: whether the algorithm was named, or else is the default.
+    """
+    alone, asked = sources(said, config)
+    name = said.algorithm if named else "ALGORITHM"
+    lines = [f"usage: reverie train {name} {' '.join(asked)} [OPTIONS]"]
+    if not named:
+        lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", WIDTH, subsequent_indent="  ")
+    other = "" if said.env or said.data else f" Others may have others: add {asked[0]}."
+    lines += [f"Values of {said.algorithm} {'for recorded data' if alone else f'for {config.env.id}'}.{other}"]
+    values = shown_values(said, config, asked, alone=alone)
+    for title, text in GROUPS.items():
+        lines += ["", title, *rows(text, values)]
+    count = len([*flags_of(config)])
+    lines += ["", f"All {count} options, each with its description: reverie train {name} --help-all"]
+    return "\n".join(lines)
+
+
+def sources(said: Common, config: ExperimentConfig) -> tuple[bool, list[str]]:
+    """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
+    needs_env, alone = False, (config.algo.needs_data or bool(said.data)) and not said.env
+    try:
+        config.algo.check_data(recorded=True, lived=False)
+    except ConfigError:
+        needs_env, alone = True, False
+    asked = ["--env ID"] if needs_env or not config.algo.needs_data else []
+    return alone, [*asked, "--data PATH"] if config.algo.needs_data else asked
+
+
+def rows(text: str, values: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of one group: flag, value, meaning; beside a long value there is no room for its meaning."""
+    for words in text.strip().splitlines():
+        flag, _, meaning = words.strip().partition(": ")
+        name = flag.partition(" ")[0]
+        if name in values:
+            value = textwrap.shorten(values[name], WIDTH - 31, placeholder=" ...")
+            line = f"  {f'--{flag}':<28} {value:<14} {meaning}"
+            yield line if len(line) <= WIDTH else line.removesuffix(meaning).rstrip()
+
+
+def shown_values(said: Common, config: ExperimentConfig, asked: list[str], *, alone: bool) -> dict[str, str]:
+    """Return what the screen shows as the value of each flag that has an effect. ``alone``: on recorded data alone."""
+    found: dict[str, Any] = {name: at(config, name) for name in flags_of(config)}
+    found |= {name: getattr(said, name) for name in ("seeds", "run", "resume", "config")}
+    found |= {"envs": config.env.num, "eval-env": config.data.eval_env, "data-fraction": config.data.fraction}
+    for name, metavar in (("env", "ID"), ("data", "PATH")):
+        found[name] = getattr(said, name) or ("required" if f"--{name} {metavar}" in asked else None)
+    if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
+        found["size"] = said.size
+    del found["train-ratio" if config.train_ratio is None else "replay-ratio"]
+    if config.train_ratio is None and config.replay_ratio is None:
+        found["replay-ratio"] = DEFAULT_REPLAY_RATIO
+    without = COLLECTING if alone else {"updates", "eval-env"} if not said.data else {"updates"}
+    return {name: in_words(value) for name, value in found.items() if name not in without}
+
+
+def at(config: ExperimentConfig, flag: str) -> Any:
+    """Return the setting of a flag such as ``algo.batch-size``."""
+    return functools.reduce(getattr, flag.replace("-", "_").split("."), config)
+
+
+def in_words(value: Any) -> str:
+    """Return a value as it is typed; "-" for nothing."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "-"
+    text = value.text() if isinstance(value, Choice) else f"{value:g}" if isinstance(value, float) else str(value)
+    return "-" if value is None or not text else text
