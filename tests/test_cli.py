@@ -183,7 +183,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["trian"], 2, "unknown command 'trian'. Did you mean 'train'?"),
+        (["trian"], 2, "unknown command 'trian'. Did you mean 'train'"),
         (["train", "dreamer_v3", "--stepz", "3"], 2, "--steps"),
         (
             ["train", "sac", "--learning-rate", "1"],

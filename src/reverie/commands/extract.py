@@ -8,14 +8,14 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, parse, print_trouble
+from reverie.commands.args import Trusting, fail, parse, print_trouble
 from reverie.commands.datasets import Reading, as_here
 from reverie.core.words import plural
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractCommand:
-    """Write what the world model makes of each recorded row: its states, their distributions, and predictions."""
+class ExtractCommand(Trusting):
+    """Write a world model's states and predictions of recorded rows."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
