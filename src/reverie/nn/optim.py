@@ -110,14 +110,14 @@ class Optim:
         return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Compute and return the gradient of ``loss`` for each parameter; other leaves of its graph get none.
+        """Compute and return the gradient of ``loss`` for each parameter.
 
         Raises:
             RunError: a parameter has no gradient, because the loss does not depend on it.
         """
         for p in self.params:
             p.grad = None
-        loss.backward(inputs=self.params)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._backward(loss)
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
             self._check_none_frozen()
@@ -129,6 +129,9 @@ class Optim:
                 "after that."
             )
         return grads
+
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _check_none_frozen(self) -> None:
         """Raise RunError if a parameter was frozen since: the flat moments would go on moving it."""
@@ -270,6 +273,10 @@ class GlobalAdam(Optim):
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalAdamConfig) -> None:
         super().__init__(parameters, cfg)  # type: ignore[arg-type]
+
+    def _backward(self, loss: Tensor) -> None:
+        # An actor's loss also depends on the world model, which has an optimiser of its own.
+        loss.backward(inputs=[p for p in self.params if p.requires_grad])  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def apply(self, grads: list[Tensor]) -> Metrics:
