@@ -33,9 +33,7 @@ def test_equal_to_the_authors_tensor_by_tensor(parity, name):
         with np.load(ROOT / "tests" / "golden" / name) as z:
             recorded = {k for k in z.files if k.split("/")[0] in ("out", "grad", "step1", "step2", "step3")}
         compared = {line[0] for line in result.lines}
-        halves = {
-            k for k in recorded - compared if "actor/hout/" in k or k.endswith("_cell/bias")
-        }  # two layers of ours
+        halves = {k for k in recorded - compared if "actor/hout/" in k or k.endswith("_cell/bias")}  # two of ours
         assert recorded - compared - halves <= {"out/grad_norm/value"}
 
 
@@ -92,7 +90,7 @@ def test_a_changed_tensor_of_an_earlier_dreamer_is_found(parity, tmp_path):
     ("setting", "value", "says"),
     [
         ("rssm.ensemble", 3, "rssm.ensemble = 3"),
-        ("actor_ent", "linear(1,0,5)", "ours is a constant"),
+        ("actor_ent", "linear(1,0,5)", "is a constant"),
         ("new", 1, "new"),
     ],
 )

@@ -458,8 +458,6 @@ class Gaussian(LatentKind):
 
     def __post_init__(self) -> None:
         at_least(self, min_std=0)
-        if self.std not in STD:
-            raise ConfigError(f"std = {self.std!r}: expected one of {', '.join(STD)}.")
 
     @property
     def classes(self) -> int:
