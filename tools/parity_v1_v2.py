@@ -237,7 +237,7 @@ class Recording:
         theirs = {ours: key for key, ours in self.keys.items()}
         out: Tensors = {
             "embed": post.embed, "feat": self.feature(latent.feature), "reward_pred": reward.mean(),
-            "kl": self.agent.cfg.rssm.latent.kl(post.stats, stats), "target_reward": world.transform(rows.reward),
+            "kl": self.agent.cfg.kl(self.agent.cfg.rssm.latent.kl, post.stats, stats)[1], "target_reward": world.transform(rows.reward),
             "post_ent": metrics["train/posterior_entropy"], "prior_ent": metrics["train/prior_entropy"],
             "like/reward": -terms["reward"], "loss/model": self.agent.total(terms),
             **{f"post/{k}": v for k, v in self.latent_values(latent, post.stats).items()},

@@ -154,8 +154,8 @@ class Categoricals:
         return self._onehot(self.probs.argmax(-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability ``[...]`` of a flat one-hot value ``[..., sum(classes)]``."""
-        return (self._pad(value.float(), 0.0) * self.log_probs).sum((-2, -1))
+        """Return the log-probability ``[...]`` of a flat one-hot value ``[..., sum(classes)]``; none of its gradient."""
+        return (self._pad(value.detach().float(), 0.0) * self.log_probs).sum((-2, -1))
 
     def log_prob_index(self, index: Tensor) -> Tensor:
         """Return the log-probability ``[...]`` of class indices ``[..., n]``; indices of -1 (absent) are left out."""

@@ -7,7 +7,7 @@ norms always compute in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -75,9 +75,10 @@ class LayerNorm(nn.LayerNorm):
 
 
 Norm = Literal["none", "layer"]
-Activation = Literal["elu", "relu", "silu", "tanh", "none"]
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "elu": nn.ELU, "relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh, "none": nn.Identity,
+Activation = Literal["elu", "relu", "leaky_relu", "silu", "tanh", "none"]
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU, "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.2), "silu": nn.SiLU, "tanh": nn.Tanh,
+    "none": nn.Identity,
 }  # fmt: skip
 
 

@@ -69,7 +69,10 @@ class Dynamics(ActorGradient):
 
 @dataclass(frozen=True)
 class Mixed(ActorGradient):
-    """mix * dynamics + (1 - mix) * reinforce. As in the authors' code, ln pi(a|s) also has a gradient through a."""
+    """mix * dynamics + (1 - mix) * reinforce.
+
+    As in the authors' code, ln pi(a|s) also has a gradient through a, if a is continuous.
+    """
 
     mix: float = 0.1
     """Share of the gradient through the world model, in [0, 1]."""
