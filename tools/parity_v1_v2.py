@@ -1,7 +1,7 @@
 """Hold DreamerV1 and DreamerV2 against recordings of their authors' code: the part of ``parity.py`` for these two.
 
-Their features are z, then h; ours h, then z: the rows of kernels that read features are rolled. Observations are renamed
-so that their order by key is the authors'.
+Their features are z, then h; ours h, then z: the rows of kernels that read features are rolled. Observations are
+renamed so that their order by key is the authors'.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,41 +29,21 @@ from reverie.nn.rssm import Latent
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, Any]
 
-RUN = [
-    "action_repeat",
-    "atari_grayscale",
-    "dataset",
-    "dmc_camera",
-    "disag_",
-    "envs",
-    "envs_parallel",
-    "eval_",
-    "expl",
-    "jit",
-    "log_",
-    "logdir",
-    "prefill",
-    "pretrain",
-    "render_size",
-    "replay.",
-    "seed",
-    "slow_baseline",
-    "steps",
-    "task",
-    "time_limit",
-    "train_",
-    "name",
-    "gpu_growth",
-    "parallel",
-    "batch_length",
-    "batch_size",
-    "weight_decay",
-]
-"""Settings of theirs, by what they begin with, of a whole run: they change no update. (Weight decay of V1 never does.)"""
+RUN = (
+    "action_repeat", "atari_grayscale", "batch_length", "batch_size", "dataset", "disag_", "dmc_camera", "envs", "eval_",
+    "expl", "gpu_growth", "jit", "log_", "logdir", "parallel", "prefill", "pretrain", "render_size", "replay.", "seed",
+    "slow_baseline", "steps", "task", "time_limit", "train_", "weight_decay",
+)  # fmt: skip
+"""Settings of theirs, by what they begin with, that change no update. V1's weight decay never does anything."""
 
-FIXED = {"expl_behavior": "greedy", "precision": 32, "rssm.ensemble": 1, "actor_opt.opt": "adam", "model_opt.opt": "adam",
-         "critic_opt.opt": "adam", "reward_head.dist": "mse", "critic.dist": "mse", "discount_head.dist": "binary"}  # fmt: skip
+FIXED = {
+    "expl_behavior": "greedy", "precision": 32, "rssm.ensemble": 1, "actor_opt.opt": "adam", "model_opt.opt": "adam",
+    "critic_opt.opt": "adam", "reward_head.dist": "mse", "critic.dist": "mse", "discount_head.dist": "binary",
+}  # fmt: skip
 """Settings of theirs that we have with this value only."""
+
+HEADS = {"reward": "reward_head", "cont": "discount_head", "actor": "actor", "critic": "critic"}
+"""Our heads, and theirs of DreamerV2."""
 
 
 class Settings(dict[str, Any]):
@@ -71,7 +51,7 @@ class Settings(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__(values)
-        self.left = {k for k in values if not any(k.startswith(x) for x in RUN if k != "expl_behavior")}
+        self.left = {k for k in values if k in FIXED or not k.startswith(RUN)}
 
     def __getitem__(self, key: str) -> Any:
         self.left.discard(key)
@@ -106,7 +86,6 @@ class Recording:
     """A recording of DreamerV1 or V2; subclasses know its names and settings."""
 
     agent: DenseDreamer
-    latent_prefix: str
 
     def __init__(self, arrays: Arrays, meta: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         self.arrays = self.separated(arrays)
@@ -237,7 +216,8 @@ class Recording:
         theirs = {ours: key for key, ours in self.keys.items()}
         out: Tensors = {
             "embed": post.embed, "feat": self.feature(latent.feature), "reward_pred": reward.mean(),
-            "kl": self.agent.cfg.kl(self.agent.cfg.rssm.latent.kl, post.stats, stats)[1], "target_reward": world.transform(rows.reward),
+            "kl": self.agent.cfg.kl(self.agent.cfg.rssm.latent.kl, post.stats, stats)[1],
+            "target_reward": world.transform(rows.reward),
             "post_ent": metrics["train/posterior_entropy"], "prior_ent": metrics["train/prior_entropy"],
             "like/reward": -terms["reward"], "loss/model": self.agent.total(terms),
             **{f"post/{k}": v for k, v in self.latent_values(latent, post.stats).items()},
@@ -299,7 +279,7 @@ class Recording:
 
     def compare(self, result: Any, missing: np.ndarray) -> None:
         """The whole comparison."""
-        with frozen_entropy(self.random(1)[1]):
+        with entropy_of_modes():
             rows, before = self.batch(1)
             context = self.start(len(before), before)
             values, losses = self.outputs(rows, context)
@@ -324,7 +304,7 @@ class Recording:
             ours = np.zeros_like(theirs) if grad is None else self.to_theirs(path, grad)
             result.add(f"grad/{path}", ours, theirs, "update", self.rounding(path))
 
-    optim_names: dict[str, str] = {}
+    optim_names: ClassVar[dict[str, str]] = {}
     """Our names of optimisers to theirs, where they differ."""
 
     def rounding(self, path: str) -> float:
@@ -390,7 +370,7 @@ def mode(policy: JointDistribution) -> Tensor:
 
 
 @contextmanager
-def frozen_entropy(pick: object) -> Iterator[None]:
+def entropy_of_modes() -> Iterator[None]:
     """Within, entropies of tanh-normal policies are of the mode in place of a hundred samples."""
     own = TanhedNormal.entropy
     TanhedNormal.entropy = lambda self: -self.density(self.mean)
@@ -400,15 +380,15 @@ def frozen_entropy(pick: object) -> Iterator[None]:
         TanhedNormal.entropy = own
 
 
-def layers(theirs: Callable[[int], str], norms: Callable[[int], str], ours: str, count: int, norm: bool, last: bool) -> (
-    Iterator[tuple[str, str]]
-):  # fmt: skip
+def chain(
+    theirs: str, norms: str, ours: str, count: int, norm: str = "none", last: bool = True
+) -> Iterator[tuple[str, str]]:
     """Yield names of a chain of [linear, norm, activation]; ``last``: whether the last one has a norm as well."""
     for i in range(count):
-        place = i * (3 if norm else 2)
-        yield from layer(theirs(i), f"{ours}.{place}")
-        if norm and (last or i < count - 1):
-            yield from norm_of(norms(i), f"{ours}.{place + 1}")
+        place = i * (3 if norm == "layer" else 2)
+        yield from layer(f"{theirs}{i}", f"{ours}.{place}")
+        if norm == "layer" and (last or i < count - 1):
+            yield from norm_of(f"{norms}{i}", f"{ours}.{place + 1}")
 
 
 def layer(theirs: str, ours: str) -> Iterator[tuple[str, str]]:
@@ -437,63 +417,71 @@ class RecordingV2(Recording):
     def config(self) -> DreamerV2Config:
         """Our configuration with the recorded settings."""
         s, v = self.settings, self.variant
-        resolved = v.get("resolved", {})
-        dist, gradient = resolved.get("actor.dist", s["actor.dist"]), resolved.get("actor_grad", s["actor_grad"])
-        for key in ("actor.dist", "actor_grad", "actor_grad_mix"):
-            s.left.discard(key)
-        min_std, offset = s["actor.min_std"], s["actor.init_std"] if "actor.init_std" in s else 0.0
-        continuous = TanhNormal(min_std, offset) if dist == "tanh_normal" else TruncNormal(min_std, offset)
-        if (dist == "onehot") != (v["act"]["kind"] == "categorical") or dist not in (
-            "onehot",
-            "trunc_normal",
-            "tanh_normal",
-        ):
-            raise ConfigError(f"recorded with actor.dist = {dist}, which we do not have for these actions.")
-        classes = s["rssm.discrete"]
-        latent = f"categorical({classes})" if classes else f"gaussian({s['rssm.std_act']!r}, {s['rssm.min_std']})"
-        s.left -= {"rssm.std_act", "rssm.min_std"}
-        heads = {"decoder": "decoder", "reward": "reward", "discount": "cont"}
+        grad_heads = {"decoder": "decoder", "reward": "reward", "discount": "cont"}
         values: dict[str, Any] = {
             "batch_size": v["B"], "batch_length": v["T"], "horizon": s["imag_horizon"], "discount": s["discount"],
             "lam": s["discount_lambda"], "rewards": s["clip_rewards"], "learn_cont": s["pred_discount"],
-            "grad_heads": tuple(heads[k] for k in s["grad_heads"]), "entropy": s.number("actor_ent"),
-            "actor_gradient": {"both": f"mixed({s.number('actor_grad_mix')})"}.get(gradient, gradient),
-            "slow_every": s["slow_target_update"] if s["slow_target"] else 0,
-            "slow_rate": s["slow_target_fraction"] if s["slow_target"] else 1.0,
-            "rssm.latent": latent, "scales.kl": s["loss_scales.kl"],
+            "grad_heads": tuple(grad_heads[k] for k in s["grad_heads"]), "entropy": s.number("actor_ent"),
             "kl": f"balanced({s['kl.balance']}, {s['kl.free']}, {s['kl.free_avg']}, {s['kl.forward']})",
-            "scales.reward": s["loss_scales.reward"], "scales.cont": s["loss_scales.discount"],
-            "actor.continuous": continuous,
+            "scales.kl": s["loss_scales.kl"], "scales.reward": s["loss_scales.reward"],
+            "scales.cont": s["loss_scales.discount"],
         }  # fmt: skip
-        s.left -= {"slow_target_update", "slow_target_fraction"}
-        for key in [k for k in s.left if k.startswith("loss_scales.")]:
-            if s[key] != 1 and key.split(".", 1)[1] in v["obs"]:
-                raise ConfigError(f"recorded with {key} = {s[key]}: ours has one scale for all observations.")
+        every, rate = s["slow_target_update"], s["slow_target_fraction"]
+        values |= {"slow_every": every, "slow_rate": rate} if s["slow_target"] else {"slow_every": 0}
         for name in ("momentum", "scale", "eps"):
             values[f"reward_norm.{name}"] = s[f"reward_norm.{name}"]
-        for name in ("deter", "hidden", "stoch", "norm"):
-            values[f"rssm.{name}"] = s[f"rssm.{name}"]
-        values["rssm.act"] = act(s["rssm.act"])
-        for part in ("encoder", "decoder"):
-            values |= {f"{part}.depth": s[f"{part}.cnn_depth"], f"{part}.kernels": tuple(s[f"{part}.cnn_kernels"])}
-            values |= {f"{part}.units": tuple(s[f"{part}.mlp_layers"]), f"{part}.norm": s[f"{part}.norm"]}
-            values[f"{part}.act"] = act(s[f"{part}.act"])
-            chosen = [self.keys[k] for k in v[f"{part}_cnn_keys"] + v[f"{part}_mlp_keys"]]
-            values[f"{part}.keys"] = "|".join(chosen)
-            s.left -= {f"{part}.cnn_keys", f"{part}.mlp_keys"}
-        for ours, theirs in (
-            ("reward", "reward_head"),
-            ("cont", "discount_head"),
-            ("actor", "actor"),
-            ("critic", "critic"),
-        ):
-            for name in ("layers", "units", "norm"):
-                values[f"{ours}.{name}"] = s[f"{theirs}.{name}"]
-            values[f"{ours}.act"] = act(s[f"{theirs}.act"])
         for name in ("model", "actor", "critic"):
             for ours, theirs in (("lr", "lr"), ("eps", "eps"), ("clip", "clip"), ("decay", "wd")):
                 values[f"{name}_optim.{ours}"] = s[f"{name}_opt.{theirs}"] or 0.0
-        return DreamerV2Config().merge(values)
+        for key in [k for k in s.left if k.startswith("loss_scales.")]:
+            if s[key] != 1 and key.split(".", 1)[1] in v["obs"]:
+                raise ConfigError(f"recorded with {key} = {s[key]}: ours has one scale for all observations.")
+        return DreamerV2Config().merge(values | self.actions() | self.recurrence() | self.coders() | self.heads())
+
+    def actions(self) -> dict[str, Any]:
+        """Settings of the policy's distribution and gradient."""
+        s, resolved = self.settings, self.variant.get("resolved", {})
+        dist = resolved.get("actor.dist", s["actor.dist"])
+        gradient, mix = resolved.get("actor_grad", s["actor_grad"]), s["actor_grad_mix"]
+        s.left -= {"actor.dist", "actor_grad"}
+        kinds = {"tanh_normal": TanhNormal, "trunc_normal": TruncNormal, "onehot": TruncNormal}
+        if (dist == "onehot") != (self.variant["act"]["kind"] == "categorical") or dist not in kinds:
+            raise ConfigError(f"recorded with actor.dist = {dist}, which we do not have for these actions.")
+        offset = s["actor.init_std"] if "actor.init_std" in s.keys() else 0.0  # noqa: SIM118
+        found = {"actor.continuous": kinds[dist](s["actor.min_std"], offset), "actor_gradient": gradient}
+        return found | (
+            {"actor_gradient": f"mixed({s.number('actor_grad_mix')})"} if gradient == "both" and mix else {}
+        )
+
+    def recurrence(self) -> dict[str, Any]:
+        """Settings of the recurrent model."""
+        s = self.settings
+        classes, gaussian = s["rssm.discrete"], f"gaussian({s['rssm.std_act']!r}, {s['rssm.min_std']})"
+        sizes = {f"rssm.{name}": s[f"rssm.{name}"] for name in ("deter", "hidden", "stoch", "norm")}
+        return {
+            **sizes, "rssm.act": act(s["rssm.act"]), "rssm.latent": f"categorical({classes})" if classes else gaussian,
+        }  # fmt: skip
+
+    def coders(self) -> dict[str, Any]:
+        """Settings of encoder and decoder."""
+        s, v, values = self.settings, self.variant, {}
+        for part in ("encoder", "decoder"):
+            values |= {
+                f"{part}.depth": s[f"{part}.cnn_depth"], f"{part}.kernels": tuple(s[f"{part}.cnn_kernels"]),
+                f"{part}.units": tuple(s[f"{part}.mlp_layers"]), f"{part}.norm": s[f"{part}.norm"],
+                f"{part}.act": act(s[f"{part}.act"]),
+                f"{part}.keys": "|".join(self.keys[k] for k in v[f"{part}_cnn_keys"] + v[f"{part}_mlp_keys"]),
+            }  # fmt: skip
+            s.left -= {f"{part}.cnn_keys", f"{part}.mlp_keys"}
+        return values
+
+    def heads(self) -> dict[str, Any]:
+        """Settings of the heads."""
+        s, values = self.settings, {}
+        for ours, theirs in HEADS.items():
+            values |= {f"{ours}.{name}": s[f"{theirs}.{name}"] for name in ("layers", "units", "norm")}
+            values[f"{ours}.act"] = act(s[f"{theirs}.act"])
+        return values
 
     def reads_features(self, path: str) -> bool:
         """Whether a kernel reads features."""
@@ -505,67 +493,55 @@ class RecordingV2(Recording):
     def layers_of(self, network: str) -> int:
         """Hidden layers of a head."""
         cfg = self.agent.cfg
-        heads = {
-            "reward": cfg.reward,
-            "discount": cfg.cont,
-            "actor": cfg.actor,
-            "critic": cfg.critic,
-            "target_critic": cfg.critic,
-        }
-        return heads[network].layers if network in heads else -1
+        heads = {"reward": cfg.reward, "discount": cfg.cont, "actor": cfg.actor, "critic": cfg.critic}
+        head = heads.get(network.removeprefix("target_"))
+        return -1 if head is None else head.layers
 
     def names(self, agent: DreamerV2) -> Iterator[tuple[str, str]]:
         """Yield the authors' parameter paths and our names."""
+        yield from self.names_of_rssm(agent)
+        yield from self.names_of_coders(agent)
         cfg = agent.cfg
-        norm, place = cfg.rssm.norm == "layer", 2 if cfg.rssm.norm == "layer" else 1
-        yield from layer("rssm/img_in", "world.rssm.input")
-        yield from layer("rssm/_cell/_layer", "world.rssm.gru.layer")
-        yield "rssm/_cell/_norm/gamma", "world.rssm.gru.norm.weight"
-        yield "rssm/_cell/_norm/beta", "world.rssm.gru.norm.bias"
-        for theirs, ours in (
-            (("obs_out", "obs_out_norm", "obs_dist"), "posterior"),
-            (("img_out_0", "img_out_norm_0", "img_dist_0"), "prior_net"),
-        ):
-            yield from layer(f"rssm/{theirs[0]}", f"world.rssm.{ours}.first")
-            yield from layer(f"rssm/{theirs[2]}", f"world.rssm.{ours}.rest.{place}")
-            if norm:
-                yield from norm_of(f"rssm/{theirs[1]}", f"world.rssm.{ours}.rest.0")
-        if norm:
-            yield from norm_of("rssm/img_in_norm", "world.rssm.after.0")
-        for part, coder in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
-            ours = getattr(agent.world, part)
-            if ours.images:
-                cnn = "world.encoder.cnns.0" if part == "encoder" else "world.decoder.cnn"
-                yield from self.chain(part, "conv", "convnorm", cnn, len(coder.kernels), coder.norm, part == "encoder")
-            if ours.vectors:
-                yield from self.chain(
-                    part, "dense", "densenorm", f"world.{part}.mlp", len(coder.units), coder.norm, True
-                )
-        if agent.world.decoder.images:
-            yield from layer("decoder/convin", "world.decoder.enter")
-        theirs = {ours: key for key, ours in self.keys.items()}
-        for i, key in enumerate(agent.world.decoder.vectors):
-            yield from layer(f"decoder/dense_{theirs[key]}/out", f"world.decoder.outputs.{i}")
         heads = [("reward", "world.reward", "out", cfg.reward), ("critic", "behaviour.critic", "out", cfg.critic)]
         heads += [("discount", "world.cont", "logit", cfg.cont)] * cfg.learn_cont
         heads += [("target_critic", "behaviour.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_every)
         for network, ours, out, head in heads:
-            yield from self.chain(network, "dense", "norm", f"{ours}.mlp", head.layers, head.norm, True)
+            yield from chain(f"{network}/dense", f"{network}/norm", f"{ours}.mlp", head.layers, head.norm)
             yield from layer(f"{network}/out/out", f"{ours}.{out}")
-        yield from self.chain("actor", "dense", "norm", "behaviour.actor.mlp", cfg.actor.layers, cfg.actor.norm, True)
+        yield from chain("actor/dense", "actor/norm", "behaviour.actor.mlp", cfg.actor.layers, cfg.actor.norm)
         yield from layer("actor/out/out", "behaviour.actor.parts.0.outputs.0")
         if self.variant["act"]["kind"] != "categorical":
             yield from layer("actor/out/std", "behaviour.actor.parts.0.outputs.1")
 
     @staticmethod
-    def chain(
-        network: str, dense: str, norms: str, ours: str, count: int, norm: str, last: bool
-    ) -> Iterator[tuple[str, str]]:
-        """Yield names of a chain in a network."""
-        found = layers(
-            lambda i: f"{network}/{dense}{i}", lambda i: f"{network}/{norms}{i}", ours, count, norm == "layer", last
-        )
-        yield from found
+    def names_of_rssm(agent: DreamerV2) -> Iterator[tuple[str, str]]:
+        """Yield names of the recurrent model."""
+        norm = agent.cfg.rssm.norm == "layer"
+        yield from layer("rssm/img_in", "world.rssm.input")
+        yield from layer("rssm/_cell/_layer", "world.rssm.gru.layer")
+        yield "rssm/_cell/_norm/gamma", "world.rssm.gru.norm.weight"
+        yield "rssm/_cell/_norm/beta", "world.rssm.gru.norm.bias"
+        for theirs, end, ours in (("obs", "", "posterior"), ("img", "_0", "prior_net")):
+            yield from layer(f"rssm/{theirs}_out{end}", f"world.rssm.{ours}.first")
+            yield from layer(f"rssm/{theirs}_dist{end}", f"world.rssm.{ours}.rest.{2 if norm else 1}")
+            if norm:
+                yield from norm_of(f"rssm/{theirs}_out_norm{end}", f"world.rssm.{ours}.rest.0")
+        if norm:
+            yield from norm_of("rssm/img_in_norm", "world.rssm.after.0")
+
+    def names_of_coders(self, agent: DreamerV2) -> Iterator[tuple[str, str]]:
+        """Yield names of encoder and decoder."""
+        for part, cnn in (("encoder", "world.encoder.cnns.0"), ("decoder", "world.decoder.cnn")):
+            cfg, ours = getattr(agent.cfg, part), getattr(agent.world, part)
+            if ours.images:
+                yield from chain(f"{part}/conv", f"{part}/convnorm", cnn, len(cfg.kernels), cfg.norm, part == "encoder")
+            if ours.vectors:
+                yield from chain(f"{part}/dense", f"{part}/densenorm", f"world.{part}.mlp", len(cfg.units), cfg.norm)
+        if agent.world.decoder.images:
+            yield from layer("decoder/convin", "world.decoder.enter")
+        theirs = {ours: key for key, ours in self.keys.items()}
+        for i, key in enumerate(agent.world.decoder.vectors):
+            yield from layer(f"decoder/dense_{theirs[key]}/out", f"world.decoder.outputs.{i}")
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
         """The forward pass under the authors' names, and the loss of each optimiser."""
@@ -626,7 +602,7 @@ class RecordingV1(Recording):
 
     agent: DreamerV1
     ending = "pcont"
-    optim_names = {"critic": "value"}
+    optim_names: ClassVar[dict[str, str]] = {"critic": "value"}
 
     def __init__(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         super().__init__(arrays, meta, meta["config"])
@@ -696,9 +672,9 @@ class RecordingV1(Recording):
         heads = [("reward", "world.reward", "out", cfg.reward), ("value", "critic", "out", cfg.critic)]
         heads += [("pcont", "world.cont", "logit", cfg.cont)] * cfg.learn_cont
         for network, ours, out, head in heads:
-            yield from layers(lambda i, n=network: f"{n}/h{i}", str, f"{ours}.mlp", head.layers, False, True)
+            yield from chain(f"{network}/h", "", f"{ours}.mlp", head.layers)
             yield from layer(f"{network}/hout", f"{ours}.{out}")
-        yield from layers("actor/h{}".format, str, "actor.mlp", cfg.actor.layers, False, True)
+        yield from chain("actor/h", "", "actor.mlp", cfg.actor.layers)
         if self.variant["act"]["kind"] == "categorical":
             yield from layer("actor/hout", "actor.parts.0.outputs.0")
         else:
