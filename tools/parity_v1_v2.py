@@ -34,7 +34,7 @@ RUN = (
     "expl", "gpu_growth", "jit", "log_", "logdir", "parallel", "prefill", "pretrain", "render_size", "replay.", "seed",
     "slow_baseline", "steps", "task", "time_limit", "train_", "weight_decay",
 )  # fmt: skip
-"""Settings of theirs, by what they begin with, that change no update. V1's weight decay never does anything."""
+"""Settings of theirs, by what they begin with, that change no update; weight decay of V1 never does."""
 
 FIXED = {
     "expl_behavior": "greedy", "precision": 32, "rssm.ensemble": 1, "actor_opt.opt": "adam", "model_opt.opt": "adam",

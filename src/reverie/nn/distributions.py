@@ -154,7 +154,7 @@ class Categoricals:
         return self._onehot(self.probs.argmax(-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability ``[...]`` of flat one-hot values ``[..., sum(classes)]``, which get no gradient."""
+        """Return the log-probability ``[...]`` of one-hot values ``[..., sum(classes)]``, which get no gradient."""
         return (self._pad(value.detach().float(), 0.0) * self.log_probs).sum((-2, -1))
 
     def log_prob_index(self, index: Tensor) -> Tensor:
