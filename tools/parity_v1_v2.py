@@ -30,9 +30,9 @@ Arrays = dict[str, np.ndarray]
 Tensors = dict[str, Any]
 
 RUN = (
-    "action_repeat", "atari_grayscale", "batch_length", "batch_size", "dataset", "disag_", "dmc_camera", "envs", "eval_",
-    "expl", "gpu_growth", "jit", "log_", "logdir", "parallel", "prefill", "pretrain", "render_size", "replay.", "seed",
-    "slow_baseline", "steps", "task", "time_limit", "train_", "weight_decay",
+    "action_repeat", "atari_grayscale", "batch_length", "batch_size", "dataset", "disag_", "dmc_camera", "envs",
+    "eval_", "expl", "gpu_growth", "jit", "log_", "logdir", "parallel", "prefill", "pretrain", "render_size",
+    "replay.", "seed", "slow_baseline", "steps", "task", "time_limit", "train_", "weight_decay",
 )  # fmt: skip
 """Settings of theirs, by what they begin with, that change no update; weight decay of V1 never does."""
 

@@ -137,38 +137,10 @@ V2_DMC: dict[str, Any] = V2 | {
 
 PIXELS: dict[str, Any] = {"env.pixels": "only", "env.resize": (64, 64)}
 
-TINY: dict[str, Any] = {f"algo.{part}.units": 64 for part in ("reward", "cont", "actor", "critic")} | {
-    "threads": 1,
-    "steps": 20_000,
-    "replay_ratio": 0.4,
-    "random_steps": 500,
-    "learning_starts": 500,
-    "env.num": 4,
-    "replay.capacity": 100_000,
-    "algo.batch_size": 16,
-    "algo.batch_length": 32,
-    "algo.rssm.deter": 128,
-    "algo.rssm.hidden": 64,
-    "algo.encoder.units": (64, 64),
-    "algo.decoder.units": (64, 64),
-    "algo.encoder.depth": 8,
-    "algo.decoder.depth": 8,
-    "algo.model_optim.lr": 1e-3,
-    "algo.actor_optim.lr": 4e-4,
-    "algo.critic_optim.lr": 1e-3,
-}
-"""DreamerV1 and V2 on small problems and a CPU core; all settings are ours."""
-
 
 def dreamer_v2() -> ExperimentConfig:
     """DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours."""
     return ExperimentConfig(algo=DreamerV2Config()).merge(V2)
-
-
-def dreamer_v2_cpu() -> ExperimentConfig:
-    """DreamerV2 for small problems on a CPU core: small networks and higher learning rates; settings are ours."""
-    small = {"algo.rssm.stoch": 16, "algo.rssm.latent": "categorical(16)", "algo.slow_every": 50}
-    return ExperimentConfig(algo=DreamerV2Config()).merge(TINY | small)
 
 
 def dreamer_v2_atari() -> ExperimentConfig:
@@ -206,16 +178,15 @@ def dreamer_v2_dmc_vision() -> ExperimentConfig:
 
 
 def dreamer_v1() -> ExperimentConfig:
-    """DreamerV1 on DeepMind Control from 64x64 pixels, 5M frames (dreamer.py): 100 updates for each 1000 frames."""
-    env = {"id": "dm_control/walker-walk-v0", "num": 1, "action_repeat": 2, "pixels": "only", "resize": (64, 64)}
-    run = {"steps": 2_500_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env": env}
+    """DreamerV1 with the defaults of its authors' code; the number of steps is ours."""
+    run = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
     return ExperimentConfig(algo=DreamerV1Config()).merge(run)
 
 
-def dreamer_v1_cpu() -> ExperimentConfig:
-    """DreamerV1 for small problems on a CPU core: small networks and higher learning rates; settings are ours."""
-    small = {"algo.rssm.stoch": 16, "algo.kl": "free(1.0)", "algo.learn_cont": True}
-    return ExperimentConfig(algo=DreamerV1Config()).merge(TINY | small)
+def dreamer_v1_dmc() -> ExperimentConfig:
+    """DreamerV1 on DeepMind Control from 64x64 pixels, 5M frames (dreamer.py): 100 updates for each 1000 frames."""
+    env = {"env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2}
+    return dreamer_v1().merge({"steps": 2_500_000} | env | PIXELS)
 
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
@@ -230,17 +201,42 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "minigrid": minigrid,
     "minatar": minatar,
     "dreamer_v2": dreamer_v2,
-    "dreamer_v2_cpu": dreamer_v2_cpu,
     "dreamer_v2_atari": dreamer_v2_atari,
     "dreamer_v2_crafter": dreamer_v2_crafter,
     "dreamer_v2_dmc_proprio": dreamer_v2_dmc_proprio,
     "dreamer_v2_dmc_vision": dreamer_v2_dmc_vision,
     "dreamer_v1": dreamer_v1,
-    "dreamer_v1_cpu": dreamer_v1_cpu,
+    "dreamer_v1_dmc": dreamer_v1_dmc,
 }
 """Presets by name."""
 
 _CPU = CPU | {"size": "nano", "env.vector": "serial", "schedule.eval_every": 10_000}
+
+_EARLIER: dict[str, Any] = {f"algo.{part}.units": 64 for part in ("reward", "cont", "actor", "critic")} | {
+    "threads": 1,
+    "steps": 20_000,
+    "replay_ratio": 0.4,
+    "random_steps": 500,
+    "learning_starts": 500,
+    "env.num": 4,
+    "env.vector": "serial",
+    "replay.capacity": 100_000,
+    "schedule.eval_every": 10_000,
+    "algo.batch_size": 16,
+    "algo.batch_length": 32,
+    "algo.rssm.deter": 128,
+    "algo.rssm.hidden": 64,
+    "algo.rssm.stoch": 16,
+    "algo.encoder.units": (64, 64),
+    "algo.decoder.units": (64, 64),
+    "algo.encoder.depth": 4,
+    "algo.decoder.depth": 4,
+    "algo.model_optim.lr": 1e-3,
+    "algo.actor_optim.lr": 4e-4,
+    "algo.critic_optim.lr": 1e-3,
+}
+_V2 = _EARLIER | {"algo.rssm.latent": "categorical(16)", "algo.slow_every": 50}
+_V1 = _EARLIER | {"algo.kl": "free(1.0)"}
 
 ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v3": _CPU,
@@ -252,6 +248,13 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "procgen": _CPU | FEW_UPDATES | {"replay_ratio": 0.125},
     "minigrid": _CPU | {"steps": 80_000},
     "minatar": _CPU | {"steps": 80_000},
+    "dreamer_v2": _V2,
+    "dreamer_v2_atari": _V2 | FEW_UPDATES,
+    "dreamer_v2_crafter": _V2 | FEW_UPDATES,
+    "dreamer_v2_dmc_proprio": _V2,
+    "dreamer_v2_dmc_vision": _V2 | FEW_UPDATES,
+    "dreamer_v1": _V1,
+    "dreamer_v1_dmc": _V1 | FEW_UPDATES,
 }
 """Changes of presets for a machine without a GPU, so that a run takes about an hour on two cores; values are ours."""
 
@@ -266,7 +269,6 @@ SUITES: dict[str, str] = {
     "dreamer_v2: ALE/": "dreamer_v2_atari",
     "dreamer_v2: Crafter": "dreamer_v2_crafter",
     "dreamer_v2: dm_control/": "dreamer_v2_dmc_proprio",
-    "dreamer_v2: CartPole-": "dreamer_v2_cpu",
-    "dreamer_v1: CartPole-": "dreamer_v1_cpu",
+    "dreamer_v1: dm_control/": "dreamer_v1_dmc",
 }
 """Preset of an environment, by the prefix of its id."""
