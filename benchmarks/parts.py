@@ -77,7 +77,7 @@ def update_in_parts(agent: DreamerV3, data: Batch, meter: Meter) -> None:
     latent, probs = meter("observe", "forward", lambda: world.rssm.observe(context.latent, seen, before, rows.is_first))
     post = Posterior(seen, latent.map(leaf), leaf(probs))
     learn_from(agent, rows, post, meter)
-    ends = [post.latent.deter.grad, post.latent.stoch.grad, post.probs.grad]
+    ends = [post.latent.deter.grad, post.latent.stoch.grad, post.stats.grad]
     meter("observe", "backward", lambda: torch.autograd.backward([latent.deter, latent.stoch, probs], ends))
     meter("embed", "backward", lambda: embed.backward(seen.grad))
     meter("optimiser", "forward", lambda: optimise(agent))
@@ -99,7 +99,7 @@ def learn_from(agent: DreamerV3, rows: Batch, post: Posterior, meter: Meter) -> 
 
 def optimise(agent: DreamerV3) -> None:
     """A step along the gradients that are there, and one of the slow critic."""
-    agent.optim._apply([p.grad for p in agent.optim.params if p.grad is not None])
+    agent.optim.apply([p.grad for p in agent.optim.params if p.grad is not None])
     agent.slow_critic.update()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hold DreamerV3 against a recording of the authors' own code, tensor by tensor.
+"""Hold a Dreamer (V1, V2 or V3) against a recording of its authors' own code, tensor by tensor.
 
     python tools/parity.py tests/golden/dreamerv3_image_discrete.npz [--tolerance 1e-4]
 
@@ -13,6 +13,7 @@ cannot be compared.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -388,7 +389,7 @@ def world_values(agent: DreamerV3, losses: WorldModelLosses) -> dict[str, Any]:
     """What the world model says of the recorded rows, under the authors' names. Logits are those before unimix."""
     latent, rssm = losses.post.latent, agent.world.rssm
     decoded, reward, cont = agent.world.predict(latent)
-    shape = losses.post.probs.shape[-2:]
+    shape = losses.post.stats.shape[-2:]
     joint = torch.cat([latent.deter, losses.post.embed], -1)
     return {
         "tokens": losses.post.embed, "deter": latent.deter, "stoch": latent.stoch,
@@ -502,7 +503,16 @@ def load(rec: Recording) -> DreamerV3:
 
 def compare(path: Path, output: float = OUTPUT, update: float = UPDATE) -> Comparison:
     """The whole comparison of one recording."""
-    rec, result = Recording(path), Comparison(output, update)
+    result = Comparison(output, update)
+    with np.load(path) as file:
+        arrays = {k: file[k] for k in file.files}
+    meta = json.loads(bytes(arrays["meta"]))
+    if str(meta.get("source", "")).startswith(("danijar/dreamer ", "danijar/dreamerv2 ")):
+        sys.path.insert(0, str(Path(__file__).parent))
+        parity_v1_v2 = importlib.import_module("parity_v1_v2")
+        parity_v1_v2.compare(arrays, meta, result, MISSING)
+        return result
+    rec = Recording(path)
     agent = load(rec)
     batch = rec.batch(rec.action_spec(), rec.obs_spec())
     compare_gradients(rec, agent, compare_outputs(rec, agent, batch, result), result)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from reverie.algos.discrete_crr import DiscreteCRRConfig
     from reverie.algos.discrete_sac import DiscreteSACConfig
     from reverie.algos.dqn import DQNConfig
+    from reverie.algos.dreamer_v1 import DreamerV1Config
+    from reverie.algos.dreamer_v2 import DreamerV2Config
     from reverie.algos.dreamer_v3 import DreamerV3Config
     from reverie.algos.gail import GAILConfig
     from reverie.algos.iql import IQLConfig
@@ -68,6 +70,8 @@ _HOMES = {
     "DiscreteCQLConfig": "reverie.algos.discrete_cql",
     "DiscreteCRRConfig": "reverie.algos.discrete_crr",
     "DQNConfig": "reverie.algos.dqn",
+    "DreamerV1Config": "reverie.algos.dreamer_v1",
+    "DreamerV2Config": "reverie.algos.dreamer_v2",
     "DreamerV3Config": "reverie.algos.dreamer_v3",
     "GAILConfig": "reverie.algos.gail",
     "IQLConfig": "reverie.algos.iql",
@@ -104,6 +108,8 @@ __all__ = [
     "DiscreteCRRConfig",
     "DiscreteSACConfig",
     "DreamReport",
+    "DreamerV1Config",
+    "DreamerV2Config",
     "DreamerV3Config",
     "EnvConfig",
     "EstimateReport",

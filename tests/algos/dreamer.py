@@ -1,7 +1,9 @@
-"""A DreamerV3 so small that an update takes no time, and a random batch for it."""
+"""Dreamers so small that an update takes no time, and a random batch for them."""
 
 import torch
 
+from reverie.algos.dreamer_v1 import DreamerV1Config
+from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
@@ -59,3 +61,29 @@ def batch(agent, actions="discrete", seed=0):
         is_terminal=last & (torch.rand(b, t, generator=g) < 0.5),
         weight=torch.ones(b), index=torch.arange(b), extras=extras,
     )  # fmt: skip
+
+
+EARLIER = {
+    "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "encoder.units": (8,), "decoder.units": (8,),
+    "encoder.depth": 2, "decoder.depth": 2, "encoder.kernels": (4, 3), "decoder.kernels": (4, 2), "batch_size": 3,
+    "batch_length": 6, "horizon": 4, **{f"{part}.units": 8 for part in ("reward", "cont", "actor", "critic")},
+}  # fmt: skip
+"""Settings of a DreamerV1 or V2 so small that an update takes no time."""
+
+CONFIGS = {
+    "v1": DreamerV1Config(),
+    "v1_cont": DreamerV1Config(learn_cont=True),
+    "v2": DreamerV2Config().merge({"rssm.latent": "categorical(4)"}),
+    "v2_gaussian": DreamerV2Config().merge(
+        {"rssm.latent": "gaussian('sigmoid2')", "rssm.norm": "layer", "encoder.norm": "layer", "decoder.norm": "layer",
+         "learn_cont": False, "actor.continuous": "tanh_normal(0.1, 0.0)", "kl": "balanced(0.5, 1.0)"}
+    ),
+    "v2_mixed": DreamerV2Config().merge({"rssm.latent": "categorical(4)", "actor_gradient": "mixed(0.3)",
+                                         "grad_heads": ("decoder",), "slow_every": 2, "slow_rate": 0.5,
+                                         "reward_norm.momentum": 0.9}),
+}  # fmt: skip
+
+
+def build_earlier(name, actions="discrete", **changes):
+    changes = {k.replace("__", "."): v for k, v in changes.items()}
+    return CONFIGS[name].merge(EARLIER | changes).build(OBS, ACTIONS[actions], seed=1)

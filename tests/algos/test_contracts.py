@@ -1,4 +1,4 @@
-"""What every algorithm guarantees: determinism, resume, gradients. Those of DreamerV3 are in test_dreamer_v3.py."""
+"""What every algorithm guarantees: determinism, resume, gradients. The Dreamers have files of their own."""
 
 import copy
 from dataclasses import fields
@@ -18,7 +18,11 @@ every = pytest.mark.parametrize("name", CONFIGS)
 
 def test_no_algorithm_is_without_contracts():
     ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
-    assert {algorithm_name(type(config)) for config in CONFIGS.values()} | {"dreamer_v3"} == ours
+    assert {algorithm_name(type(config)) for config in CONFIGS.values()} | {
+        "dreamer_v1",
+        "dreamer_v2",
+        "dreamer_v3",
+    } == ours
 
 
 @every

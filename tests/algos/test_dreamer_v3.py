@@ -300,10 +300,10 @@ def test_classes_without_any_probability_left_cost_no_nan():
     agent = build(rssm__unimix=0.0)
     context, rows = agent.split_context(batch(agent, "discrete"))
     post = agent.world.observe(rows, context)
-    certain = torch.zeros_like(post.probs)
+    certain = torch.zeros_like(post.stats)
     certain[..., 0] = 1
     agent.world.rssm.prior = lambda deter: certain
-    terms, metrics = agent.world_losses(rows, post._replace(probs=certain.flip(-1)))
+    terms, metrics = agent.world_losses(rows, post._replace(stats=certain.flip(-1)))
     assert all(torch.isfinite(terms[name]).all() for name in ("dynamics", "representation"))
     assert all(torch.isfinite(value).all() for value in metrics.values())
 

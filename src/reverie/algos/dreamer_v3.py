@@ -9,30 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, dreamt_name
-from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
+from reverie.algos.base import PRECISIONS, AlgorithmConfig
+from reverie.algos.imagination import Dream, Picker, imagine, sample_action
 from reverie.algos.loss_terms import check_terms, joined, scales_of
-from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
+from reverie.algos.world_model import Context, Dreamer, LatentPolicy, Posterior, WorldModel
 from reverie.core.checks import at_least
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.core.words import plural
-from reverie.nn.decoder import DecoderConfig, check_predictions
+from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig, check_builder, width_of
-from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
-from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
 from reverie.nn.rssm import Chooser, Latent, RSSMConfig
@@ -282,7 +278,7 @@ def return_metrics(scaled: Tensor) -> Metrics:
     }
 
 
-class DreamerV3(Algorithm):
+class DreamerV3(Dreamer):
     """The learner of DreamerV3: world model, actor and critic, and the single update that trains them together."""
 
     stats = DreamerV3Stats
@@ -299,9 +295,8 @@ class DreamerV3(Algorithm):
         rssm = cfg.rssm.build(width_of(encoder), action_spec.width)
         width, dtype = rssm.feature_width, PRECISIONS[cfg.precision]
         decoder = cfg.decoder.build(obs_spec, cfg.rssm.deter, cfg.rssm.stoch * cfg.rssm.classes)
-        self.world = WorldModel(
-            encoder, rssm, decoder, TwoHotHead(width, cfg.reward), BernoulliHead(width, cfg.cont), dtype
-        )
+        reward, cont = TwoHotHead(width, cfg.reward), BernoulliHead(width, cfg.cont)
+        self.world = WorldModel(encoder, rssm, decoder, reward, cont, dtype, cfg.discount)
         self.actor = Actor(width, action_spec, cfg.actor)
         self.critic = TwoHotHead(width, cfg.critic)
         self.slow_critic = Target(self.critic, cfg.slow_rate)
@@ -360,7 +355,7 @@ class DreamerV3(Algorithm):
         return Update(metrics=metrics, priority=self.surprise(losses.terms), extras=self.pack(losses.post.latent))
 
     def learn(
-        self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
+        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
     ) -> tuple[WorldModelLosses, Metrics]:
         """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
         losses = self.losses(context, rows, choose, pick)
@@ -384,7 +379,7 @@ class DreamerV3(Algorithm):
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
     def losses(
-        self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
+        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
     ) -> WorldModelLosses:
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
 
@@ -417,23 +412,14 @@ class DreamerV3(Algorithm):
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
         prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
-        log_post, log_prior = log_of(post.probs), log_of(prior)
+        log_post, log_prior = log_of(post.stats), log_of(prior)
         dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
-        decoded, reward, cont = self.world.predict(post.latent)
-        check_predictions(self.world.decoder, decoded, rows.obs)
-        before = writes(rows.obs)
-        # The learned continuation includes the discount, so imagination applies no other.
-        alive = (~rows.is_terminal).float() * self.cfg.discount  # [B, T]
         terms = {
             "dynamics": dynamics,
             "representation": representation,
-            "reward": reward.loss(rows.reward),
-            "cont": cont.loss(alive),
-            **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
+            **self.world.prediction_losses(rows, post.latent),
         }
-        name = f"a prediction of the decoder {type(self.world.decoder).__name__}"
-        check_unchanged(name, rows.obs, before, "Other parts of the update read it as well.")
-        entropy = {"prior": -(prior * log_prior), "posterior": -(post.probs * log_post)}
+        entropy = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
         return terms, {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
@@ -518,80 +504,6 @@ class DreamerV3(Algorithm):
                 lam=self.cfg.lam,
             )  # [B, T-1]
         return (~rows.is_last).float()[:, :-1] * self.value_loss(value[:, :-1], returns, slow)
-
-    # ------------------------------------------------------------------ looking inside
-
-    @torch.no_grad()
-    def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
-        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under its actions.
-
-        Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. It may
-        have more rows than the batch, ``[B, T + n, A]``: then n more are imagined, where the action of the last row of
-        the batch counts too.
-
-        Args:
-            batch: whole episodes from their first rows on, or parts of such.
-            context: from 1 to T; with T and no more actions, all rows are observed and none is imagined.
-
-        Returns:
-            Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
-            probabilities if categorical), by their key or, if that is a name below, with ``obs/`` before it
-            (:func:`~reverie.algos.base.dreamt_name`);
-            ``reward``, ``cont`` (the probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and
-            ``inside/value`` (their value by the critic).
-
-        Raises:
-            ConfigError: ``context`` is not a whole number in 1 ... T.
-            DataError: the actions have another shape.
-        """
-        rows = batch.shape[1]
-        given: Any = context
-        if not isinstance(given, Integral) or not 1 <= context <= rows:
-            raise ConfigError(f"context = {context}: expected a whole number from 1 to {rows}, the rows of the batch.")
-        self._check_actions(batch)
-        batch = batch.to(self.device)
-        latent = self.world.observe(batch.rows(0, context)).latent  # [B, context, ...]
-        actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
-        if actions.shape[1]:
-            unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
-            latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
-        return self.described(latent)
-
-    @torch.no_grad()
-    def described(self, latent: Latent) -> dict[str, Tensor]:
-        """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
-        decoded, reward, cont = self.world.predict(latent)
-        going_on = (cont.prob() / self.cfg.discount).clamp(max=1)  # the head learns it times the discount
-        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
-        return (
-            {dreamt_name(k): v.value() for k, v in decoded.items()}
-            | {"reward": reward.mean(), "cont": going_on}
-            | {f"{INSIDE}{k}": v for k, v in inside.items()}
-        )
-
-    def _check_actions(self, batch: Batch) -> None:
-        """Raise DataError unless the actions are flat ones of the batch's rows, or of more."""
-        found, (count, rows), width = batch.action.shape, batch.shape, LatentPolicy(self).width
-        if len(found) != 3 or (found[0], found[2]) != (count, width) or found[1] < rows:
-            raise DataError(
-                f"batch.action has shape {list(found)}: expected [{count}, {rows}, {width}], or more rows to imagine "
-                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
-            )
-
-    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
-        """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
-        images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
-        if not images:
-            return {}
-        rows, seen = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
-        own = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=own):  # a report must not change the random numbers of later updates
-            predicted = self.dream(rows, seen)
-        return {
-            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, seen)
-            for k, part in images.items()
-            if dreamt_name(k) in predicted
-        }
 
     # ------------------------------------------------------------------ checkpoints
 

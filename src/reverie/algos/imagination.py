@@ -11,10 +11,9 @@ from torch import Tensor
 
 from reverie.core.shapes import expect
 from reverie.nn import gpu
-from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, JointDistribution
 from reverie.nn.layers import MLP, StepLayers
-from reverie.nn.rssm import RSSM, Chooser, Latent
+from reverie.nn.rssm import Chooser, Latent, StateSpaceModel
 
 Picker = Callable[[JointDistribution], Tensor]
 """A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
@@ -33,18 +32,23 @@ def sample_action(policy: JointDistribution) -> Tensor:
     return policy.sample()
 
 
+def reparameterised_action(policy: JointDistribution) -> Tensor:
+    """Sample an action with gradient: the default of :func:`imagine_through_time`."""
+    return policy.rsample()
+
+
 @torch.no_grad()
 def imagine(
-    rssm: RSSM,
+    rssm: StateSpaceModel,
     actor: Actor,
     start: Latent,
     horizon: int,
-    choose: Chooser = draw,
+    choose: Chooser | None = None,
     pick: Picker = sample_action,
 ) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
 
-    No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But the
+    No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the
     actor's last hidden layer is needed with its gradient. On CPUs that of each step is kept. On GPUs it is computed
     again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass. That of an ``mlp`` of a
     user's own is kept everywhere, as it may not be a chain of layers, or compute something else the second time.
@@ -52,9 +56,7 @@ def imagine(
     Raises:
         ValueError: ``start`` has other axes.
     """
-    c = rssm.cfg
-    expect((len(start.deter), c.deter), deter=start.deter)
-    expect((len(start.deter), c.stoch, c.classes), stoch=start.stoch)
+    _check_start(rssm, start)
     dtype, mlp = start.deter.dtype, actor.mlp
     again = gpu.ready(start.deter) and type(mlp) is MLP and mlp.unchanged
     hidden, actions, cell = [], [], rssm.cell(dtype)
@@ -72,12 +74,46 @@ def imagine(
         return Dream(features, kept, torch.stack(actions))
 
 
+def _check_start(rssm: StateSpaceModel, start: Latent) -> None:
+    c = rssm.cfg
+    expect((len(start.deter), c.deter), deter=start.deter)
+    expect((len(start.deter), c.stoch, c.classes), stoch=start.stoch)
+
+
+def imagine_through_time(
+    rssm: StateSpaceModel,
+    actor: Actor,
+    start: Latent,
+    horizon: int,
+    choose: Chooser | None = None,
+    pick: Picker = reparameterised_action,
+) -> Dream:
+    """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
+
+    Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
+    through what its actions lead to.
+
+    Raises:
+        ValueError: ``start`` has other axes.
+    """
+    _check_start(rssm, start)
+    latent, cell = start, rssm.cell(start.deter.dtype)
+    features, hidden, actions = [], [], []
+    for step in range(horizon + 1):
+        features.append(latent.feature)  # [M, F]
+        hidden.append(actor.mlp(features[-1].detach()))  # [M, units]
+        actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
+        if step < horizon:
+            latent = rssm.imagine_step(latent, actions[-1], cell, choose)
+    return Dream(torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions))
+
+
 @torch.no_grad()
-def open_loop(rssm: RSSM, start: Latent, actions: Tensor) -> Latent:
+def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor, choose: Chooser | None = None) -> Latent:
     """Return the prior's latents ``[B, T, ...]`` under actions ``[B, T, A]``, each taken before its row."""
     latent, out, cell = start, [], rssm.cell(start.deter.dtype)
     for action in actions.unbind(1):
-        latent = rssm.imagine_step(latent, action, cell)
+        latent = rssm.imagine_step(latent, action, cell, choose)
         out.append(latent)
     return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
 

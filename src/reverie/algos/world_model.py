@@ -5,19 +5,49 @@ The papers differ by the parts that are passed in, never by a flag in here.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.core.types import Batch, Mode, Obs, Step
-from reverie.nn.decoder import Prediction
-from reverie.nn.distributions import Bernoulli, TwoHot
-from reverie.nn.encoder import encoded
-from reverie.nn.fused import draw
-from reverie.nn.heads import Actor, BernoulliHead, TwoHotHead
+from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, dreamt_name
+from reverie.algos.imagination import open_loop, stacked_video
+from reverie.algos.loss_terms import scales_of
+from reverie.core.checks import at_least
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec
+from reverie.core.types import Batch, Metrics, Mode, Obs, State, Step, Window
+from reverie.nn.decoder import DenseDecoderConfig, Prediction, check_predictions
+from reverie.nn.encoder import DenseEncoderConfig, check_builder, encoded, width_of
+from reverie.nn.heads import (
+    Actor,
+    BernoulliHead,
+    ConstantHead,
+    DenseActorConfig,
+    DenseHeadConfig,
+    NumberHead,
+    TwoHotHead,
+)
 from reverie.nn.inputs import check_unchanged, writes
-from reverie.nn.rssm import RSSM, Chooser, Latent
+from reverie.nn.optim import GlobalAdamConfig, Optim
+from reverie.nn.rssm import Chooser, DenseRSSMConfig, Latent, StateSpaceModel
+from reverie.objectives.kl import Balanced, KLLoss
+from reverie.objectives.transforms import IDENTITY, REWARDS, RewardTransform
+
+# Type checkers accept any builder. The command line reads its flags off the classes of the defaults.
+if TYPE_CHECKING:
+    from reverie.nn.decoder import DecoderBuilder
+    from reverie.nn.encoder import EncoderBuilder
+
+    EncoderField: TypeAlias = EncoderBuilder
+    DecoderField: TypeAlias = DecoderBuilder
+else:
+    EncoderField, DecoderField = DenseEncoderConfig, DenseDecoderConfig
 
 
 class Context(NamedTuple):
@@ -32,7 +62,7 @@ class Posterior(NamedTuple):
 
     embed: Tensor  # [B, T, E]
     latent: Latent  # [B, T, ...]
-    probs: Tensor  # [B, T, S, C]
+    stats: Tensor  # [B, T, S, n], of z's distribution: V3 has its probabilities, n = C
 
 
 class WorldModel(nn.Module):
@@ -41,44 +71,79 @@ class WorldModel(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        rssm: RSSM,
+        rssm: StateSpaceModel,
         decoder: nn.Module,
-        reward: TwoHotHead,
-        cont: BernoulliHead,
+        reward: nn.Module,
+        cont: nn.Module,
         dtype: torch.dtype,
+        discount: float,
+        transform: RewardTransform = IDENTITY,
+        stopped: Collection[str] = (),
     ) -> None:
+        """Put the parts together.
+
+        Args:
+            encoder: see ``nn/encoder.py: EncoderModule``.
+            rssm: the model of latents.
+            decoder: from latents to a dictionary of predictions.
+            reward: from features to a number's distribution, which has ``mean()`` and ``loss(value)``.
+            cont: from features to the distribution of (1 - terminal) * discount, which has ``prob()`` and ``loss()``.
+            dtype: of all computation.
+            discount: gamma per agent step.
+            transform: of the rewards that are learned.
+            stopped: those of decoder, reward and cont whose losses give the latents no gradient.
+        """
         super().__init__()
         self.encoder = encoder
         self.rssm = rssm
         self.decoder = decoder
         self.reward = reward
         self.cont = cont
-        self.dtype = dtype
+        self.dtype, self.discount, self.transform, self.stopped = dtype, discount, transform, frozenset(stopped)
 
     def embed(self, obs: Obs) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``."""
         return encoded(self.encoder, obs, self.dtype)
 
-    def observe(self, batch: Batch, context: Context | None = None, choose: Chooser = draw) -> Posterior:
+    def observe(self, batch: Batch, context: Context | None = None, choose: Chooser | None = None) -> Posterior:
         """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent."""
         if context is None:
             context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
         embed = self.embed(batch.obs)  # [B, T, E]
-        latent, probs = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
-        return Posterior(embed, latent, probs)
+        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
+        return Posterior(embed, latent, stats)
 
-    def predict(self, latent: Latent) -> tuple[dict[str, Prediction], TwoHot, Bernoulli]:
+    def predict(self, latent: Latent) -> tuple[dict[str, Prediction], Any, Any]:
         """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``.
 
         Raises:
             ConfigError: the decoder changed the latents in place.
         """
         feature, before = latent.feature, writes(latent._asdict())  # [..., F]
-        decoded = self.decoder(latent)
+        given = {part: feature.detach() if part in self.stopped else feature for part in ("reward", "cont")}
+        decoded = self.decoder(latent.map(Tensor.detach) if "decoder" in self.stopped else latent)
         name = f"the decoder {type(self.decoder).__name__}"
         check_unchanged(name, latent._asdict(), before, "The actor, the critic and the replay read it as well.")
-        return decoded, self.reward(feature), self.cont(feature)
+        return decoded, self.reward(given["reward"]), self.cont(given["cont"])
+
+    def prediction_losses(self, rows: Batch, latent: Latent) -> dict[str, Tensor]:
+        """Return -ln p of rewards, continuations and observations ``[B, T]`` each, given latents ``[B, T, ...]``.
+
+        The learned continuation includes the discount, so imagination applies no other.
+        """
+        decoded, reward, cont = self.predict(latent)
+        check_predictions(self.decoder, decoded, rows.obs)
+        before = writes(rows.obs)
+        alive = (~rows.is_terminal).float() * self.discount  # [B, T]
+        terms = {
+            "reward": reward.loss(self.transform(rows.reward)),
+            "cont": cont.loss(alive),
+            **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
+        }
+        name = f"a prediction of the decoder {type(self.decoder).__name__}"
+        check_unchanged(name, rows.obs, before, "Other parts of the update read it as well.")
+        return terms
 
 
 class PolicyState(NamedTuple):
@@ -92,7 +157,11 @@ class Dreaming(Protocol):
     """What a latent policy acts with: a learner, or any object that has its parts."""
 
     world: WorldModel
-    actor: Actor
+
+    @property
+    def actor(self) -> Actor:
+        """The policy's head."""
+        ...
 
     def pack(self, latent: Latent) -> dict[str, Tensor]:
         """Return the columns that are stored with the rows."""
@@ -102,8 +171,9 @@ class Dreaming(Protocol):
 class LatentPolicy:
     """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
 
-    def __init__(self, learner: Dreaming) -> None:
-        self.learner = learner
+    def __init__(self, learner: Dreaming, noise: float = 0.0) -> None:
+        """``noise``: see ``nn/heads.py: JointDistribution.disturbed``; for exploring actions."""
+        self.learner, self.noise = learner, noise
 
     @property
     def world(self) -> WorldModel:
@@ -137,7 +207,10 @@ class LatentPolicy:
         is_first = step.is_first.to(device, non_blocking=True)  # [N]
         latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
         policy = self.actor(latent.feature)
-        action = (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)  # [N, A]
+        action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
+        if self.noise and mode == "explore":
+            action = policy.disturbed(action, self.noise)
+        action = action.clamp(-1, 1)
         return action.cpu(), PolicyState(latent, action)
 
     def override(self, state: PolicyState, action: Tensor) -> PolicyState:
@@ -147,3 +220,225 @@ class LatentPolicy:
     def extras(self, state: PolicyState) -> dict[str, Tensor]:
         """Return the latent as columns, to be stored with the row that led to it."""
         return {k: v.cpu() for k, v in self.learner.pack(state.latent).items()}
+
+
+class Dreamer(Algorithm):
+    """What all Dreamers have: a world model to look into."""
+
+    world: WorldModel
+    actor: Actor
+    critic: TwoHotHead | NumberHead
+    obs_spec: dict[str, ObsPart]
+
+    def pack(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the columns that are stored with the rows; none by default."""
+        return {}
+
+    @torch.no_grad()
+    def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
+        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under its actions.
+
+        Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. It may
+        have more rows than the batch, ``[B, T + n, A]``: then n more are imagined, where the action of the last row of
+        the batch counts too.
+
+        Args:
+            batch: whole episodes from their first rows on, or parts of such.
+            context: from 1 to T; with T and no more actions, all rows are observed and none is imagined.
+
+        Returns:
+            Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
+            probabilities if categorical), by their key or, if that is a name below, with ``obs/`` before it
+            (:func:`~reverie.algos.base.dreamt_name`);
+            ``reward``, ``cont`` (the probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and
+            ``inside/value`` (their value by the critic).
+
+        Raises:
+            ConfigError: ``context`` is not a whole number in 1 ... T.
+            DataError: the actions have another shape.
+        """
+        rows = batch.shape[1]
+        given: Any = context
+        if not isinstance(given, Integral) or not 1 <= context <= rows:
+            raise ConfigError(f"context = {context}: expected a whole number from 1 to {rows}, the rows of the batch.")
+        self._check_actions(batch)
+        batch = batch.to(self.device)
+        latent = self.world.observe(batch.rows(0, context)).latent  # [B, context, ...]
+        actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
+        if actions.shape[1]:
+            unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
+            latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
+        return self.described(latent)
+
+    @torch.no_grad()
+    def described(self, latent: Latent) -> dict[str, Tensor]:
+        """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
+        decoded, reward, cont = self.world.predict(latent)
+        going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
+        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
+        return (
+            {dreamt_name(k): v.value() for k, v in decoded.items()}
+            | {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
+            | {f"{INSIDE}{k}": v for k, v in inside.items()}
+        )
+
+    def _check_actions(self, batch: Batch) -> None:
+        """Raise DataError unless the actions are flat ones of the batch's rows, or of more."""
+        found, (count, rows), width = batch.action.shape, batch.shape, LatentPolicy(self).width
+        if len(found) != 3 or (found[0], found[2]) != (count, width) or found[1] < rows:
+            raise DataError(
+                f"batch.action has shape {list(found)}: expected [{count}, {rows}, {width}], or more rows to imagine "
+                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
+            )
+
+    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
+        """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
+        images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
+        if not images:
+            return {}
+        rows, seen = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
+        own = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=own):  # a report must not change the random numbers of later updates
+            predicted = self.dream(rows, seen)
+        return {
+            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, seen)
+            for k, part in images.items()
+            if dreamt_name(k) in predicted
+        }
+
+
+# ---------------------------------------------------------------------- DreamerV1 and V2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScales(Config):
+    """Weights of the world model's loss terms, 0 or more."""
+
+    reconstruction: float = 1.0
+    """Weight of -ln p of each observation key."""
+    reward: float = 1.0
+    """Weight of -ln p of rewards."""
+    cont: float = 1.0
+    """Weight of -ln p of continuations."""
+    kl: float = 1.0
+    """Weight of the KL loss."""
+
+    def __post_init__(self) -> None:
+        at_least(self, **{f.name: 0 for f in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseDreamerConfig(AlgorithmConfig):
+    """Settings that DreamerV1 and V2 share; the defaults are those of DreamerV2."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
+    batch_length: int = 50
+    """T, rows of each window. Each begins with the zero latent."""
+    horizon: int = 15
+    """H, length of imagined trajectories in agent steps."""
+    discount: float = 0.99
+    """Discount factor gamma per agent step, in [0, 1]."""
+    lam: float = 0.95
+    """Lambda of the lambda-returns, in [0, 1]."""
+    rewards: Literal["identity", "sign", "tanh", "log1p"] = "identity"
+    """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
+    noise: float = 0.0
+    """Exploration noise beside the policy's own, 0 or more: the deviation of a normal that is added to continuous
+    actions, and the probability of a random discrete one."""
+    learn_cont: bool = True
+    """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
+    scales: ModelScales = field(default_factory=ModelScales)
+    """Weights of the world model's loss terms."""
+    kl: KLLoss = field(default_factory=Balanced)
+    """The loss between posterior and prior: balanced(balance=0.8, nats=0) of DreamerV2, or free(nats=3) of V1."""
+    rssm: DenseRSSMConfig = field(default_factory=DenseRSSMConfig)
+    """Sizes, cell and latents of the recurrent state-space model."""
+    encoder: EncoderField = field(default_factory=DenseEncoderConfig)
+    """Builds the encoder: this one, or any object with ``build(obs_spec)`` (``nn/encoder.py``)."""
+    decoder: DecoderField = field(default_factory=DenseDecoderConfig)
+    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
+    reward: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of the reward head."""
+    cont: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of the continuation head."""
+    actor: DenseActorConfig = field(default_factory=DenseActorConfig)
+    """Layers of the policy, and its distribution."""
+    critic: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of the value head."""
+    model_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
+    """Optimiser of the world model."""
+    actor_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
+    """Optimiser of the policy."""
+    critic_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
+    """Optimiser of the value head."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_builder("encoder", self.encoder, "obs_spec")
+        check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
+        at_least(self, horizon=2, noise=0)
+        for name in ("discount", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1].")
+
+    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
+        """Return the world model. ``stopped``: see :class:`WorldModel`."""
+        encoder = self.encoder.build(obs_spec)
+        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+        width, dtype = rssm.feature_width, PRECISIONS[self.precision]
+        cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(self.discount)
+        reward, transform = NumberHead(width, self.reward), REWARDS[self.rewards]
+        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, transform, stopped)
+
+
+class DenseDreamer(Dreamer):
+    """What DreamerV1 and V2 have in common: the world model and its loss."""
+
+    cfg: DenseDreamerConfig
+    extra_spec: Mapping[str, ExtraPart]
+    optims: dict[str, Optim]
+
+    def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg, self.obs_spec, self.device, self.extra_spec = cfg, dict(obs_spec), device, {}
+        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
+
+    def total(self, terms: dict[str, Tensor]) -> Tensor:
+        """The weighted sum of the terms' means.
+
+        Raises:
+            ConfigError: a term has no scale.
+        """
+        scales = scales_of(terms, self.cfg.scales)
+        return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
+
+    def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``."""
+        latent, prior = self.cfg.rssm.latent, self.world.rssm.prior(post.latent.deter)
+        kl, value = self.cfg.kl(latent.kl, post.stats, prior)
+        terms = {"kl": kl, **self.world.prediction_losses(rows, post.latent)}
+        metrics = {"train/kl": value, "train/prior_entropy": latent.entropy(prior)}
+        metrics |= {"train/posterior_entropy": latent.entropy(post.stats)}
+        metrics |= {f"loss/{k}": v for k, v in terms.items()}
+        return terms, {k: v.detach().mean() for k, v in metrics.items()}
+
+    def surprise(self, terms: dict[str, Tensor]) -> Tensor:
+        """-ln p of all that was predicted in each window, ``[B]``: a priority for the replay."""
+        rows = [v.detach().mean(1) for k, v in terms.items() if k != "kl"]  # [B] each
+        return torch.stack(rows).sum(0).clamp(min=0)
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the moments of all optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Restore the moments of all optimisers."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])
+
+
+def starts(latent: Latent, rows: int | None = None) -> Latent:
+    """Return the latents ``[M, ...]`` of the first ``rows`` of all windows ``[B, T, ...]``, without gradient."""
+    return latent.map(lambda x: x.detach()[:, :rows].flatten(0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,8 +17,29 @@ from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.distributions import Categoricals
-from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes
-from reverie.nn.layers import MLP, BlockLinear, DoublingConv, Linear, RMSNormSiLU
+from reverie.nn.encoder import (
+    by_size,
+    check_sizes,
+    check_strided,
+    select,
+    split_kinds,
+    stage_depths,
+    stage_sizes,
+    unit_image,
+)
+from reverie.nn.layers import (
+    MLP,
+    Activation,
+    BlockLinear,
+    Dense,
+    DenseMLP,
+    DoublingConv,
+    Linear,
+    Norm,
+    RMSNormSiLU,
+    StridedConv,
+    norm_act,
+)
 from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent
 from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
@@ -220,3 +242,112 @@ class _CNN(nn.Module):
 def _crop(x: Tensor, size: tuple[int, int]) -> Tensor:
     """Crop ``[M, h, w, C]`` to ``[M, *size, C]``, because the encoder rounds odd sizes up."""
     return x if x.shape[1:3] == size else x[:, : size[0], : size[1]].contiguous()
+
+
+# ---------------------------------------------------------------------- DreamerV1 and V2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseDecoderConfig(Config):
+    """The decoder of DreamerV1 and V2: transposed convolutions for images, dense layers for the others."""
+
+    depth: int = 48
+    """Channels of the largest hidden image; each smaller one has twice as many."""
+    kernels: tuple[int, ...] = (5, 5, 6, 6)
+    """Height and width of the kernels; of a side n they make one of 2 (n - 1) + kernel, from 1 on: 64 by default."""
+    units: tuple[int, ...] = (400, 400, 400, 400)
+    """Widths of the dense layers."""
+    norm: Norm = "none"
+    """Normalisation before each activation."""
+    act: Activation = "elu"
+    """Activation."""
+    keys: str = ".*"
+    """Regular expression: observations whose whole key matches it are reconstructed."""
+
+    def __post_init__(self) -> None:
+        check_strided(self.depth, self.kernels, self.units)
+        check_pattern(self, "keys")
+
+    @property
+    def side(self) -> int:
+        """Height and width of the images that the kernels make."""
+        side = 1
+        for kernel in self.kernels:
+            side = 2 * (side - 1) + kernel
+        return side
+
+    def build(self, spec: ObsSpec, deter: int, stoch: int) -> DenseDecoder:
+        """Return a decoder of the keys in ``spec`` that match ``keys``.
+
+        Raises:
+            ConfigError: no key matches, or an image has another size than the kernels make.
+        """
+        return DenseDecoder(select(spec, self.keys), deter + stoch, self)
+
+
+class UnitNormals:
+    """Independent normals of deviation 1: a vector as it is, or the pixels of an image in [-0.5, 0.5]."""
+
+    def __init__(self, mean: Tensor, part: ObsPart) -> None:
+        self.mean, self.part = mean.float(), part  # [..., *shape]
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Return -ln p, ``[...]``, with its constant."""
+        dims = tuple(range(-len(self.part.shape), 0))
+        truth = unit_image(target, self.part, torch.float32) - 0.5 if self.part.kind == "image" else target.float()
+        loss = 0.5 * (self.mean - truth).square() + 0.5 * math.log(2 * math.pi)
+        return loss.sum(dims) if dims else loss
+
+    def value(self) -> Tensor:
+        """Return the mean ``[..., *shape]`` in the units of the observation; pixels are clipped to its range."""
+        if self.part.kind != "image":
+            return self.mean
+        return (self.mean + 0.5).clamp(0, 1) * (self.part.high - self.part.low) + self.part.low
+
+
+class DenseDecoder(nn.Module):
+    """Dense layers with one more for each key that is not an image, and a CNN for the images."""
+
+    def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
+        super().__init__()
+        self.vectors, self.images = split_kinds(spec)
+        for key, part in self.images.items():
+            if part.shape[:2] != (cfg.side, cfg.side):
+                h, w = part.shape[:2]
+                raise ConfigError(
+                    f"decoder.kernels = {cfg.kernels} make images of {cfg.side}x{cfg.side}, but '{key}' is {h}x{w}: "
+                    f"resize it, env.resize = {cfg.side} {cfg.side}, or set other kernels."
+                )
+        if self.vectors:
+            self.mlp = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
+            self.outputs = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])
+        if self.images:
+            self.enter, self.cnn = Dense(feature, 32 * cfg.depth), self._cnn(cfg)
+
+    def _cnn(self, cfg: DenseDecoderConfig) -> nn.Sequential:
+        """Stages of [transposed convolution of stride 2, norm, activation]; the last has neither of the latter."""
+        layers: list[nn.Module] = []
+        inputs, last = 32 * cfg.depth, len(cfg.kernels) - 1
+        for i, kernel in enumerate(cfg.kernels[:-1]):
+            outputs = cfg.depth * 2 ** (last - 1 - i)
+            layers += [StridedConv(inputs, outputs, kernel, transposed=True), *norm_act(outputs, cfg.norm, cfg.act)]
+            inputs = outputs
+        channels = sum(p.shape[2] for p in self.images.values())
+        return nn.Sequential(*layers, StridedConv(inputs, channels, cfg.kernels[-1], transposed=True))
+
+    def forward(self, latent: Latent) -> dict[str, Prediction]:
+        """Map latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""
+        out: dict[str, Prediction] = {}
+        feature = latent.feature  # [..., F]
+        if self.vectors:
+            x = self.mlp(feature)  # [..., units]
+            for (key, part), layer in zip(self.vectors.items(), self.outputs, strict=True):
+                y = layer(x)
+                shaped = y.view(*y.shape[:-1], *part.shape) if part.kind == "vector" else y
+                out[key] = Classes(y, part.classes) if part.kind == "categorical" else UnitNormals(shaped, part)
+        if self.images:
+            pixels = self.cnn(self.enter(feature).flatten(0, -2)[:, None, None])  # [M, H, W, channels]
+            channels = [part.shape[2] for part in self.images.values()]
+            parts = pixels.view(*feature.shape[:-1], *pixels.shape[1:]).split(channels, -1)
+            out |= {key: UnitNormals(x, self.images[key]) for key, x in zip(self.images, parts, strict=True)}
+        return out

@@ -26,6 +26,10 @@ class Distribution(Protocol):
         """Return a sample, ``[..., A]``."""
         ...
 
+    def rsample(self) -> Tensor:
+        """Return a sample with gradient, ``[..., A]``."""
+        ...
+
     def mode(self) -> Tensor:
         """Return the mode, ``[..., A]``."""
         ...
@@ -141,13 +145,17 @@ class Categoricals:
             return gpu.sample(self._logits.detach(), self._unimix).flatten(-2)
         return self._onehot(draw(self.probs))
 
+    def rsample(self) -> Tensor:
+        """Return a sample ``[..., sum(classes)]`` with the straight-through gradient."""
+        return self._flat(straight_through(self.probs, draw(self.probs)))
+
     def mode(self) -> Tensor:
         """Return the most probable classes ``[..., sum(classes)]``, one-hot for each variable."""
         return self._onehot(self.probs.argmax(-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability ``[...]`` of a flat one-hot value ``[..., sum(classes)]``."""
-        return (self._pad(value.float(), 0.0) * self.log_probs).sum((-2, -1))
+        """Return the log-probability ``[...]`` of one-hot values ``[..., sum(classes)]``, which get no gradient."""
+        return (self._pad(value.detach().float(), 0.0) * self.log_probs).sum((-2, -1))
 
     def log_prob_index(self, index: Tensor) -> Tensor:
         """Return the log-probability ``[...]`` of class indices ``[..., n]``; indices of -1 (absent) are left out."""
@@ -170,7 +178,11 @@ class BoundedNormal:
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
         with torch.no_grad():
-            return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and waits for a GPU
+            return self.rsample()
+
+    def rsample(self) -> Tensor:
+        """Return a sample ``[..., A]`` with gradient."""
+        return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and waits for a GPU
 
     def mode(self) -> Tensor:
         """Return the mean, ``[..., A]``."""
@@ -184,6 +196,125 @@ class BoundedNormal:
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""
         return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+class TruncatedNormal:
+    """A normal distribution truncated to [-1, 1], of DreamerV2's authors' code."""
+
+    LIMIT = 1 - 1e-6
+    """Samples are clipped to it, with the gradient of what is not clipped."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        """Of the normal before it is truncated, ``[..., A]``, the mean in [-1, 1]."""
+        self.mean, self.std = mean, std
+        self.low, self.high = (-1 - mean) / std, (1 - mean) / std
+        self.below, self.mass = _normal_cdf(self.low), _normal_cdf(self.high) - _normal_cdf(self.low)
+
+    def sample(self) -> Tensor:
+        """Return a sample ``[..., A]`` without gradient."""
+        with torch.no_grad():
+            return self.rsample()
+
+    def rsample(self) -> Tensor:
+        """Return a sample ``[..., A]`` with gradient, by inverting the distribution function."""
+        share: Tensor = (self.below + torch.rand_like(self.mean) * self.mass).clamp(1e-7, 1 - 1e-7)
+        normal: Tensor = torch.special.ndtri(share)
+        return self.clipped(self.mean + self.std * normal)
+
+    def clipped(self, value: Tensor) -> Tensor:
+        """Return values ``[..., A]`` inside of (-1, 1)."""
+        return value + (value.clamp(-self.LIMIT, self.LIMIT) - value).detach()
+
+    def mode(self) -> Tensor:
+        """Return the mode, ``[..., A]``."""
+        return self.clipped(self.mean)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of ``value`` ``[..., A]`` in [-1, 1]."""
+        z = (value.float() - self.mean) / self.std
+        return (-0.5 * z * z - 0.5 * math.log(2 * math.pi) - self.std.log() - self.mass.log()).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats."""
+        edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
+        return ((self.std * self.mass).log() + 0.5 * math.log(2 * math.pi * math.e) + edges).sum(-1)
+
+
+def _normal_cdf(x: Tensor) -> Tensor:
+    share: Tensor = torch.special.ndtr(x)
+    return share
+
+
+def _normal_density(x: Tensor) -> Tensor:
+    return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+class TanhedNormal:
+    """tanh of a normal distribution, whose entropy is estimated from samples: DreamerV1's authors' code.
+
+    Unlike ``nn/squashed.py: SquashedNormal`` it does not limit the deviation, which begins at 5.
+    """
+
+    SAMPLES = 100
+    """Number of samples that the entropy is estimated from."""
+    LARGEST = 1 - 2**-24
+    """The largest float32 below 1: actions nearer to 1 have its density."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        """Of the normal before tanh, ``[..., A]``."""
+        self.mean, self.std = mean, std
+
+    def sample(self) -> Tensor:
+        """Return a sample ``[..., A]`` without gradient."""
+        with torch.no_grad():
+            return self.rsample()
+
+    def rsample(self) -> Tensor:
+        """Return a sample ``[..., A]`` with gradient."""
+        return (self.mean + self.std * torch.randn_like(self.mean)).tanh()
+
+    def mode(self) -> Tensor:
+        """Return tanh of the mean, ``[..., A]``."""
+        return self.mean.tanh()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of ``value`` ``[..., A]``."""
+        return self.density(value.float().clamp(-self.LARGEST, self.LARGEST).atanh())
+
+    def density(self, before: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of tanh(``before``), ``before`` ``[..., A]``."""
+        z = (before - self.mean) / self.std
+        squashing = 2 * (math.log(2) - before - F.softplus(-2 * before))
+        return (-0.5 * z * z - 0.5 * math.log(2 * math.pi) - self.std.log() - squashing).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return an estimate of the entropy ``[...]`` in nats."""
+        noise = torch.randn(self.SAMPLES, *self.mean.shape, device=self.mean.device)
+        return -self.density(self.mean + self.std * noise).mean(0)
+
+
+class UnitNormal:
+    """A number as a normal distribution of deviation 1."""
+
+    def __init__(self, mean: Tensor) -> None:
+        self._mean = mean.float()
+
+    def mean(self) -> Tensor:
+        """Return the mean, ``[...]``."""
+        return self._mean
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Return -ln p(value), ``[...]``, with its constant, as the authors of DreamerV1 and V2 have it.
+
+        Raises:
+            ValueError: ``value`` has another shape than the predicted numbers.
+        """
+        expect(self._mean.shape, value=value)
+        return 0.5 * (self._mean - value).square() + 0.5 * math.log(2 * math.pi)
+
+    def __getitem__(self, rows: Any) -> UnitNormal:
+        """Return the distributions of some rows."""
+        return UnitNormal(self._mean[rows])
 
 
 class TwoHot:
@@ -246,3 +377,18 @@ class Bernoulli:
     def loss(self, target: Tensor) -> Tensor:
         """Return the cross-entropy ``[...]`` with a probability ``[...]`` as target."""
         return F.binary_cross_entropy_with_logits(self.logit, target, reduction="none")
+
+
+class Constant:
+    """A probability ``[...]`` that is given and not learned."""
+
+    def __init__(self, prob: Tensor) -> None:
+        self._prob = prob
+
+    def prob(self) -> Tensor:
+        """Return the probability of true, ``[...]``."""
+        return self._prob
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Return 0 ``[...]``."""
+        return torch.zeros_like(target)

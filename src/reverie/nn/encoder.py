@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.inputs import check_unchanged, writes
-from reverie.nn.layers import MLP, Conv, RMSNormSiLU
+from reverie.nn.layers import MLP, Activation, Conv, DenseMLP, Norm, RMSNormSiLU, StridedConv, norm_act
 from reverie.nn.stages import conv_pool_norm_silu
 from reverie.objectives.transforms import symlog
 
@@ -262,3 +262,105 @@ class _CNN(nn.Module):
         for conv, norm in stages:
             x = conv_pool_norm_silu(x, conv.weight, conv.bias, norm.weight, norm.eps)  # [M, h, w, depth]
         return x.flatten(1).view(*image.shape[:-3], -1)
+
+
+# ---------------------------------------------------------------------- DreamerV1 and V2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseEncoderConfig(Config):
+    """The encoder of DreamerV1 and V2: convolutions of stride 2 for images, dense layers for the others."""
+
+    depth: int = 48
+    """Channels of the first convolution; each further one has twice as many."""
+    kernels: tuple[int, ...] = (4, 4, 4, 4)
+    """Height and width of the convolution kernels."""
+    units: tuple[int, ...] = (400, 400, 400, 400)
+    """Widths of the dense layers."""
+    norm: Norm = "none"
+    """Normalisation before each activation."""
+    act: Activation = "elu"
+    """Activation."""
+    keys: str = ".*"
+    """Regular expression: observations whose whole key matches it are encoded."""
+
+    def __post_init__(self) -> None:
+        check_strided(self.depth, self.kernels, self.units)
+        check_pattern(self, "keys")
+
+    def build(self, spec: ObsSpec) -> DenseEncoder:
+        """Return an encoder of the keys in ``spec`` that match ``keys``.
+
+        Raises:
+            ConfigError: no key matches, or an image is too small for the kernels.
+        """
+        return DenseEncoder(select(spec, self.keys), self)
+
+
+def check_strided(depth: int, kernels: tuple[int, ...], units: tuple[int, ...]) -> None:
+    """Check the sizes of an encoder or decoder of DreamerV1 and V2.
+
+    Raises:
+        ConfigError: a size is below 1, or ``kernels`` is empty.
+    """
+    if min(depth, len(kernels), *kernels, *units) < 1:
+        given = f"depth = {depth}, kernels = {kernels}, units = {units}"
+        raise ConfigError(f"{given}: expected sizes of at least 1 and at least one kernel.")
+
+
+def numbers(obs: Obs, parts: ObsSpec) -> Tensor:
+    """Return vectors as they are and classes as one-hot vectors, concatenated: float32 ``[..., sum of widths]``."""
+    found = []
+    for key, part in parts.items():
+        x = obs[key].reshape(*obs[key].shape[: obs[key].ndim - len(part.shape)], -1)
+        found.append(one_hot(x, part.classes) if part.kind == "categorical" else x.float())
+    return torch.cat(found, -1)
+
+
+class DenseEncoder(nn.Module):
+    """Concatenates features of images and of the other observations."""
+
+    def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
+        super().__init__()
+        self.vectors, self.images = split_kinds(spec)
+        self.groups, self.width = by_size(self.images), 0
+        self.cnns = nn.ModuleList([_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups])
+        self.width = sum(cnn.width for cnn in self.cnns if isinstance(cnn, _StridedCNN))
+        if self.vectors:
+            self.mlp = DenseMLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.norm, cfg.act)
+            self.width += self.mlp.width
+
+    def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
+        """Map observations ``[..., *shape]`` to features ``[..., E]`` of ``dtype``."""
+        features = []
+        for group, cnn in zip(self.groups, self.cnns, strict=True):
+            pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
+            features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
+        if self.vectors:
+            features.append(self.mlp(numbers(obs, self.vectors).to(dtype)))  # [..., units]
+        return torch.cat(features, -1)
+
+
+class _StridedCNN(nn.Sequential):
+    """Stages of [convolution of stride 2 without padding, norm, activation], flattened in the order H, W, C."""
+
+    def __init__(self, parts: list[ObsPart], cfg: DenseEncoderConfig) -> None:
+        size, inputs = list(parts[0].shape[:2]), sum(p.shape[2] for p in parts)
+        layers: list[nn.Module] = []
+        for i, kernel in enumerate(cfg.kernels):
+            if min(size) < kernel:
+                h, w = parts[0].shape[:2]
+                raise ConfigError(
+                    f"encoder.kernels = {cfg.kernels}: an image of {h}x{w} is too small for {len(cfg.kernels)} "
+                    "convolutions of stride 2. Resize it, env.resize = 64 64, or set fewer or smaller kernels."
+                )
+            size, outputs = [(s - kernel) // 2 + 1 for s in size], cfg.depth * 2**i
+            layers += [StridedConv(inputs, outputs, kernel), *norm_act(outputs, cfg.norm, cfg.act)]
+            inputs = outputs
+        super().__init__(*layers)
+        self.width = size[0] * size[1] * inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map pixels ``[..., H, W, C]`` in [-0.5, 0.5] to features ``[..., width]``."""
+        y: Tensor = super().forward(x.flatten(0, -4))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return y.flatten(1).view(*x.shape[:-3], -1)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.checks import above, at_least
+from reverie.core.config import Choice, Config
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.nn.distributions import Bernoulli, BoundedNormal, Categoricals, Distribution, TwoHot
-from reverie.nn.layers import MLP, Linear
+from reverie.nn.distributions import (
+    Bernoulli,
+    BoundedNormal,
+    Categoricals,
+    Constant,
+    Distribution,
+    TanhedNormal,
+    TruncatedNormal,
+    TwoHot,
+    UnitNormal,
+)
+from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
 from reverie.nn.number_head import LayerTwoHot
 from reverie.objectives.transforms import symexp_bins
 
@@ -31,6 +43,39 @@ class HeadConfig(Config):
 
     def __post_init__(self) -> None:
         at_least(self, layers=0, units=1, scale=0)
+
+    def body(self, inputs: int) -> MLP:
+        """Return the hidden layers."""
+        return MLP(inputs, self.units, self.layers)
+
+    def last(self, inputs: int, outputs: int) -> Linear:
+        """Return the linear layer on top."""
+        return Linear(inputs, outputs, self.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseHeadConfig(Config):
+    """A head of DreamerV1 and V2."""
+
+    layers: int = 4
+    """Number of hidden layers."""
+    units: int = 400
+    """Width of each hidden layer."""
+    norm: Norm = "none"
+    """Normalisation before each activation."""
+    act: Activation = "elu"
+    """Activation."""
+
+    def __post_init__(self) -> None:
+        at_least(self, layers=0, units=1)
+
+    def body(self, inputs: int) -> DenseMLP:
+        """Return the hidden layers."""
+        return DenseMLP(inputs, [self.units] * self.layers, self.norm, self.act)
+
+    def last(self, inputs: int, outputs: int) -> Linear:
+        """Return the linear layer on top."""
+        return Dense(inputs, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +114,39 @@ class TwoHotHead(nn.Module):
 class BernoulliHead(nn.Module):
     """Predicts a yes or no as a :class:`Bernoulli`."""
 
-    def __init__(self, inputs: int, cfg: HeadConfig) -> None:
+    def __init__(self, inputs: int, cfg: HeadConfig | DenseHeadConfig) -> None:
         super().__init__()
-        self.mlp = MLP(inputs, cfg.units, cfg.layers)
-        self.logit = Linear(self.mlp.width, 1, cfg.scale)
+        self.mlp = cfg.body(inputs)
+        self.logit = cfg.last(self.mlp.width, 1)
 
     def forward(self, feature: Tensor) -> Bernoulli:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
         return Bernoulli(self.logit(self.mlp(feature)).squeeze(-1))
+
+
+class ConstantHead(nn.Module):
+    """Predicts the same probability always: that of going on, where the ends of episodes are not learned."""
+
+    def __init__(self, prob: float) -> None:
+        super().__init__()
+        self.prob = prob
+
+    def forward(self, feature: Tensor) -> Constant:
+        """Map features ``[..., F]`` to a distribution ``[...]``."""
+        return Constant(torch.full(feature.shape[:-1], self.prob, device=feature.device))
+
+
+class NumberHead(nn.Module):
+    """Predicts a number as the mean of a :class:`UnitNormal`."""
+
+    def __init__(self, inputs: int, cfg: DenseHeadConfig) -> None:
+        super().__init__()
+        self.mlp = cfg.body(inputs)
+        self.out = cfg.last(self.mlp.width, 1)
+
+    def forward(self, feature: Tensor) -> UnitNormal:
+        """Map features ``[..., F]`` to a distribution ``[...]``."""
+        return UnitNormal(self.out(self.mlp(feature)).squeeze(-1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +174,83 @@ class ActorConfig(Config):
         if not 0 < self.min_std <= self.max_std:
             raise ConfigError(f"min_std = {self.min_std}, max_std = {self.max_std}: expected 0 < min_std <= max_std.")
 
+    def body(self, inputs: int) -> MLP:
+        """Return the hidden layers."""
+        return MLP(inputs, self.units, self.layers)
+
+    def head(self, inputs: int, part: ActionPart) -> nn.Module:
+        """Return the last layer, of one key of the action: a module from ``[..., inputs]`` to a distribution."""
+        return _PartHead(inputs, part, self)
+
+
+@dataclass(frozen=True)
+class ContinuousAction(Choice):
+    """The distribution of continuous actions in DreamerV1 and V2."""
+
+    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+        """Return the distribution that a network's outputs ``[..., A]`` stand for."""
+        raise unwritten(self, "__call__")
+
+
+@dataclass(frozen=True)
+class TruncNormal(ContinuousAction):
+    """A normal truncated to [-1, 1], of mean tanh(m) and deviation 2 sigmoid(s / 2) + min_std: DreamerV2's code."""
+
+    min_std: float = 0.1
+    """Smallest deviation, above 0."""
+    offset: float = 0.0
+    """Added to the output s."""
+
+    def __post_init__(self) -> None:
+        above(self, min_std=0)
+
+    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+        """See :class:`ContinuousAction`."""
+        return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((std + self.offset) / 2) + self.min_std)
+
+
+@dataclass(frozen=True)
+class TanhNormal(ContinuousAction):
+    """tanh of a normal of mean 5 tanh(m / 5) and deviation softplus(s + offset) + min_std: DreamerV1's code."""
+
+    min_std: float = 1e-4
+    """Smallest deviation, above 0."""
+    offset: float = math.log(math.exp(5) - 1)
+    """Added to the output s; softplus of it, here 5, is the first policy's deviation."""
+
+    def __post_init__(self) -> None:
+        above(self, min_std=0)
+
+    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+        """See :class:`ContinuousAction`."""
+        return TanhedNormal(5 * torch.tanh(mean / 5), F.softplus(std + self.offset) + self.min_std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseActorConfig(DenseHeadConfig):
+    """The policy of DreamerV1 and V2; discrete actions are one-hot."""
+
+    continuous: ContinuousAction = field(default_factory=TruncNormal)
+    """Distribution of continuous actions: trunc_normal or tanh_normal."""
+
+    def head(self, inputs: int, part: ActionPart) -> nn.Module:
+        """Return the last layer, of one key of the action."""
+        return _DenseHead(inputs, part, self)
+
+
+class _DenseHead(nn.Module):
+    """The last layers of one key of the action: logits, or mean and deviation."""
+
+    def __init__(self, inputs: int, part: ActionPart, cfg: DenseActorConfig) -> None:
+        super().__init__()
+        self.part, self.continuous = part, cfg.continuous
+        count = 1 if part.kind == "categorical" else 2
+        self.outputs = nn.ModuleList([Dense(inputs, part.width) for _ in range(count)])
+
+    def forward(self, x: Tensor) -> Distribution:
+        y = [layer(x).float() for layer in self.outputs]  # [..., A] each
+        return Categoricals(y[0], self.part.classes) if self.part.kind == "categorical" else self.continuous(*y)
+
 
 class JointDistribution:
     """The product of independent distributions over the parts of a flat action."""
@@ -116,9 +263,28 @@ class JointDistribution:
         """Return a sample, ``[..., A]``."""
         return torch.cat([p.sample() for p in self.parts.values()], -1)
 
+    def rsample(self) -> Tensor:
+        """Return a sample with gradient, ``[..., A]``: reparameterised, or straight-through of classes."""
+        return torch.cat([p.rsample() for p in self.parts.values()], -1)
+
     def mode(self) -> Tensor:
         """Return the mode of each part, ``[..., A]``."""
         return torch.cat([p.mode() for p in self.parts.values()], -1)
+
+    def disturbed(self, action: Tensor, noise: float) -> Tensor:
+        """Return ``action`` ``[..., A]`` with exploration noise: DreamerV1's code.
+
+        Continuous parts get a normal of deviation ``noise``; discrete ones are drawn anew with probability ``noise``.
+        """
+        out = []
+        for key, part in self.parts.items():
+            x = action[..., self.slices[key]]
+            if isinstance(part, Categoricals):
+                uniform = Categoricals(torch.zeros_like(x), part.classes).sample()
+                out.append(torch.where(torch.rand_like(x[..., :1]) < noise, uniform, x))
+            else:
+                out.append(x + noise * torch.randn_like(x))
+        return torch.cat(out, -1)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probability ``[...]`` of flat actions ``[..., A]``."""
@@ -168,12 +334,12 @@ class Actor(nn.Module):
                 "actor.heads. Replace these in place of forward."
             )
 
-    def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig) -> None:
+    def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()
         self.slices = spec.slices()
-        self.mlp = MLP(inputs, cfg.units, cfg.layers)
+        self.mlp = cfg.body(inputs)
         self.keys = list(self.slices)
-        self.parts = nn.ModuleList([_PartHead(self.mlp.width, spec.parts[k], cfg) for k in self.keys])
+        self.parts = nn.ModuleList([cfg.head(self.mlp.width, spec.parts[k]) for k in self.keys])
 
     def forward(self, feature: Tensor) -> JointDistribution:
         """Map features ``[..., F]`` to a distribution over ``[..., A]``."""

@@ -1,4 +1,4 @@
-"""The layers of the world model's networks, initialised as in the DreamerV3 authors' code.
+"""The layers of the world model's networks, initialised as in the DreamerV3 authors' code, or as in Keras (``Dense``).
 
 Parameters are float32. Layers compute in the dtype of their input, so the caller chooses the precision by the input;
 norms always compute in float32.
@@ -7,8 +7,9 @@ norms always compute in float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,47 @@ class Linear(nn.Module):
     def steps(self, dtype: torch.dtype) -> StepLinear:
         """Return the layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
         return StepLinear(self.weight.to(dtype), self.bias.to(dtype))
+
+
+class Dense(Linear):
+    """A linear layer as DreamerV1 and V2 have it: weights drawn as in Glorot and Bengio (2010), equation 16."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        nn.init.xavier_uniform_(self.weight)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm over the last axis with Keras' epsilon, computed in float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[..., width]`` to the same shape."""
+        return super().forward(x.float()).to(x.dtype)
+
+
+Norm = Literal["none", "layer"]
+Activation = Literal["elu", "relu", "leaky_relu", "silu", "tanh", "none"]
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU, "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.2), "silu": nn.SiLU, "tanh": nn.Tanh,
+    "none": nn.Identity,
+}  # fmt: skip
+
+
+def norm_act(width: int, norm: Norm, act: Activation) -> list[nn.Module]:
+    """Return what follows a layer of ``width`` outputs in DreamerV1 and V2: a norm, if there is one, then ``act``."""
+    return [*([LayerNorm(width)] if norm == "layer" else []), ACTIVATIONS[act]()]
+
+
+class DenseMLP(nn.Sequential):
+    """A chain of [Dense, norm, activation], one for each of ``units``."""
+
+    def __init__(self, inputs: int, units: Sequence[int], norm: Norm, act: Activation) -> None:
+        widths = [inputs, *units]
+        super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
+        self.width = widths[-1]
 
 
 class StepLayers:
@@ -170,6 +212,27 @@ class DoublingConv(Conv):
         """Return the weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of all four parities."""
         folded = torch.einsum("pak,qbl,oikl->pqoiab", self.fold, self.fold, self.weight).flatten(0, 2)
         return folded.to(dtype, memory_format=torch.channels_last), self.bias.to(dtype).repeat(4)
+
+
+class StridedConv(nn.Module):
+    """A convolution of stride 2 without padding, or a transposed one, on channels-last images; drawn as :class:`Dense`.
+
+    A side of n pixels becomes (n - kernel) // 2 + 1 or, transposed, 2 (n - 1) + kernel.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, transposed: bool = False) -> None:
+        super().__init__()
+        sides = (inputs, outputs) if transposed else (outputs, inputs)
+        weight = torch.empty(*sides, kernel, kernel)
+        nn.init.xavier_uniform_(weight)
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.convolve = F.conv_transpose2d if transposed else F.conv2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[M, H, W, C]`` to ``[M, H', W', outputs]``."""
+        y = self.convolve(x.permute(0, 3, 1, 2), self.weight.to(x.dtype), self.bias.to(x.dtype), stride=2)
+        return y.permute(0, 2, 3, 1)
 
 
 class MLP(nn.Sequential):

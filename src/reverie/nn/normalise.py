@@ -284,3 +284,28 @@ class PercentileScale(nn.Module):
     def forward(self) -> tuple[Tensor, Tensor]:
         """Return ``(offset, scale)``: the average of the low percentile, and S; both ``[]``."""
         return self.low, (self.high - self.low).clamp(min=self.limit)
+
+
+class MagnitudeScale(nn.Module):
+    """Divides by a moving average of magnitudes, times ``scale``: the reward norm of DreamerV2's code.
+
+    A momentum of 1, the default, leaves the magnitude at 1.
+    """
+
+    magnitude: Tensor
+
+    def __init__(self, momentum: float = 1.0, scale: float = 1.0, eps: float = 1e-8) -> None:
+        super().__init__()
+        if not 0 <= momentum <= 1:
+            raise ConfigError(f"momentum = {momentum}: expected a share in [0, 1]; 1 does not normalise.")
+        self.momentum, self.scale, self.eps = momentum, scale, eps
+        self.register_buffer("magnitude", torch.ones(()))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Update the average with new values ``[...]``."""
+        self.magnitude.lerp_(x.abs().mean(), 1 - self.momentum)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled values, ``[...]``."""
+        return x / (self.magnitude + self.eps) * self.scale

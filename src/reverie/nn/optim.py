@@ -1,9 +1,9 @@
-"""The optimiser of DreamerV3: LaProp with adaptive gradient clipping."""
+"""The optimisers of the Dreamers: LaProp with adaptive gradient clipping (V3), Adam with global clipping (V1, V2)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -107,9 +107,17 @@ class Optim:
         Raises:
             RunError: a parameter has no gradient, because the loss does not depend on it.
         """
+        return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Compute and return the gradient of ``loss`` for each parameter.
+
+        Raises:
+            RunError: a parameter has no gradient, because the loss does not depend on it.
+        """
         for p in self.params:
             p.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._backward(loss)
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
             self._check_none_frozen()
@@ -120,7 +128,10 @@ class Optim:
                 "Give the optimiser only the parameters of its loss; if you replaced a network, build the optimiser "
                 "after that."
             )
-        return {"opt/loss": loss.detach(), **self._apply(grads)}
+        return grads
+
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _check_none_frozen(self) -> None:
         """Raise RunError if a parameter was frozen since: the flat moments would go on moving it."""
@@ -133,7 +144,8 @@ class Optim:
             )
 
     @torch.no_grad()
-    def _apply(self, grads: list[Tensor]) -> Metrics:
+    def apply(self, grads: list[Tensor]) -> Metrics:
+        """Clip the gradients and update the parameters. Return metrics as scalars on the device."""
         c = self.cfg
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
@@ -213,6 +225,87 @@ class Optim:
             )
         for name, tensor in self._moments().items():
             tensor.copy_(state[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalAdamConfig(Config):
+    """Adam after clipping by the global norm: DreamerV1 and V2."""
+
+    lr: float = 1e-4
+    """Learning rate, above 0."""
+    eps: float = 1e-5
+    """Added to the root mean square, which is not corrected for its start at 0: above 0."""
+    clip: float = 100.0
+    """Largest norm of all gradients together; 0 does not clip."""
+    decay: float = 0.0
+    """Share by which every update shrinks every parameter, in [0, 1); it is not multiplied by the learning rate."""
+    beta1: float = 0.9
+    """Decay rate of the momentum, in [0, 1)."""
+    beta2: float = 0.999
+    """Decay rate of the mean square, in [0, 1)."""
+
+    def __post_init__(self) -> None:
+        above(self, lr=0, eps=0)
+        at_least(self, clip=0)
+        for name in ("decay", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1).")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
+        """Return an optimiser of these parameters."""
+        return GlobalAdam(parameters, self)
+
+
+class GlobalAdam(Optim):
+    """Adam as TensorFlow has it (Kingma and Ba 2015, end of section 2), with clipping and decay.
+
+    In the order of DreamerV2's authors::
+
+        g  <- g min(1, clip / |g|)                        |g| over all parameters
+        p  <- p (1 - decay)                               of every parameter, biases and norms too
+        p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
+
+    In algorithm 1 of that paper, and in PyTorch, eps is added after the correction: at the first update as if it were
+    32 times as large here.
+    """
+
+    cfg: GlobalAdamConfig  # type: ignore[assignment]  # the base class has that of LaProp
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalAdamConfig) -> None:
+        super().__init__(parameters, cfg)  # type: ignore[arg-type]
+
+    def _backward(self, loss: Tensor) -> None:
+        # An actor's loss also depends on the world model, which has an optimiser of its own.
+        loss.backward(inputs=[p for p in self.params if p.requires_grad])  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def apply(self, grads: list[Tensor]) -> Metrics:
+        """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
+        c = self.cfg
+        norm = torch.stack(torch._foreach_norm(grads)).norm()
+        flat = torch.cat([grad.flatten() for grad in grads])  # [count]
+        if c.clip:
+            flat *= c.clip / norm.clamp(min=c.clip)
+        if c.decay:
+            torch._foreach_mul_(self.params, 1 - c.decay)
+        self.updates += 1
+        self.momentum.lerp_(flat, 1 - c.beta1)
+        self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
+        rate = c.lr * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
+        step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
+        torch._foreach_sub_(self.params, self._parts(step))
+        return {"opt/grad_norm": norm}
+
+
+def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim]) -> Metrics:
+    """Take a step of the optimiser of each loss, by name, with gradients that are all computed before the first step.
+
+    Returns:
+        The metrics of each, as ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
+    """
+    found = {name: optims[name].gradients(loss) for name, loss in losses.items()}
+    steps = {name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in found.items()}
+    return {f"{key}/{name}": value for name, metrics in steps.items() for key, value in metrics.items()}
 
 
 def _differing(saved: list[int], mine: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""The recurrent state-space model of DreamerV3: a block-diagonal GRU and categorical latents.
+"""Recurrent state-space models: that of DreamerV3, and those of DreamerV1 and V2 with their cells and latents.
 
 Hafner et al. (2025), equation 1::
 
@@ -9,26 +9,41 @@ Hafner et al. (2025), equation 1::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.checks import at_least
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.config import Choice, Config
+from reverie.core.errors import ConfigError, unwritten
 from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import log_of, straight_through
 from reverie.nn.fused import draw, gru, unimix_probs
-from reverie.nn.layers import BlockLinear, BlockSteps, Linear, RMSNormSiLU, StepLayers
+from reverie.nn.layers import (
+    Activation,
+    BlockLinear,
+    BlockSteps,
+    Dense,
+    LayerNorm,
+    Linear,
+    Norm,
+    RMSNormSiLU,
+    StepLayers,
+    norm_act,
+)
 from reverie.nn.matmul import linear
 from reverie.nn.sequence import StepLinear
+from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 Chooser = Callable[[Tensor], Tensor]
-"""A function from probabilities ``[..., C]`` to class indices ``[...]``, such as sampling or the arg max."""
+"""What is random in z: a function from probabilities ``[..., C]`` to class indices ``[...]``, such as the arg max; for
+Gaussian latents from means ``[...]`` to standard normal noise ``[...]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +86,7 @@ class Latent(NamedTuple):
     """The model state s = (h, z)."""
 
     deter: Tensor  # [..., D]
-    stoch: Tensor  # [..., S, C] one-hot
+    stoch: Tensor  # [..., S, C] one-hot; Gaussian latents have C = 1
 
     @property
     def feature(self) -> Tensor:
@@ -103,12 +118,21 @@ class Cell(NamedTuple):
 class LogitNet(nn.Module):
     """An MLP that outputs logits. Its first linear layer is separate, so that it can be computed in two parts."""
 
-    def __init__(self, inputs: int, hidden: int, layers: int, outputs: int) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        layers: int,
+        outputs: int,
+        linear: Callable[[int, int], Linear] = Linear,
+        after: Callable[[int], list[nn.Module]] = lambda width: [RMSNormSiLU(width)],
+    ) -> None:
+        """``linear`` makes each linear layer, ``after`` the norm and activation after all but the last."""
         super().__init__()
         widths = [inputs] + [hidden] * layers + [outputs]
-        linears = [Linear(i, o) for i, o in pairwise(widths)]
+        linears = [linear(i, o) for i, o in pairwise(widths)]
         self.first = linears[0]
-        self.rest = nn.Sequential(*[m for layer in linears[1:] for m in (RMSNormSiLU(hidden), layer)])
+        self.rest = nn.Sequential(*[m for layer in linears[1:] for m in (*after(hidden), layer)])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to logits ``[..., outputs]``."""
@@ -121,15 +145,130 @@ class LogitNet(nn.Module):
         return nn.Sequential(self.first, *self.rest)
 
 
-def _clipped(action: Tensor) -> Tensor:
-    """Clip actions to [-1, 1]. Its gradient is the authors': the factor that clips counts as a constant."""
-    if not action.requires_grad:
-        return action.clamp(-1, 1)  # the same numbers by one operation
-    return action / action.detach().abs().clamp(min=1)
+class StateSpaceModel(nn.Module):
+    """The model of h and z over time, given observations (:meth:`observe`) or its own prior (:meth:`imagine_step`).
+
+    A subclass says how h follows (:meth:`cell`, :meth:`action_input`, :meth:`sequence_step`) and what z is
+    (:meth:`stats`, :meth:`sample`).
+    """
+
+    cfg: Any
+    posterior: LogitNet
+    prior_net: LogitNet
+
+    @property
+    def feature_width(self) -> int:
+        """F = D + S*C, the width of :attr:`Latent.feature`."""
+        return int(self.cfg.deter + self.cfg.stoch * self.cfg.classes)
+
+    def initial(self, rows: int, dtype: torch.dtype) -> Latent:
+        """Return the state before the first observation: zeros ``[rows, ...]`` of ``dtype``."""
+        weight = self.prior_net.first.weight
+        deter = torch.zeros(rows, self.cfg.deter, dtype=dtype, device=weight.device)
+        stoch = torch.zeros(rows, self.cfg.stoch, self.cfg.classes, dtype=dtype, device=weight.device)
+        return Latent(deter, stoch)
+
+    def bound(self, action: Tensor) -> Tensor:
+        """Return the actions ``[..., A]`` that the model sees."""
+        return action
+
+    def action_input(self, action: Tensor) -> Tensor:
+        """Embed previous actions ``[..., A]``: ``[..., hidden]``."""
+        raise unwritten(self, "action_input")
+
+    def cell(self, dtype: torch.dtype) -> Any:
+        """Return the layers of a step, to be prepared once for a whole sequence. It has ``in_action`` and ``prior``."""
+        raise unwritten(self, "cell")
+
+    def sequence_step(self, latent: Latent, action: Tensor, cell: Any) -> Tensor:
+        """Return h_t ``[M, D]`` from the previous latent and the embedded previous action ``[M, hidden]``."""
+        raise unwritten(self, "sequence_step")
+
+    def stats(self, logits: Tensor) -> Tensor:
+        """Return the statistics ``[..., S, n]`` of z's distribution, in float32, from a network's outputs."""
+        raise unwritten(self, "stats")
+
+    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+        """Return z ``[..., S, C]`` with gradient, drawn by ``choose``; None: at random."""
+        raise unwritten(self, "sample")
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """Return the statistics of z's distribution, as :meth:`prior` gives them, by name."""
+        raise unwritten(self, "named")
+
+    def prior(self, deter: Tensor) -> Tensor:
+        """Return p(z | h) as statistics ``[..., S, n]``."""
+        return self.stats(self.prior_net(deter))
+
+    def observe(
+        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser | None = None
+    ) -> tuple[Latent, Tensor]:
+        """Filter a sequence of observations.
+
+        Args:
+            latent: the state before the first row, ``[B, ...]``.
+            embed: ``[B, T, E]`` embedded observations.
+            action: ``[B, T, A]``, the action *before* each row.
+            is_first: ``[B, T]`` bool; where it is set, the previous state and action are reset to 0.
+            choose: what is random in z; None samples.
+
+        Returns:
+            Posterior latents ``[B, T, ...]`` and the posterior's statistics ``[B, T, S, n]``.
+        """
+        keep = (~is_first).to(embed.dtype)  # [B, T]
+        actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype))  # [B, T, hidden]
+        # The posterior's first layer is linear in [h, x]: the part for x is computed as one product for all T rows.
+        weight_x = self.posterior.first.weight[:, self.cfg.deter :]
+        from_embed = linear(embed, weight_x, self.posterior.first.bias)  # [B, T, hidden]
+        return self.filter(latent, actions, from_embed, keep, choose)
+
+    def filter(
+        self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
+    ) -> tuple[Latent, Tensor]:
+        """Do the recurrent part of :meth:`observe`: its other inputs ``[B, T, ...]`` are computed already."""
+        dtype = from_embed.dtype
+        weight_h = self.posterior.first.weight[:, : self.cfg.deter]
+        from_deter, rest = StepLinear(weight_h.to(dtype), None), StepLayers(self.posterior.rest, dtype)
+        cell, deters, stochs, stats = self.cell(dtype), [], [], []
+        for a, x, k in zip(actions.unbind(1), from_embed.unbind(1), keep.unbind(1), strict=True):
+            latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
+            deter = self.sequence_step(latent, a, cell)  # [B, D]
+            p = self.stats(rest(from_deter(deter, x)))  # [B, S, n]
+            latent = Latent(deter, self.sample(p, choose).to(deter.dtype))
+            deters.append(latent.deter)
+            stochs.append(latent.stoch)
+            stats.append(p)
+        return Latent(torch.stack(deters, 1), torch.stack(stochs, 1)), torch.stack(stats, 1)
+
+    def observe_step(
+        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser | None = None
+    ) -> Latent:
+        """Do :meth:`observe` for a single row ``[N, ...]``, and return its latent."""
+        post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], choose)
+        return post.map(lambda x: x[:, 0])
+
+    def imagine_step(self, latent: Latent, action: Tensor, cell: Any, choose: Chooser | None = None) -> Latent:
+        """Take one step under the prior, from a latent ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
+        deter = self.sequence_step(latent, cell.in_action(self.bound(action.to(latent.deter.dtype))), cell)
+        return Latent(deter, self.sample(self.stats(cell.prior(deter)), choose).to(deter.dtype))
+
+    def dream_step(
+        self, feature: Tensor, action: Tensor, out: Tensor, cell: Any, choose: Chooser | None = None
+    ) -> None:
+        """Do :meth:`imagine_step` without gradient, from features ``[M, F]`` to features ``out`` ``[M, F]``."""
+        self.imagine_step(self.split(feature), action, cell, choose).write_feature(out)
+
+    def split(self, feature: Tensor) -> Latent:
+        """Return the latent of a feature ``[..., F]``: the inverse of :attr:`Latent.feature`."""
+        deter, stoch = torch.split(feature, [self.cfg.deter, self.cfg.stoch * self.cfg.classes], -1)
+        return Latent(deter, stoch.view(*stoch.shape[:-1], self.cfg.stoch, self.cfg.classes))
 
 
-class RSSM(nn.Module):
-    """The model of h and z over time, given observations (:meth:`observe`) or its own prior (:meth:`imagine_step`)."""
+# ---------------------------------------------------------------------- DreamerV3
+
+
+class RSSM(StateSpaceModel):
+    """The recurrent state-space model of DreamerV3: a block-diagonal GRU and categorical latents."""
 
     def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
         super().__init__()
@@ -146,28 +285,22 @@ class RSSM(nn.Module):
         self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
-        self.compiled = CompiledRSSM(self, RSSM.cell, RSSM.sequence_step, RSSM.imagine_step, RSSM._probs)
-
-    @property
-    def feature_width(self) -> int:
-        """F = D + S*C, the width of :attr:`Latent.feature`."""
-        return self.cfg.deter + self.cfg.stoch * self.cfg.classes
+        self.compiled = CompiledRSSM(self, RSSM.cell, RSSM.sequence_step, RSSM.imagine_step, RSSM.stats, RSSM.sample)
 
     @property
     def bounded(self) -> bool:
         """Whether |h| <= 1, as in a GRU. With a ``sequence_step`` of your own it is False, unless you override it."""
         return type(self).sequence_step is RSSM.sequence_step
 
-    def initial(self, rows: int, dtype: torch.dtype) -> Latent:
-        """Return the state before the first observation: zeros ``[rows, ...]`` of ``dtype``."""
-        weight = self.prior_net.first.weight
-        deter = torch.zeros(rows, self.cfg.deter, dtype=dtype, device=weight.device)
-        stoch = torch.zeros(rows, self.cfg.stoch, self.cfg.classes, dtype=dtype, device=weight.device)
-        return Latent(deter, stoch)
+    def bound(self, action: Tensor) -> Tensor:
+        """Clip actions to [-1, 1]. Its gradient is the authors': the factor that clips counts as a constant."""
+        if not action.requires_grad:
+            return action.clamp(-1, 1)  # the same numbers by one operation
+        return action / action.detach().abs().clamp(min=1)
 
     def action_input(self, action: Tensor) -> Tensor:
         """Embed previous actions ``[..., A]``, clipped to [-1, 1]: ``[..., hidden]``."""
-        embedded: Tensor = self.in_action(_clipped(action))
+        embedded: Tensor = self.in_action(self.bound(action))
         return embedded
 
     def cell(self, dtype: torch.dtype) -> Cell:
@@ -192,75 +325,306 @@ class RSSM(nn.Module):
         gates = cell.gates(x, shared).view(len(x), self.cfg.blocks, 3, -1)  # three gates of each block
         return gru(gates, latent.deter)
 
-    def _probs(self, logits: Tensor) -> Tensor:
+    def stats(self, logits: Tensor) -> Tensor:
+        """Return probabilities ``[..., S, C]`` in float32, with unimix."""
         return unimix_probs(logits.view(*logits.shape[:-1], self.cfg.stoch, self.cfg.classes), self.cfg.unimix)
 
-    def prior(self, deter: Tensor) -> Tensor:
-        """Return p(z | h) as probabilities ``[..., S, C]`` in float32."""
-        return self._probs(self.prior_net(deter))
+    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+        """Return one-hot z ``[..., S, C]`` with the straight-through gradient."""
+        return straight_through(stats, (choose or draw)(stats))
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
-        """Return z's distribution, as :meth:`prior` gives it, by name: ``logits``, ln p of each class."""
+        """Return z's distribution by name: ``logits``, ln p of each class."""
         return {"logits": log_of(stats)}
 
-    def observe(
-        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser = draw
+    def filter(
+        self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
     ) -> tuple[Latent, Tensor]:
-        """Filter a sequence of observations.
-
-        Args:
-            latent: the state before the first row, ``[B, ...]``.
-            embed: ``[B, T, E]`` embedded observations.
-            action: ``[B, T, A]``, the action *before* each row.
-            is_first: ``[B, T]`` bool; where it is set, the previous state and action are reset to 0.
-            choose: picks the classes of z from their probabilities.
-
-        Returns:
-            Posterior latents ``[B, T, ...]`` and posterior probabilities ``[B, T, S, C]``.
-        """
-        keep = (~is_first).to(embed.dtype)  # [B, T]
-        actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype))  # [B, T, hidden]
-        # The posterior's first layer is linear in [h, x]: the part for x is computed as one product for all T rows.
-        weight, bias = self.posterior.first.weight, self.posterior.first.bias
-        weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
-        from_embed = linear(embed, weight_x, bias)  # [B, T, hidden]
-        if choose is draw and self.compiled.fits(latent):
+        """See :class:`StateSpaceModel`."""
+        if choose is None and self.compiled.fits(latent):
             deter, stoch, p = self.compiled.observe(latent, actions.transpose(0, 1), from_embed.transpose(0, 1), keep)
             return Latent(deter, stoch), p
-        from_deter, rest = StepLinear(weight_h.to(embed.dtype), None), StepLayers(self.posterior.rest, embed.dtype)
-        cell, deters, stochs, probs = self.cell(embed.dtype), [], [], []
-        for a, x, k in zip(actions.unbind(1), from_embed.unbind(1), keep.unbind(1), strict=True):
-            latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
-            deter = self.sequence_step(latent, a, cell)  # [B, D]
-            p = self._probs(rest(from_deter(deter, x)))  # [B, S, C]
-            latent = Latent(deter, straight_through(p, choose(p)).to(deter.dtype))
-            deters.append(latent.deter)
-            stochs.append(latent.stoch)
-            probs.append(p)
-        return Latent(torch.stack(deters, 1), torch.stack(stochs, 1)), torch.stack(probs, 1)
+        return super().filter(latent, actions, from_embed, keep, choose)
 
-    def observe_step(
-        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser = draw
-    ) -> Latent:
-        """Do :meth:`observe` for a single row ``[N, ...]``, and return its latent."""
-        post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], choose)
-        return post.map(lambda x: x[:, 0])
-
-    def imagine_step(self, latent: Latent, action: Tensor, cell: Cell, choose: Chooser = draw) -> Latent:
-        """Take one step under the prior, from a latent ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
-        deter = self.sequence_step(latent, cell.in_action(_clipped(action.to(latent.deter.dtype))), cell)
-        probs = self._probs(cell.prior(deter))
-        return Latent(deter, straight_through(probs, choose(probs)).to(deter.dtype))
-
-    def dream_step(self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser = draw) -> None:
-        """Do :meth:`imagine_step` without gradient, from features ``[M, F]`` to features ``out`` ``[M, F]``."""
-        latent = self.split(feature)
-        if choose is draw and self.compiled.fits(latent):
-            self.compiled.dream_step(feature, cell.in_action(_clipped(action.to(feature.dtype))), out, cell)
+    def dream_step(
+        self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser | None = None
+    ) -> None:
+        """See :class:`StateSpaceModel`."""
+        if choose is None and self.compiled.fits(self.split(feature)):
+            self.compiled.dream_step(feature, cell.in_action(self.bound(action.to(feature.dtype))), out, cell)
         else:
-            self.imagine_step(latent, action, cell, choose).write_feature(out)
+            super().dream_step(feature, action, out, cell, choose)
 
-    def split(self, feature: Tensor) -> Latent:
-        """Return the latent of a feature ``[..., F]``: the inverse of :attr:`Latent.feature`."""
-        deter, stoch = torch.split(feature, [self.cfg.deter, self.cfg.stoch * self.cfg.classes], -1)
-        return Latent(deter, stoch.view(*stoch.shape[:-1], self.cfg.stoch, self.cfg.classes))
+
+# ---------------------------------------------------------------------- DreamerV1 and V2
+
+
+@dataclass(frozen=True)
+class LatentKind(Choice):
+    """What z is: S variables, each with C numbers in the feature."""
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        raise unwritten(self, "classes")
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a network outputs for each variable."""
+        raise unwritten(self, "outputs")
+
+    def stats(self, outputs: Tensor) -> Tensor:
+        """Return the statistics ``[..., S, n]`` of a network's outputs ``[..., S * outputs]``, in float32."""
+        raise unwritten(self, "stats")
+
+    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+        """Return z ``[..., S, C]`` with gradient."""
+        raise unwritten(self, "sample")
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """Return KL(p || q) ``[...]`` in nats, summed over the variables, from statistics ``[..., S, n]``."""
+        raise unwritten(self, "kl")
+
+    def entropy(self, stats: Tensor) -> Tensor:
+        """Return the entropy ``[...]`` in nats, summed over the variables."""
+        raise unwritten(self, "entropy")
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """Return the statistics by name."""
+        raise unwritten(self, "named")
+
+
+@dataclass(frozen=True)
+class Categorical(LatentKind):
+    """One-hot vectors with the straight-through gradient: Hafner et al. (2021), algorithm 1.
+
+    Statistics are the log-probabilities ``[..., S, C]``.
+    """
+
+    count: int = 32
+    """C, classes of each variable."""
+
+    def __post_init__(self) -> None:
+        at_least(self, count=1)
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return self.count
+
+    @property
+    def outputs(self) -> int:
+        """The logits of each variable."""
+        return self.count
+
+    def stats(self, outputs: Tensor) -> Tensor:
+        """Return log-probabilities ``[..., S, C]``."""
+        return torch.log_softmax(outputs.float().view(*outputs.shape[:-1], -1, self.count), -1)
+
+    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+        """Return one-hot z ``[..., S, C]``."""
+        probs = stats.exp()
+        return straight_through(probs, (choose or draw)(probs))
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """See :class:`LatentKind`."""
+        return categorical_kl(p, q)
+
+    def entropy(self, stats: Tensor) -> Tensor:
+        """See :class:`LatentKind`."""
+        return -(stats.exp() * stats).sum((-2, -1))
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """Return ``logits``, ln p of each class, ``[..., S, C]``."""
+        return {"logits": stats}
+
+
+STD: dict[str, Callable[[Tensor], Tensor]] = {
+    "softplus": F.softplus,
+    "sigmoid": torch.sigmoid,
+    "sigmoid2": lambda x: 2 * torch.sigmoid(x / 2),
+}
+"""Functions from a network's output to a standard deviation."""
+
+
+@dataclass(frozen=True)
+class Gaussian(LatentKind):
+    """Normal variables, reparameterised: Hafner et al. (2020). Statistics are mean and deviation ``[..., S, 2]``."""
+
+    std: Literal["softplus", "sigmoid", "sigmoid2"] = "softplus"
+    """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2)."""
+    min_std: float = 0.1
+    """Added to the standard deviation, 0 or more."""
+
+    def __post_init__(self) -> None:
+        at_least(self, min_std=0)
+
+    @property
+    def classes(self) -> int:
+        """C = 1: each variable is a number."""
+        return 1
+
+    @property
+    def outputs(self) -> int:
+        """Mean and deviation of each variable."""
+        return 2
+
+    def stats(self, outputs: Tensor) -> Tensor:
+        """Return mean and standard deviation ``[..., S, 2]``."""
+        mean, std = outputs.float().chunk(2, -1)  # [..., S]
+        return torch.stack([mean, STD[self.std](std) + self.min_std], -1)
+
+    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+        """Return z ``[..., S, 1]``."""
+        mean, std = stats.unbind(-1)  # [..., S]
+        return (mean + std * (choose or torch.randn_like)(mean)).unsqueeze(-1)
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """See :class:`LatentKind`."""
+        return gaussian_kl(p, q)
+
+    def entropy(self, stats: Tensor) -> Tensor:
+        """See :class:`LatentKind`."""
+        return (stats[..., 1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """Return ``mean`` and ``std``, ``[..., S]``."""
+        return {"mean": stats[..., 0], "std": stats[..., 1]}
+
+
+class LayerNormGRU(nn.Module):
+    """The GRU of DreamerV2: one layer norm over all three gates; the update gate begins at sigmoid(-1)."""
+
+    def __init__(self, inputs: int, deter: int) -> None:
+        super().__init__()
+        self.layer = Dense(inputs + deter, 3 * deter)
+        self.norm = LayerNorm(3 * deter)
+
+    def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the step from ``x [M, inputs]`` and ``h [M, D]`` to the next h, for a whole sequence."""
+        layer = self.layer.steps(dtype)
+
+        def step(x: Tensor, h: Tensor) -> Tensor:
+            gates = self.norm(layer(torch.cat([x, h], -1)))  # [M, 3 D]
+            return gru(gates.view(len(h), 1, 3, -1), h)
+
+        return step
+
+
+class KerasGRU(nn.Module):
+    """The GRU of DreamerV1, that of Keras: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases."""
+
+    def __init__(self, inputs: int, deter: int) -> None:
+        super().__init__()
+        self.from_input, self.from_state = Dense(inputs, 3 * deter), Dense(deter, 3 * deter)
+        nn.init.orthogonal_(self.from_state.weight)
+
+    def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+        """See :meth:`LayerNormGRU.steps`."""
+        from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
+
+        def step(x: Tensor, h: Tensor) -> Tensor:
+            (update, reset, new), (update_h, reset_h, new_h) = from_input(x).chunk(3, -1), from_state(h).chunk(3, -1)
+            new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)  # [M, D]
+            return torch.lerp(new, h, torch.sigmoid(update + update_h))
+
+        return step
+
+
+CELLS: dict[str, type[LayerNormGRU | KerasGRU]] = {"layer_norm_gru": LayerNormGRU, "keras_gru": KerasGRU}
+"""Recurrent cells by name: modules made of the numbers of their inputs and of h, with a method ``steps``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseRSSMConfig(Config):
+    """Sizes and parts of the RSSM of DreamerV1 and V2."""
+
+    deter: int = 1024
+    """D, the width of the deterministic state h."""
+    hidden: int = 1024
+    """Width of the hidden layers."""
+    stoch: int = 32
+    """S, the number of latent variables."""
+    latent: LatentKind = field(default_factory=Categorical)
+    """What each of them is: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
+    cell: Literal["layer_norm_gru", "keras_gru"] = "layer_norm_gru"
+    """The recurrent cell: layer_norm_gru of DreamerV2, or keras_gru of DreamerV1."""
+    norm: Norm = "none"
+    """Normalisation before each activation."""
+    act: Activation = "elu"
+    """Activation of the hidden layers."""
+
+    def __post_init__(self) -> None:
+        at_least(self, deter=1, hidden=1, stoch=1)
+
+    @property
+    def classes(self) -> int:
+        """C, the numbers of each latent variable."""
+        return self.latent.classes
+
+    def build(self, embed: int, action: int) -> DenseRSSM:
+        """Return an RSSM for observations of ``embed`` features and flat actions of ``action`` numbers."""
+        return DenseRSSM(embed, action, self)
+
+
+class DenseCell(NamedTuple):
+    """The layers of a step of :class:`DenseRSSM`, prepared once for all steps of a sequence."""
+
+    in_stoch: StepLinear
+    in_action: StepLinear
+    after: nn.Sequential
+    step: Callable[[Tensor, Tensor], Tensor]
+    prior: StepLayers
+
+
+class DenseRSSM(StateSpaceModel):
+    """The RSSM of DreamerV1 and V2: dense layers around a cell; Hafner et al. (2020), equation 9 and (2021), 1."""
+
+    def __init__(self, embed: int, action: int, cfg: DenseRSSMConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        c = cfg
+
+        def after(width: int) -> list[nn.Module]:
+            return norm_act(width, c.norm, c.act)
+
+        self.width = c.stoch * c.classes
+        self.input = Dense(self.width + action, c.hidden)  # reads [z, a]
+        self.after = nn.Sequential(*after(c.hidden))
+        self.gru = CELLS[c.cell](c.hidden, c.deter)
+        self.posterior = LogitNet(c.deter + embed, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
+        self.prior_net = LogitNet(c.deter, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
+
+    def action_input(self, action: Tensor) -> Tensor:
+        """Return the part of the first layer for previous actions ``[..., A]``, with its bias: ``[..., hidden]``."""
+        return linear(action, self.input.weight[:, self.width :], self.input.bias)
+
+    def cell(self, dtype: torch.dtype) -> DenseCell:
+        """Return the layers of a step."""
+        weight = self.input.weight.to(dtype)
+        return DenseCell(
+            in_stoch=StepLinear(weight[:, : self.width], None),
+            in_action=StepLinear(weight[:, self.width :], self.input.bias.to(dtype)),
+            after=self.after,
+            step=self.gru.steps(dtype),
+            prior=StepLayers(self.prior_net.layers, dtype),
+        )
+
+    def sequence_step(self, latent: Latent, action: Tensor, cell: DenseCell) -> Tensor:
+        """Return h_t ``[M, D]`` from the previous latent and the embedded previous action ``[M, hidden]``."""
+        return cell.step(cell.after(cell.in_stoch(latent.stoch.flatten(1), action)), latent.deter)
+
+    def stats(self, logits: Tensor) -> Tensor:
+        """Return the statistics ``[..., S, n]`` of ``cfg.latent``."""
+        stats: Tensor = self.cfg.latent.stats(logits)
+        return stats
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """Return the statistics of ``cfg.latent`` by name."""
+        found: dict[str, Tensor] = self.cfg.latent.named(stats)
+        return found
+
+    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+        """Return z ``[..., S, C]`` of ``cfg.latent``."""
+        z: Tensor = self.cfg.latent.sample(stats, choose)
+        return z

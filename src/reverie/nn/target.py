@@ -66,3 +66,25 @@ class Target(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Return the copy's output, without gradient."""
         return self.model(*inputs)
+
+
+class LateTarget(Target):
+    """DreamerV2's slow critic: copied after the first update, then moved after every n-th from there on.
+
+    In the authors' code it is another network until then. Here it begins as a copy, which makes a difference in the
+    first update only.
+    """
+
+    def __init__(self, source: nn.Module, rate: float, every: int) -> None:
+        super().__init__(source, rate, every)
+        if every == 1:
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the copy if it is time, then count one call."""
+        (source,) = self._source
+        rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.every == 0)
+        for mine, its in zip(self.model.parameters(), source.parameters(), strict=True):
+            mine.lerp_(its, rate.to(mine.dtype))
+        self.count += 1

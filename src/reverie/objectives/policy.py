@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from torch import Tensor
 
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.shapes import same_shape
 
 
@@ -22,3 +27,60 @@ def reinforce(*, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: T
     """
     same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
+
+
+@dataclass(frozen=True)
+class ActorGradient(Choice):
+    """What DreamerV2's actor maximises beside its entropy: Hafner et al. (2021), equation 6."""
+
+    through_time: ClassVar[bool] = True
+    """Whether imagined returns need a gradient with respect to the actions before them."""
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """Return the objective ``[...]``, to be maximised.
+
+        Args:
+            log_prob: ``[...]`` of the actions taken, in nats, with gradient.
+            advantage: ``[...]``; it is detached here.
+            target: ``[...]``, the return after the action, with gradient if ``through_time``.
+        """
+        raise unwritten(self, "__call__")
+
+
+@dataclass(frozen=True)
+class Reinforce(ActorGradient):
+    """ln pi(a|s) sg(A): Williams (1992)."""
+
+    through_time: ClassVar[bool] = False
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """See :class:`ActorGradient`."""
+        return log_prob * advantage.detach()
+
+
+@dataclass(frozen=True)
+class Dynamics(ActorGradient):
+    """The return itself, differentiated through the world model; straight-through where actions are discrete."""
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """See :class:`ActorGradient`."""
+        return target
+
+
+@dataclass(frozen=True)
+class Mixed(ActorGradient):
+    """mix * dynamics + (1 - mix) * reinforce.
+
+    As in the authors' code, ln pi(a|s) also has a gradient through a, if a is continuous.
+    """
+
+    mix: float = 0.1
+    """Share of the gradient through the world model, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mix <= 1:
+            raise ConfigError(f"mix = {self.mix}: expected a share in [0, 1].")
+
+    def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """See :class:`ActorGradient`."""
+        return self.mix * target + (1 - self.mix) * log_prob * advantage.detach()

@@ -77,6 +77,26 @@ def lambda_return(
     return _accumulate(onestep, live * keep, bootstrap[:, -1])
 
 
+def lambda_return_of_states(*, reward: Tensor, discount: Tensor, value: Tensor, lam: float) -> Tensor:
+    """Return the lambda-return of every state but the last, where a value includes its own state's reward.
+
+    V_t = r_t + gamma_t [(1 - lambda) v_{t+1} + lambda V_{t+1}],  V_T = v_T: DreamerV2 (Hafner et al. 2021), equation 4,
+    and the code of DreamerV1 (2020), whose equation 6 is a finite sum of the same returns.
+
+    Args:
+        reward: ``[B, T]``, the reward of each state.
+        discount: ``[B, T]``, gamma times the probability that the episode goes on after the state.
+        value: ``[B, T]``, v of each state.
+        lam: lambda.
+
+    Returns:
+        ``[B, T - 1]`` V_0 ... V_{T-2}.
+    """
+    same_shape(reward=reward, discount=discount, value=value)
+    live = discount[:, :-1]  # [B, T-1]
+    return _accumulate(reward[:, :-1] + live * (1 - lam) * value[:, 1:], live * lam, value[:, -1])
+
+
 def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
     """Return the one-step target of TD(0): Sutton & Barto (2018), equation 6.2.
 

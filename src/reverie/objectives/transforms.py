@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,3 +82,24 @@ def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
     """
     half = len(bins) // 2
     return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]
+
+
+class RewardTransform(NamedTuple):
+    """A function of rewards that are learned, and its inverse."""
+
+    function: Callable[[Tensor], Tensor]
+    inverse: Callable[[Tensor], Tensor]
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Return the transformed rewards, ``[...]``."""
+        return self.function(reward)
+
+
+IDENTITY = RewardTransform(lambda x: x, lambda x: x)
+REWARDS: dict[str, RewardTransform] = {
+    "identity": IDENTITY,
+    "sign": RewardTransform(torch.sign, lambda x: x),  # what is lost stays lost
+    "tanh": RewardTransform(torch.tanh, lambda x: x.clamp(-1 + 1e-6, 1 - 1e-6).atanh()),
+    "log1p": RewardTransform(torch.log1p, torch.expm1),
+}
+"""Transforms of rewards by name. log1p is for rewards above -1."""

@@ -1,7 +1,9 @@
-"""Presets of DreamerV3.
+"""Presets of the Dreamers.
 
 Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
-2025. Its train ratio is in replayed rows per env step. Settings marked "ours" are not given there.
+2025; for DreamerV2 that of github.com/danijar/dreamerv2, version 2.2.0. Those of DreamerV1 are in dreamer.py of
+github.com/danijar/dreamer. The train ratio of V3 is in replayed rows per env step, those of V1 and V2 are updates per
+env step. Settings marked "ours" are not given there.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from reverie.algos.dreamer_v1 import DreamerV1Config
+from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config, sized
 from reverie.experiment import ExperimentConfig
 
@@ -130,6 +134,87 @@ def _of(size: str, values: Mapping[str, Any]) -> ExperimentConfig:
     return ExperimentConfig(algo=sized(size, DreamerV3Config())).merge(values)
 
 
+V2: dict[str, Any] = {
+    "steps": 1_000_000,
+    "replay_ratio": 1 / 5,
+    "random_steps": 10_000,
+    "learning_starts": 10_000,
+    "env.num": 1,
+    "replay.capacity": 2_000_000,
+}
+"""DreamerV2: prefill and "train every"; the steps are ours."""
+
+V2_DMC: dict[str, Any] = V2 | {
+    "random_steps": 1000,
+    "learning_starts": 1000,
+    "env.id": "dm_control/walker-walk-v0",
+    "env.action_repeat": 2,
+    "algo.rewards": "identity",
+    "algo.learn_cont": False,
+    "algo.kl": "balanced(nats=1.0)",
+    "algo.entropy": 1e-4,
+    "algo.rssm.deter": 200,
+    "algo.rssm.hidden": 200,
+    "algo.model_optim.lr": 3e-4,
+    "algo.actor_optim.lr": 8e-5,
+    "algo.critic_optim.lr": 8e-5,
+}
+"""DreamerV2 on DeepMind Control, from states or from pixels."""
+
+PIXELS: dict[str, Any] = {"env.pixels": "only", "env.resize": (64, 64)}
+
+
+def dreamer_v2() -> ExperimentConfig:
+    """DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours."""
+    return ExperimentConfig(algo=DreamerV2Config()).merge(V2)
+
+
+def dreamer_v2_atari() -> ExperimentConfig:
+    """DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari)."""
+    kwargs = {"repeat_action_probability": 0.25, "full_action_space": False}
+    suite = {"resize": (64, 64), "grayscale": True, "action_repeat": 4, "pool_frames": 2, "noop_max": 30}
+    env = {"id": "ALE/Pong-v5", "num": 1, **suite, "time_limit": 27_000, "kwargs": kwargs}
+    own = {
+        "steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000, "env": env,
+        "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.scales.kl": 0.1, "algo.scales.cont": 5.0,
+        "algo.discount": 0.999, "algo.entropy": 1e-3, "algo.model_optim.lr": 2e-4, "algo.actor_optim.lr": 4e-5,
+        "algo.critic_optim.lr": 1e-4,
+    }  # fmt: skip
+    return dreamer_v2().merge(own)
+
+
+def dreamer_v2_crafter() -> ExperimentConfig:
+    """DreamerV2 on Crafter, with layer norm everywhere (configs.yaml: crafter)."""
+    parts = ("rssm", "encoder", "decoder", "reward", "cont", "actor", "critic")
+    own = {
+        "env.id": "CrafterReward-v1", "algo.discount": 0.999, "algo.entropy": 3e-3, "algo.actor_optim.lr": 1e-4,
+        "algo.critic_optim.lr": 1e-4, **{f"algo.{part}.norm": "layer" for part in parts},
+    }  # fmt: skip
+    return dreamer_v2().merge(own)
+
+
+def dreamer_v2_dmc_proprio() -> ExperimentConfig:
+    """DreamerV2 on DeepMind Control from proprioceptive states (configs.yaml: dmc_proprio)."""
+    return dreamer_v2().merge(V2_DMC)
+
+
+def dreamer_v2_dmc_vision() -> ExperimentConfig:
+    """DreamerV2 on DeepMind Control from 64x64 pixels (configs.yaml: dmc_vision)."""
+    return dreamer_v2().merge(V2_DMC | PIXELS)
+
+
+def dreamer_v1() -> ExperimentConfig:
+    """DreamerV1 with the defaults of its authors' code; the number of steps is ours."""
+    run = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
+    return ExperimentConfig(algo=DreamerV1Config()).merge(run)
+
+
+def dreamer_v1_dmc() -> ExperimentConfig:
+    """DreamerV1 on DeepMind Control from 64x64 pixels, 5M frames (dreamer.py): 100 updates for each 1000 frames."""
+    env = {"env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2}
+    return dreamer_v1().merge({"steps": 2_500_000} | env | PIXELS)
+
+
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dreamer_v3": dreamer_v3,
     "cartpole": cartpole,
@@ -142,10 +227,43 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "procgen": procgen,
     "minigrid": minigrid,
     "minatar": minatar,
+    "dreamer_v2": dreamer_v2,
+    "dreamer_v2_atari": dreamer_v2_atari,
+    "dreamer_v2_crafter": dreamer_v2_crafter,
+    "dreamer_v2_dmc_proprio": dreamer_v2_dmc_proprio,
+    "dreamer_v2_dmc_vision": dreamer_v2_dmc_vision,
+    "dreamer_v1": dreamer_v1,
+    "dreamer_v1_dmc": dreamer_v1_dmc,
 }
 """Presets by name."""
 
 _CPU = CPU | {"size": "nano", "env.vector": "serial", "schedule.eval_every": 10_000}
+
+_EARLIER: dict[str, Any] = {f"algo.{part}.units": 64 for part in ("reward", "cont", "actor", "critic")} | {
+    "threads": 1,
+    "steps": 20_000,
+    "replay_ratio": 0.4,
+    "random_steps": 500,
+    "learning_starts": 500,
+    "env.num": 4,
+    "env.vector": "serial",
+    "replay.capacity": 100_000,
+    "schedule.eval_every": 10_000,
+    "algo.batch_size": 16,
+    "algo.batch_length": 32,
+    "algo.rssm.deter": 128,
+    "algo.rssm.hidden": 64,
+    "algo.rssm.stoch": 16,
+    "algo.encoder.units": (64, 64),
+    "algo.decoder.units": (64, 64),
+    "algo.encoder.depth": 4,
+    "algo.decoder.depth": 4,
+    "algo.model_optim.lr": 1e-3,
+    "algo.actor_optim.lr": 4e-4,
+    "algo.critic_optim.lr": 1e-3,
+}
+_V2 = _EARLIER | {"algo.rssm.latent": "categorical(16)", "algo.slow_every": 50}
+_V1 = _EARLIER | {"algo.kl": "free(1.0)"}
 
 ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v3": _CPU,
@@ -157,6 +275,13 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "procgen": _CPU | FEW_UPDATES | {"replay_ratio": 0.125},
     "minigrid": _CPU | {"steps": 80_000},
     "minatar": _CPU | {"steps": 80_000},
+    "dreamer_v2": _V2,
+    "dreamer_v2_atari": _V2 | FEW_UPDATES,
+    "dreamer_v2_crafter": _V2 | FEW_UPDATES,
+    "dreamer_v2_dmc_proprio": _V2,
+    "dreamer_v2_dmc_vision": _V2 | FEW_UPDATES,
+    "dreamer_v1": _V1,
+    "dreamer_v1_dmc": _V1 | FEW_UPDATES,
 }
 """Changes of presets for a machine without a GPU, so that a run takes about an hour on two cores; values are ours."""
 
@@ -168,5 +293,9 @@ SUITES: dict[str, str] = {
     "MiniGrid-": "minigrid",
     "BabyAI-": "minigrid",
     "MinAtar/": "minatar",
+    "dreamer_v2: ALE/": "dreamer_v2_atari",
+    "dreamer_v2: Crafter": "dreamer_v2_crafter",
+    "dreamer_v2: dm_control/": "dreamer_v2_dmc_proprio",
+    "dreamer_v1: dm_control/": "dreamer_v1_dmc",
 }
 """Preset of an environment, by the prefix of its id."""

@@ -1,0 +1,185 @@
+"""DreamerV1: Hafner, Lillicrap, Ba, Norouzi, "Dream to control: learning behaviors by latent imagination", ICLR 2020.
+
+It computes what the authors' code computes (github.com/danijar/dreamer, May 2020). Where that code and the paper
+differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.algos.imagination import Dream, Picker, imagine_through_time, reparameterised_action
+from reverie.algos.world_model import (
+    Context,
+    DecoderField,
+    DenseDreamer,
+    DenseDreamerConfig,
+    EncoderField,
+    LatentPolicy,
+    ModelScales,
+    starts,
+)
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Metrics, Update
+from reverie.nn.decoder import DenseDecoderConfig
+from reverie.nn.encoder import DenseEncoderConfig
+from reverie.nn.heads import Actor, DenseActorConfig, DenseHeadConfig, NumberHead, TanhNormal
+from reverie.nn.optim import GlobalAdamConfig, descend
+from reverie.nn.rssm import Chooser, DenseRSSMConfig, Gaussian, Latent
+from reverie.objectives.kl import Free, KLLoss
+from reverie.objectives.returns import lambda_return_of_states
+
+
+def _adam(lr: float) -> GlobalAdamConfig:
+    return GlobalAdamConfig(lr=lr, eps=1e-7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerV1Config(DenseDreamerConfig):
+    """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
+
+    batch_size: int = 50
+    """B, windows in a batch."""
+    noise: float = 0.3
+    """Exploration noise beside the policy's own, 0 or more: the deviation of a normal that is added to continuous
+    actions, and the probability of a random discrete one."""
+    learn_cont: bool = False
+    """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
+    scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
+    """Weights of the world model's loss terms."""
+    kl: KLLoss = field(default_factory=Free)
+    """The loss between posterior and prior: free(nats=3) of DreamerV1, or balanced(balance=0.8, nats=0) of V2."""
+    rssm: DenseRSSMConfig = field(
+        default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
+    )
+    """Sizes, cell and latents of the recurrent state-space model."""
+    encoder: EncoderField = field(default_factory=lambda: DenseEncoderConfig(depth=32, act="relu"))
+    """Builds the encoder: this one, or any object with ``build(obs_spec)`` (``nn/encoder.py``)."""
+    decoder: DecoderField = field(default_factory=lambda: DenseDecoderConfig(depth=32, act="relu"))
+    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
+    reward: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=2))
+    """Layers of the reward head."""
+    cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
+    """Layers of the continuation head."""
+    actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
+    """Layers of the policy, and its distribution."""
+    critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
+    """Layers of the value head."""
+    model_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(6e-4))
+    """Optimiser of the world model."""
+    actor_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(8e-5))
+    """Optimiser of the policy."""
+    critic_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(8e-5))
+    """Optimiser of the value head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerV1Stats(Stats):
+    """Metrics of an update of DreamerV1. Losses are unweighted; imagined means are over all imagined rows."""
+
+    loss_kl: Tensor
+    """Mean KL, at least the free nats."""
+    loss_reward: Tensor
+    """-ln p of the transformed rewards of replayed rows."""
+    loss_cont: Tensor
+    """Cross entropy of the continuation of replayed rows; 0 if it is not learned."""
+    loss_reconstruction: Mapping[str, Tensor]
+    """-ln p of each observation by key."""
+    loss_actor: Tensor
+    """Loss of the policy."""
+    loss_critic: Tensor
+    """Loss of the value head."""
+    train_kl: Tensor
+    """KL[posterior | prior] in nats."""
+    train_prior_entropy: Tensor
+    """Entropy of the prior in nats."""
+    train_posterior_entropy: Tensor
+    """Entropy of the posterior in nats."""
+    train_reward: Tensor
+    """Mean imagined reward per step, transformed."""
+    train_value: Tensor
+    """Mean value of imagined rows."""
+    train_target: Tensor
+    """Mean lambda-return."""
+    opt_loss: Mapping[str, Tensor]
+    """What each of model, actor and critic minimises."""
+    opt_grad_norm: Mapping[str, Tensor]
+    """Norm of its gradient before clipping."""
+
+
+class DreamLosses(NamedTuple):
+    """What one imagination says about the policy and its critic."""
+
+    actor: Tensor  # [H - 1, M]
+    critic: Tensor  # [H - 1, M]
+    dream: Dream
+    terms: dict[str, Tensor]  # [H, M] or [H - 1, M] each
+
+
+class DreamerV1(DenseDreamer):
+    """The learner of DreamerV1: world model, policy and critic, all trained at the same weights."""
+
+    stats = DreamerV1Stats
+    cfg: DreamerV1Config
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV1Config, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.world = cfg.world(obs_spec, action_spec)
+        width = self.world.rssm.feature_width
+        self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
+        self.to(device)
+        self.optims = {
+            "model": cfg.model_optim.build(self.world.parameters()),
+            "actor": cfg.actor_optim.build(self.actor.parameters()),
+            "critic": cfg.critic_optim.build(self.critic.parameters()),
+        }
+        self._policy = LatentPolicy(self, cfg.noise)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one gradient step of each optimiser on a batch ``[B, T]``."""
+        terms, metrics = self.learn(batch)
+        return Update(metrics=metrics, priority=self.surprise(terms))
+
+    def learn(
+        self,
+        rows: Batch,
+        context: Context | None = None,
+        choose: Chooser | None = None,
+        pick: Picker = reparameterised_action,
+    ) -> tuple[dict[str, Tensor], Metrics]:
+        """Take one gradient step of each optimiser on rows ``[B, T]``."""
+        post = self.world.observe(rows, context, choose)
+        terms, metrics = self.world_losses(rows, post)
+        # Where ends are learned, the last row may be one. The paper imagines from all rows.
+        start = starts(post.latent, -1 if self.cfg.learn_cont else None)
+        dreamt = self.dream_losses(start, choose, pick)
+        losses = {"model": self.total(terms), "actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}
+        metrics |= {
+            f"train/{k}": v.detach().mean() for k, v in dreamt.terms.items() if k in ("reward", "value", "target")
+        }
+        metrics |= {f"loss/{k}": losses[k].detach() for k in ("actor", "critic")}
+        return terms, metrics | descend(losses, self.optims)
+
+    def dream_losses(self, start: Latent, choose: Chooser | None, pick: Picker) -> DreamLosses:
+        """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
+
+        The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
+        """
+        dream = imagine_through_time(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
+        feature = dream.feature[1:]  # [H, M, F]
+        reward, discount = self.world.reward(feature).mean(), self.world.cont(feature).prob()  # [H, M]
+        value = self.critic(feature).mean()  # [H, M]
+        target = lambda_return_of_states(reward=reward.T, discount=discount.T, value=value.T, lam=self.cfg.lam).T
+        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, M]
+        critic = weight * self.critic(feature[:-1].detach()).loss(target.detach())  # [H-1, M]
+        terms = {"reward": reward, "discount": discount, "value": value, "target": target, "weight": weight}
+        return DreamLosses(-weight * target, critic, dream, terms)
+
+
+DreamerV1Config.learner = DreamerV1

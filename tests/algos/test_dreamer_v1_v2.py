@@ -1,0 +1,251 @@
+"""Contracts of DreamerV1 and DreamerV2, and what they do that recordings do not show."""
+
+import copy
+import math
+
+import pytest
+import torch
+from dreamer import ACTIONS, CONFIGS, EARLIER, OBS, batch, build_earlier
+
+from reverie.algos.dreamer_v1 import DreamerV1Config
+from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.core.errors import ConfigError
+from reverie.core.types import Step
+from reverie.nn.distributions import TanhedNormal, TruncatedNormal
+from reverie.nn.encoder import EncoderConfig
+from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
+from reverie.objectives.policy import Dynamics, Mixed, Reinforce
+from reverie.objectives.returns import lambda_return_of_states
+
+every = pytest.mark.parametrize("name", CONFIGS)
+
+
+def tensors(agent):
+    state = agent.state_dict()
+    return {f"{k}/{n}": x for k, part in state.items() for n, x in part.items()}
+
+
+@every
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_an_update_trains_all_and_says_it_in_words(name, actions):
+    agent = build_earlier(name, actions, **({"kl": "free(0.0)"} if name[:2] == "v1" else {}))
+    before = copy.deepcopy(tensors(agent))
+    torch.manual_seed(0)
+    for i in range(2):
+        update = agent.update(batch(agent, actions, i))
+    assert isinstance(agent.stats.of(update.metrics), type(agent).stats)
+    assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
+    assert update.priority.shape == (3,)
+    same = {k for k, v in tensors(agent).items() if torch.equal(v, before[k])}
+    slow = {k for k in same if "slow_critic" in k or k.endswith(".shapes") or "magnitude" in k or k.endswith("/shapes")}
+    assert same == slow, same - slow
+
+
+@every
+def test_same_seed_same_updates_and_resume_continues_bit_for_bit(name):
+    found = []
+    for stop in (None, 2):
+        agent = build_earlier(name)
+        torch.manual_seed(5)
+        for i in range(4):
+            if i == stop:
+                saved, agent = copy.deepcopy(agent.state_dict()), build_earlier(name)
+                agent.load_state_dict(saved)
+            agent.update(batch(agent, seed=i))
+        found.append(tensors(agent))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+@every
+def test_bfloat16_computes_low_and_keeps_float32_parameters(name):
+    agent = build_earlier(name, "continuous", precision="bfloat16")
+    data = batch(agent, "continuous")
+    assert agent.world.observe(data).latent.deter.dtype == torch.bfloat16
+    metrics = agent.update(data).metrics
+    assert all(torch.isfinite(v) for v in metrics.values())
+    assert all(p.dtype == torch.float32 for p in agent.parameters())
+
+
+def shown(agent, rows):
+    no = torch.zeros(3, dtype=torch.bool)
+    obs = {k: v[:, 0] for k, v in rows.obs.items()}
+    return Step(obs=obs, reward=torch.zeros(3), is_first=no | True, is_last=no, is_terminal=no)
+
+
+@pytest.mark.parametrize("actions", ["continuous", "mixed"])
+def test_noise_is_for_exploring_only(actions):
+    agents = [build_earlier("v1", actions, noise=noise) for noise in (0.0, 0.5)]
+    for mode in ("eval", "explore"):
+        found = []
+        for agent in agents:
+            torch.manual_seed(3)
+            found.append(agent.policy.act(shown(agent, batch(agent, actions)), agent.policy.initial(3), mode)[0])
+        assert torch.equal(*found) == (mode == "eval")
+        assert found[1].abs().max() <= 1
+
+
+@every
+def test_dreams_are_in_the_units_of_the_environment(name):
+    agent = build_earlier(name)
+    rows = batch(agent)
+    dreamt = agent.dream(rows, 3)
+    assert dreamt["state"].shape == (3, 6, 2)
+    assert dreamt["image"].shape == (3, 6, 8, 8, 3)
+    assert 0 <= dreamt["image"].min() <= dreamt["image"].max() <= 255
+    assert dreamt["cont"].max() <= 1
+    raw = agent.world.reward(torch.randn(2, agent.world.rssm.feature_width)).mean().clamp(-0.9, 0.9)
+    torch.testing.assert_close(agent.world.transform(agent.world.transform.inverse(raw)), raw)
+    assert set(agent.report(rows)) == {"report/image"}
+
+
+# ---------------------------------------------------------------- parts
+
+
+def test_the_actors_gradient_follows_the_actions():
+    kinds = {actions: type(build_earlier("v2", actions).behaviour.gradient) for actions in ACTIONS}
+    assert kinds == {"discrete": Reinforce, "continuous": Dynamics, "mixed": Reinforce}
+    assert build_earlier("v2", actor_gradient="dynamics").behaviour.gradient == Dynamics()
+    assert build_earlier("v2_mixed").behaviour.gradient == Mixed(0.3)
+
+
+def test_gradients_through_time_reach_the_policy_through_what_it_does():
+    """Without entropy and with the mode of latents, the return's gradient is all there is."""
+    agent = build_earlier("v2_gaussian", "continuous", entropy=0.0)
+    post = agent.world.observe(batch(agent, "continuous"))
+    start = post.latent.map(lambda x: x.detach().flatten(0, 1))
+    losses = agent.behaviour.losses(agent.world, start, torch.zeros(18, dtype=torch.bool), torch.zeros_like)
+    grads = torch.autograd.grad(losses.actor.mean(), list(agent.actor.parameters()))
+    assert all(g.abs().sum() > 0 for g in grads)
+
+
+def test_the_slow_critic_is_copied_at_once_and_then_moved_now_and_then():
+    agent = build_earlier("v2_mixed")
+    slow, fast = agent.behaviour.slow_critic.model.out.weight, agent.critic.out.weight
+    seen = []
+    for i in range(3):
+        before = slow.clone()
+        agent.update(batch(agent, seed=i))
+        if i == 0:
+            assert torch.equal(slow, fast)
+        elif i == 2:
+            torch.testing.assert_close(slow, (before + fast) / 2)
+        seen.append(torch.equal(slow, before))
+    assert seen == [False, True, False]
+
+
+def test_without_a_slow_critic_the_critic_gives_the_targets():
+    agent = build_earlier("v2", slow_every=0)
+    feature = torch.randn(2, agent.world.rssm.feature_width)
+    assert torch.equal(agent.behaviour.slow(feature), agent.critic(feature).mean())
+
+
+def test_heads_without_gradient_do_not_train_the_latents():
+    agent = build_earlier("v2", grad_heads=("reward",), scales__kl=0.0)
+    rows = batch(agent)
+    for scales, trained in (({"reward": 0.0}, False), ({"reconstruction": 0.0, "cont": 0.0}, True)):
+        terms, _ = agent.world_losses(rows, agent.world.observe(rows))
+        loss = sum(v.mean() for k, v in terms.items() if k != "kl" and scales.get(k.split("/")[0], 1.0))
+        grads = torch.autograd.grad(loss, list(agent.world.rssm.gru.parameters()), allow_unused=True)
+        assert any(g is not None for g in grads) == trained
+
+
+def test_a_value_includes_the_reward_of_its_own_state():
+    reward, discount, value = torch.rand(3, 2, 5)
+    found, expected = lambda_return_of_states(reward=reward, discount=discount, value=value, lam=0.7), value[:, -1]
+    for t in (3, 2, 1, 0):
+        expected = reward[:, t] + discount[:, t] * (0.3 * value[:, t + 1] + 0.7 * expected)
+        torch.testing.assert_close(found[:, t], expected)
+
+
+def test_divergences_and_free_nats():
+    p, q = torch.distributions.Normal, torch.stack([torch.randn(4, 3), torch.rand(4, 3) + 0.1], -1)
+    other = torch.stack([torch.randn(4, 3), torch.rand(4, 3) + 0.1], -1)
+    expected = torch.distributions.kl_divergence(p(*q.unbind(-1)), p(*other.unbind(-1))).sum(-1)
+    torch.testing.assert_close(gaussian_kl(q, other), expected)
+    post = torch.log_softmax(torch.randn(6, 2, 3), -1).requires_grad_()
+    prior = torch.log_softmax(torch.randn(6, 2, 3), -1).requires_grad_()
+    value = categorical_kl(post, prior)
+    free = value.mean().item()  # some rows are above, some below
+    for loss, expected in (
+        (Free(free * 2), 2 * value.mean()), (Free(0), value.mean()), (Balanced(0.8, 0.0), value.mean()),
+        (Balanced(0.8, free, average=False), value.clamp(min=free).mean()),
+        (Balanced(0.5, free), value.clamp(min=free).mean()),
+        (Balanced(0.5, free, forward=True), categorical_kl(prior, post).clamp(min=free).mean()),
+    ):  # fmt: skip
+        torch.testing.assert_close(loss(categorical_kl, post, prior)[0], expected)
+    shares = []
+    for balance in (0.8, 0.5):
+        loss, _ = Balanced(balance)(categorical_kl, post, prior)
+        grads = torch.autograd.grad(loss, [post, prior])
+        plain = torch.autograd.grad(categorical_kl(post, prior).mean(), [post, prior])
+        shares.append([float((g / h).mean()) for g, h in zip(grads, plain, strict=True)])
+    torch.testing.assert_close(shares, [[0.2, 0.8], [1.0, 1.0]], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dist", [TruncatedNormal, TanhedNormal])
+def test_densities_of_continuous_actions_sum_to_one(dist):
+    mean, std = torch.tensor([[0.7], [-0.2]]), torch.tensor([[0.3], [1.1]])
+    policy = dist(mean, std)
+    grid = torch.linspace(-1 + 1e-4, 1 - 1e-4, 20_001)[:, None, None]
+    density = policy.log_prob(grid.expand(-1, 2, 1)).exp()  # [n, 2]
+    torch.testing.assert_close(torch.trapezoid(density, grid[:, 0], dim=0), torch.ones(2), rtol=0, atol=3e-3)
+    torch.manual_seed(0)
+    entropy = -torch.trapezoid(torch.xlogy(density, density), grid[:, 0], dim=0)
+    several = torch.stack([policy.entropy() for _ in range(200)]).mean(0)
+    torch.testing.assert_close(several, entropy, rtol=0, atol=2e-2)
+    drawn = torch.stack([policy.sample() for _ in range(4000)])
+    expected = torch.trapezoid(density * grid[:, 0], grid[:, 0], dim=0)
+    torch.testing.assert_close(drawn.mean((0, 2)), expected, rtol=0, atol=0.03)
+    assert drawn.abs().max() <= 1
+
+
+def test_samples_of_actions_have_a_gradient():
+    for dist in (TruncatedNormal, TanhedNormal):
+        torch.manual_seed(1)
+        mean = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+        std = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
+        (grad,) = torch.autograd.grad(dist(mean, std).rsample().sum(), mean)
+        torch.manual_seed(1)
+        up = dist(mean + 1e-5, std).rsample()
+        torch.manual_seed(1)
+        down = dist(mean - 1e-5, std).rsample()
+        torch.testing.assert_close(grad, ((up - down) / 2e-5).detach(), rtol=1e-3, atol=1e-6)
+
+
+# ---------------------------------------------------------------- settings that cannot be
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"actor.continuous": "onehot"}, r"actor.continuous = 'onehot': unknown name.*trunc_normal, tanh_normal"),
+        ({"rssm.latent": "gaussian(std='relu')"}, r"std = 'relu': expected one of 'softplus', 'sigmoid', 'sigmoid2'"),
+        ({"rssm.cell": "gru"}, r"rssm.cell = 'gru': expected one of 'layer_norm_gru', 'keras_gru'"),
+        ({"grad_heads": ("value",)}, "grad_heads = .*'value' is none of decoder, reward, cont"),
+        ({"slow_every": 0, "slow_rate": 0.5}, "slow_every = 0, slow_rate = 0.5: without a slow critic"),
+        ({"horizon": 1}, "horizon = 1: expected at least 2"),
+        ({"actor_gradient": "mixed(2)"}, r"mix = 2.*expected a share in \[0, 1\]"),
+        ({"model_optim.decay": 1.0}, r"decay = 1.0: expected a number in \[0, 1\)"),
+        ({"kl": "balanced(1.5)"}, r"balance = 1.5: expected a share"),
+        ({"encoder.kernels": ()}, "at least one kernel"),
+        ({"rewards": "symlog"}, "rewards = 'symlog': expected one of"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        DreamerV2Config().merge(changes)
+
+
+def test_images_of_other_sizes_are_named_with_what_to_do():
+    for config in (DreamerV1Config(), DreamerV2Config()):
+        with pytest.raises(ConfigError, match=r"8x8 is too small for 4 convolutions.*env.resize = 64 64"):
+            config.build(OBS, ACTIONS["discrete"])
+        with pytest.raises(ConfigError, match=r"make images of 64x64, but 'image' is 8x8.*env.resize = 64 64"):
+            config.merge({"encoder.kernels": (4, 3)}).build(OBS, ACTIONS["discrete"])
+
+
+def test_parts_of_v3_fit_into_v2():
+    settings = {k: v for k, v in EARLIER.items() if not k.startswith("encoder")}
+    config = CONFIGS["v2"].merge(settings | {"encoder": EncoderConfig(depth=2, units=8)})
+    agent = config.build(OBS, ACTIONS["discrete"])
+    assert math.isfinite(float(agent.update(batch(agent)).metrics["loss/kl"]))
