@@ -147,14 +147,8 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
 def question(args: list[str], said: Common, config: ExperimentConfig) -> str | None:
     """Return the question for the environment, or the data, if nothing that was said names them; None otherwise."""
     of_suite = {*(flag_value(args, "preset") or ())} & {*SUITES.values()}
-    if (
-        said.env
-        or said.data
-        or config.data.path
-        or said.resume
-        or of_suite
-        or any(names_env(path) for path in said.config)
-    ):
+    named = said.env or said.data or config.data.path or said.resume or of_suite
+    if named or any(names_env(path) for path in said.config):
         return None
     ask = f"reverie train {said.algorithm}"
     if config.algo.needs_data:

@@ -85,7 +85,7 @@ def help_screen(said: Common, config: ExperimentConfig, *, named: bool) -> str:
     lines = [f"usage: reverie train {name} {' '.join(asked)} [OPTIONS]"]
     if not named:
         lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", WIDTH, subsequent_indent="  ")
-    other = "" if said.env or said.data else f" Others may have others: add {asked[0]}."
+    other = "" if said.env or said.data else f" They may differ elsewhere: add {asked[0]}."
     lines += [f"Values of {said.algorithm} {'for recorded data' if alone else f'for {config.env.id}'}.{other}"]
     values = shown_values(said, config, asked, alone=alone)
     for title, text in GROUPS.items():
