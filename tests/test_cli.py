@@ -223,7 +223,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
         (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
         (["train", "--steps", "5", "dreamer_v2"], 2, "Put the algorithm first"),
-        (["train", "dreamer_v2"], 1, "unknown algorithm 'dreamer_v2'. Did you mean 'dreamer_v3'?"),
+        (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
         (["train", "dreamer_v3", "--size", "13m"], 1, "Did you mean '1m', '12m' or '100m'?"),
         (["train", "dreamer_v3", "--preset", "atri"], 1, "unknown preset 'atri'. Did you mean 'atari'"),
         (["train", "dreamer_v3", "--env", "CartPol-v1"], 1, "Did you mean 'CartPole-v1'"),
