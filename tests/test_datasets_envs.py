@@ -18,6 +18,7 @@ from minari_files import write as write_minari
 from recordings import LIVED, joined, same_rows
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
+from reverie.core.importing import trusting
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import validate, write
 from reverie.envs.naming import written
@@ -165,7 +166,13 @@ def walked(tmp_path, monkeypatch):
     forget()
 
 
-def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys):
+@pytest.fixture
+def trust():
+    with trusting(True):
+        yield
+
+
+def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, trust):
     """Of a class, whose module registers it: recorded, converted, and by who does not know us."""
     trained, forget = walked
     run = trained("Walk-v0", env_options={"kwargs": {"first": 1.0}})
@@ -188,7 +195,7 @@ def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys):
     assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
 
 
-def test_a_run_gives_back_the_spaces_of_its_environment(walked, tmp_path):
+def test_a_run_gives_back_the_spaces_of_its_environment(walked, tmp_path, trust):
     trained, forget = walked
     run, space = trained("Walk-v0"), gymnasium.make("Walk-v0").observation_space
     forget()
