@@ -300,8 +300,8 @@ class Recording:
         for name, loss in losses.items():
             optim = self.agent.optims[name]
             norm = torch.stack([g.norm() for g in optim.gradients(loss)]).norm()
-            theirs = self.arrays[f"out/grad_norm/{self.optim_names.get(name, name)}"]
-            result.add(f"out/grad_norm/{name}", norm, theirs, "update")
+            path = f"out/grad_norm/{self.optim_names.get(name, name)}"
+            result.add(path, norm, self.arrays[path], "update")
         for path, theirs in self.under("grad/").items():
             grad = parameters[self.table[path]].grad
             ours = np.zeros_like(theirs) if grad is None else self.to_theirs(path, grad)
