@@ -255,7 +255,7 @@ class Behaviour(nn.Module):
 class DreamerV2(DenseDreamer):
     """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
 
-    stats = DreamerV2Stats
+    stats: type[DreamerV2Stats] = DreamerV2Stats
     cfg: DreamerV2Config
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:

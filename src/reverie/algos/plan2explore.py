@@ -88,7 +88,7 @@ class Ensemble(nn.Module):
 
         Sekar et al. (2020), equation 5, has the variance.
         """
-        deviation = self(feature, action).std(0, correction=0).mean(-1)
+        deviation: Tensor = self(feature, action).std(0, correction=0).mean(-1)
         return deviation.log() if self.cfg.log else deviation
 
     def target(self, post: Posterior) -> Tensor:
@@ -104,7 +104,7 @@ class Ensemble(nn.Module):
         """
         target = self.target(post)[:, self.cfg.offset :]  # [B, T - offset, outputs]
         feature, rows = post.latent.feature.detach(), target.shape[1]
-        error = self(feature[:, :rows], before[:, :rows].to(feature.dtype)) - target
+        error: Tensor = self(feature[:, :rows], before[:, :rows].to(feature.dtype)) - target
         return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
 
 
@@ -196,7 +196,7 @@ class Plan2Explore(DreamerV2):
         led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, M, A]
         disagreement = self.ensemble.disagreement(dream.feature, led)
         self.intrinsic_norm.update(disagreement)
-        reward = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
+        reward: Tensor = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
         if self.cfg.extrinsic:
             predicted = predicted_reward(world, dream)
             self.extrinsic_norm.update(predicted)
