@@ -131,7 +131,7 @@ def test_commands_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from reverie import bench, cli
-    from reverie.agent import estimation, loading
+    from reverie.agent import estimation, extract, loading
     from reverie.commands import train
 
     def stop(*args: Any, **kwargs: Any) -> None:
@@ -143,6 +143,7 @@ def test_commands_are_understood(
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)
     monkeypatch.setattr(estimation, "estimate", stop)
+    monkeypatch.setattr(extract, "extract", stop)
     monkeypatch.chdir(tmp_path)  # where the pages' own modules are
     monkeypatch.syspath_prepend(str(tmp_path))
     for comment, code in [block for text in PAGES.values() for block in blocks(text, "python")]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config
-from reverie.algos.dreamer_v2 import DreamerV2, DreamerV2Config
+from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config
 from reverie.algos.imagination import Dream, open_loop
+from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, actions_before
 from reverie.algos.world_model import Context, DenseDreamer, starts
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -236,16 +238,17 @@ class Recording:
     ending = "discount"
     """Their word for what we call cont."""
 
-    def policy_values(self, feature: Tensor) -> Tensors:
-        """The parameters of the policy's distribution at imagined states."""
-        part = self.agent.actor(feature).parts["action"]
+    def policy_values(self, feature: Tensor, actor: Any = None) -> Tensors:
+        """The parameters of a policy's distribution at imagined states; by default of the task's."""
+        actor = actor or self.agent.actor
+        part = actor(feature).parts["action"]
         if isinstance(part, Categoricals):
-            return {"policy_logit": self.agent.actor.parts[0].outputs[0](self.agent.actor.mlp(feature))}
+            return {"policy_logit": actor.parts[0].outputs[0](actor.mlp(feature))}
         return {"policy_mean": part.mean, "policy_std": part.std}
 
-    def acting(self, rows: Batch, before: Tensor) -> Tensor:
-        """The policy's own actions ``[B, T, A]`` when it is shown the rows one by one."""
-        rssm, policy = self.agent.world.rssm, self.agent.policy
+    def acting(self, rows: Batch, before: Tensor, policy: Any = None) -> Tensor:
+        """A policy's own actions ``[B, T, A]`` when it is shown the rows one by one; by default the task's."""
+        rssm, policy = self.agent.world.rssm, policy or self.agent.policy
         state, actions = policy.initial(len(before))._replace(action=before), []
         rssm.sample = lambda stats, choose: type(rssm).sample(rssm, stats, self.likeliest)
         for t in range(rows.shape[1]):
@@ -297,8 +300,8 @@ class Recording:
         for name, loss in losses.items():
             optim = self.agent.optims[name]
             norm = torch.stack([g.norm() for g in optim.gradients(loss)]).norm()
-            theirs = self.arrays[f"out/grad_norm/{self.optim_names.get(name, name)}"]
-            result.add(f"out/grad_norm/{name}", norm, theirs, "update")
+            path = f"out/grad_norm/{self.optim_names.get(name, name)}"
+            result.add(path, norm, self.arrays[path], "update")
         for path, theirs in self.under("grad/").items():
             grad = parameters[self.table[path]].grad
             ours = np.zeros_like(theirs) if grad is None else self.to_theirs(path, grad)
@@ -554,19 +557,20 @@ class RecordingV2(Recording):
             values = self.world_values(rows, post) | self.open_loop(post.latent.map(lambda x: x[:, -1]))
             values["loss/discount"] = values.pop("loss/cont")
             stats = post.stats.flatten(0, 1)
-            values |= {f"imag/{k}": v for k, v in self.dream_values(losses.dream, stats, losses.terms).items()}
+            dreamt = self.dream_values(agent.behaviour, losses.dream, stats, losses.terms)
+            values |= {f"imag/{k}": v for k, v in dreamt.items()}
             values |= {"imag/actor_loss": losses.actor.mean(), "imag/critic_loss": losses.critic.mean()}
         return values, {"model": agent.total(terms), "actor": losses.actor.mean(), "critic": losses.critic.mean()}
 
-    def dream_values(self, dream: Dream, stats: Tensor, terms: Tensors) -> Tensors:
-        """Imagined trajectories under the authors' names, whose actions lead to their states."""
-        agent, feature = self.agent, dream.feature
-        latent = agent.world.rssm.split(feature)
-        all_stats = torch.cat([stats[None], agent.world.rssm.prior(latent.deter[1:])])
-        policy = agent.actor(feature[:-2])
-        return self.latent_values(latent, all_stats) | self.policy_values(feature) | {
+    def dream_values(self, behaviour: Behaviour, dream: Dream, stats: Tensor, terms: Tensors) -> Tensors:
+        """Imagined trajectories of a behaviour under the authors' names, whose actions lead to their states."""
+        feature, rssm = dream.feature, self.agent.world.rssm
+        latent = rssm.split(feature)
+        all_stats = torch.cat([stats[None], rssm.prior(latent.deter[1:])])
+        policy = behaviour.actor(feature[:-2])
+        return self.latent_values(latent, all_stats) | self.policy_values(feature, behaviour.actor) | {
             "feat": self.feature(feature), "action": torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]]),
-            "reward_raw": terms["reward"], "reward": terms["normed_reward"], "value": agent.critic(feature).mean(),
+            "reward_raw": terms["reward"], "reward": terms["normed_reward"], "value": behaviour.critic(feature).mean(),
             "value_slow": terms["slow_value"], "target": terms["target"], "discount": terms["discount"],
             "weight": terms["weight"], "policy_entropy": policy.entropy(),
             "policy_logp": policy.log_prob(dream.action[:-2]),
@@ -576,22 +580,164 @@ class RecordingV2(Recording):
         """Take an update; return metrics under the authors' names, and the posterior."""
         agent, (choose, pick) = self.agent, self.random(number)
         _, m, post = agent.learn(rows, context, choose, pick)
-        entropies = [v for k, v in m.items() if k.startswith("train/entropy/")]
-        named = {
-            "actor_ent": sum(entropies), "actor_ent_scale": agent.cfg.entropy, "critic": m["train/value"],
-            "actor_grad_mix": getattr(agent.behaviour.gradient, "mix", None),
-            "critic_slow": m["train/slow_value"], "critic_target": m["train/target"], "kl_loss": m["loss/kl"],
+        named = self.behaviour_metrics(agent.behaviour, m) | {
             "discount_loss": m["loss/cont"], "reward_loss": m["loss/reward"], "model_kl": m["train/kl"],
-            "post_ent": m["train/posterior_entropy"], "prior_ent": m["train/prior_entropy"],
-            "reward_mean": m["train/reward"], "reward_std": m["train/reward_std"],
-            "reward_normed_mean": m["train/normed_reward"], "reward_normed_std": m["train/normed_reward_std"],
+            "post_ent": m["train/posterior_entropy"], "prior_ent": m["train/prior_entropy"], "kl_loss": m["loss/kl"],
             **{f"{key}_loss": m[f"loss/reconstruction/{ours}"] for key, ours in self.keys.items()
                if f"loss/reconstruction/{ours}" in m},
-            **{f"{name}_loss": m[f"opt/loss/{name}"] for name in agent.optims},
-            **{f"{name}_grad_norm": m[f"opt/grad_norm/{name}"] for name in agent.optims},
+            **{f"{self.optim_names.get(name, name)}_loss": m[f"opt/loss/{name}"] for name in agent.optims},
+            **{f"{self.optim_names.get(name, name)}_grad_norm": m[f"opt/grad_norm/{name}"] for name in agent.optims},
         }  # fmt: skip
         out = {f"metric/{k}": v for k, v in named.items()}
         return out | {"rewnorm_mag": agent.behaviour.reward_norm.magnitude}, post
+
+    @staticmethod
+    def behaviour_metrics(behaviour: Behaviour, m: Tensors) -> Tensors:
+        """The metrics of a behaviour under the authors' names."""
+        entropies = [v for k, v in m.items() if k.startswith("train/entropy/")]
+        return {
+            "actor_ent": sum(entropies), "actor_ent_scale": behaviour.cfg.entropy, "critic": m["train/value"],
+            "actor_grad_mix": getattr(behaviour.gradient, "mix", None), "critic_slow": m["train/slow_value"],
+            "critic_target": m["train/target"], "reward_mean": m["train/reward"], "reward_std": m["train/reward_std"],
+            "reward_normed_mean": m["train/normed_reward"], "reward_normed_std": m["train/normed_reward_std"],
+        }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- Plan2Explore
+
+
+class RecordingP2E(RecordingV2):
+    """A recording of Plan2Explore on DreamerV2."""
+
+    agent: Plan2Explore
+    optim_names: ClassVar[dict[str, str]] = {
+        "ensemble": "expl_expl", "explore_actor": "expl_actor", "explore_critic": "expl_critic",
+    }  # fmt: skip
+
+    def __init__(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+        super().__init__(arrays, {**meta, "agent": meta["agent"] | {"expl_behavior": "greedy"}})
+
+    def config(self) -> Plan2ExploreConfig:
+        """Our configuration with the recorded settings."""
+        s, base = self.settings, super().config()
+        if s["disag_target"] == "feat" and s["rssm.discrete"]:
+            raise ConfigError("recorded with disag_target = feat and discrete latents, which theirs cannot run.")
+        values: dict[str, Any] = {
+            "ensemble.models": s["disag_models"], "ensemble.offset": s["disag_offset"], "ensemble.log": s["disag_log"],
+            "ensemble.target": {"feat": "feature"}.get(s["disag_target"], s["disag_target"]),
+            "ensemble.action_conditioned": s["disag_action_cond"], "intrinsic": s["expl_intr_scale"],
+            "extrinsic": s["expl_extr_scale"], "ensemble.head.act": act(s["expl_head.act"]),
+            **{f"ensemble.head.{k}": s[f"expl_head.{k}"] for k in ("layers", "units", "norm")},
+            **{f"explore_norm.{k}": s[f"expl_reward_norm.{k}"] for k in ("momentum", "scale", "eps")},
+        }  # fmt: skip
+        for ours, theirs in (("lr", "lr"), ("eps", "eps"), ("clip", "clip"), ("decay", "wd")):
+            values[f"ensemble_optim.{ours}"] = s[f"expl_opt.{theirs}"] or 0.0
+        return Plan2ExploreConfig(**{f.name: getattr(base, f.name) for f in fields(base)}).merge(values)
+
+    def layers_of(self, network: str) -> int:
+        """Hidden layers of a head."""
+        if network.startswith("disag"):
+            return self.agent.cfg.ensemble.head.layers
+        return super().layers_of(network.removeprefix("expl_"))
+
+    def to_ours(self, path: str, x: np.ndarray) -> Tensor:
+        """One of the authors' parameters in our layout. The ensemble reads actions behind features."""
+        if not (path.startswith("disag") and self.reads_features(path)):
+            return super().to_ours(path, x)
+        width = self.agent.world.rssm.feature_width
+        parts = (super().to_ours(path, x[:width]), torch.from_numpy(np.array(x[width:])).mT)
+        return torch.cat(parts, 1)
+
+    def to_theirs(self, path: str, x: Tensor) -> np.ndarray:
+        """One of our parameters, or its gradient, in the authors' layout."""
+        if not (path.startswith("disag") and self.reads_features(path)):
+            return super().to_theirs(path, x)
+        width = self.agent.world.rssm.feature_width
+        return np.concatenate([super().to_theirs(path, x[:, :width]), x[:, width:].mT.detach().numpy()])
+
+    def names(self, agent: Plan2Explore) -> Iterator[tuple[str, str]]:
+        """Yield the authors' parameter paths and our names."""
+        yield from super().names(agent)
+        cfg = agent.cfg
+        heads = [("expl_actor", "explorer.actor", "parts.0.outputs.0", cfg.actor)]
+        heads += [("expl_critic", "explorer.critic", "out", cfg.critic)]
+        heads += [("expl_target_critic", "explorer.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_every)
+        for network, ours, out, head in heads:
+            yield from chain(f"{network}/dense", f"{network}/norm", f"{ours}.mlp", head.layers, head.norm)
+            yield from layer(f"{network}/out/out", f"{ours}.{out}")
+        if self.variant["act"]["kind"] != "categorical":
+            yield from layer("expl_actor/out/std", "explorer.actor.parts.0.outputs.1")
+        head = cfg.ensemble.head
+        for i in range(cfg.ensemble.models):
+            ours = f"ensemble.models.{i}"
+            yield from chain(f"disag{i}/dense", f"disag{i}/norm", f"{ours}.0", head.layers, head.norm)
+            yield from layer(f"disag{i}/out/out", f"{ours}.1")
+
+    def rate(self, path: str) -> float:
+        """The learning rate of a parameter."""
+        network, _, part = self.table[path].partition(".")
+        if network != "explorer":
+            return super().rate(path)
+        return float(self.agent.optims[f"explore_{part.split('.')[0].removeprefix('slow_')}"].cfg.lr)
+
+    def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
+        """The forward pass under the authors' names, and the loss of each optimiser."""
+        agent, (choose, pick), (values, losses) = self.agent, self.random(1), super().outputs(rows, context)
+        post = agent.world.observe(rows, context, choose)
+        before, offset = actions_before(rows, context), agent.cfg.ensemble.offset
+        losses["ensemble"] = agent.ensemble.loss(post, before)
+        explored = agent.explorer.losses(
+            agent.world, starts(post.latent), rows.is_terminal.flatten(), choose, pick, agent.intrinsic_reward
+        )
+        losses |= {"explore_actor": explored.actor.mean(), "explore_critic": explored.critic.mean()}
+        with torch.no_grad():
+            dream, kept = explored.dream, rows.shape[1] - offset
+            dreamt = self.dream_values(agent.explorer, dream, post.stats.flatten(0, 1), explored.terms)
+            values |= {f"expl_imag/{k}": v for k, v in dreamt.items()}
+            values |= {"expl_imag/actor_loss": losses["explore_actor"], "disag/loss": losses["ensemble"]}
+            values |= {"expl_imag/critic_loss": losses["explore_critic"]}
+            values["acting/expl_action"] = self.acting(rows, context.action, Likeliest(agent.policy))
+            feature, target = post.latent.feature, agent.ensemble.target(post)[:, offset:]
+            inputs = torch.cat([self.feature(feature), before * agent.cfg.ensemble.action_conditioned], -1)
+            width = inputs.shape[-1] if agent.cfg.ensemble.action_conditioned else feature.shape[-1]
+            values |= {"disag/input": inputs[:, :kept, :width], "disag/target": target}
+            values["disag/pred"] = agent.ensemble(feature[:, :kept], before[:, :kept])
+            led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])
+            values["disag/imag_pred"] = agent.ensemble(dream.feature, led)
+            values["disag/imag_disag"] = agent.ensemble.disagreement(dream.feature, led)
+        return values, losses
+
+    def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
+        """Take an update; return metrics under the authors' names, and the posterior."""
+        agent, learn, found = self.agent, self.agent.learn, {}
+
+        def noted(*args: Any) -> Any:
+            found["all"] = learn(*args)
+            return found["all"]
+
+        agent.learn = noted  # type: ignore[method-assign]
+        out, post = super().update(rows, context, number)
+        agent.learn = learn  # type: ignore[method-assign]
+        m = {k.removeprefix("explore/"): v for k, v in found["all"][1].items() if k.startswith("explore/")}
+        out |= {f"metric/expl_{k}": v for k, v in self.behaviour_metrics(agent.explorer, m).items()}
+        norms = {"intr": agent.intrinsic_norm, "extr": agent.extrinsic_norm}
+        return out | {f"{k}_rewnorm_mag": norm.magnitude for k, norm in norms.items()}, post
+
+
+class Likeliest:
+    """A policy that explores with the likeliest actions of its exploring head."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy, self.initial = policy, policy.initial
+
+    def act(self, step: Step, state: Any, mode: str) -> tuple[Tensor, Any]:
+        """Act as in ``eval``, but by the head that explores."""
+        acting, self.policy.acting = self.policy.acting, lambda mode: self.policy.learner.explorer.actor
+        try:
+            found: tuple[Tensor, Any] = self.policy.act(step, state, "eval")
+        finally:
+            self.policy.acting = acting
+        return found
 
 
 # ---------------------------------------------------------------------- DreamerV1
@@ -734,4 +880,6 @@ class RecordingV1(Recording):
 def compare(arrays: Arrays, meta: Mapping[str, Any], result: Any, missing: np.ndarray) -> None:
     """Compare a recording of DreamerV1 or V2."""
     arrays = {k: v for k, v in arrays.items() if k != "meta"}
-    (RecordingV1 if "config" in meta else RecordingV2)(arrays, meta).compare(result, missing)
+    explores = meta.get("agent", {}).get("expl_behavior") == "Plan2Explore"
+    kind = RecordingV1 if "config" in meta else RecordingP2E if explores else RecordingV2
+    kind(arrays, meta).compare(result, missing)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reverie.algos.dreamer_v3 import DreamerV3Config
     from reverie.algos.gail import GAILConfig
     from reverie.algos.iql import IQLConfig
+    from reverie.algos.plan2explore import Plan2ExploreConfig
     from reverie.algos.qr_dqn import QRDQNConfig
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
@@ -75,6 +76,7 @@ _HOMES = {
     "DreamerV3Config": "reverie.algos.dreamer_v3",
     "GAILConfig": "reverie.algos.gail",
     "IQLConfig": "reverie.algos.iql",
+    "Plan2ExploreConfig": "reverie.algos.plan2explore",
     "QRDQNConfig": "reverie.algos.qr_dqn",
     "SACConfig": "reverie.algos.sac",
     "DiscreteSACConfig": "reverie.algos.discrete_sac",
@@ -120,6 +122,7 @@ __all__ = [
     "IQLConfig",
     "Imagined",
     "ModelState",
+    "Plan2ExploreConfig",
     "PolicyEstimate",
     "QRDQNConfig",
     "Result",

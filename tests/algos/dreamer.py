@@ -5,6 +5,7 @@ import torch
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.plan2explore import Plan2ExploreConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 
@@ -81,6 +82,8 @@ CONFIGS = {
     "v2_mixed": DreamerV2Config().merge({"rssm.latent": "categorical(4)", "actor_gradient": "mixed(0.3)",
                                          "grad_heads": ("decoder",), "slow_every": 2, "slow_rate": 0.5,
                                          "reward_norm.momentum": 0.9}),
+    "p2e": Plan2ExploreConfig().merge({"rssm.latent": "categorical(4)", "ensemble.models": 2, "extrinsic": 0.5,
+                                       "ensemble.head.units": 8, "explore_norm.momentum": 0.9}),
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ def test_no_algorithm_is_without_contracts():
         "dreamer_v1",
         "dreamer_v2",
         "dreamer_v3",
+        "plan2explore",
     } == ours
 
 

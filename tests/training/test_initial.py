@@ -150,7 +150,7 @@ def test_places_that_a_run_began_with_may_be_written_otherwise(tmp_path, monkeyp
     ("more", "message"),
     [
         ({"init": "nothing"}, r"init = 'nothing': expected a run folder, or a checkpoint in one"),
-        ({"algorithm": "td3"}, r"expected a run of td3, but it is a run of td3_bc"),
+        ({"algorithm": "sac"}, r"expected a run of sac, but it is a run of td3_bc"),
         ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
         ({"algo.networks.units": (9,)}, r"Different settings: .*algo.networks.units: \[8\] -> \[9\]"),
     ],

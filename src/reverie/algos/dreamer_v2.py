@@ -6,7 +6,7 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -149,6 +149,16 @@ class BehaviourLosses(NamedTuple):
     terms: dict[str, Tensor]  # [H + 1, M] or [H, M] each, to look inside
 
 
+Reward = Callable[[WorldModel, Dream], Tensor]
+"""A function from imagined trajectories to the rewards of their states ``[H + 1, M]``."""
+
+
+def predicted_reward(world: WorldModel, dream: Dream) -> Tensor:
+    """Return the rewards that the world model predicts."""
+    reward: Tensor = world.reward(dream.feature).mean()
+    return reward
+
+
 class Behaviour(nn.Module):
     """A policy and its critics, trained on what a world model imagines."""
 
@@ -169,10 +179,16 @@ class Behaviour(nn.Module):
         }
 
     def learn(
-        self, world: WorldModel, start: Latent, terminal: Tensor, choose: Chooser | None, pick: Picker | None
+        self,
+        world: WorldModel,
+        start: Latent,
+        terminal: Tensor,
+        choose: Chooser | None,
+        pick: Picker | None,
+        reward: Reward = predicted_reward,
     ) -> Metrics:
         """Train on what ``world`` imagines from latents ``[M, ...]``, of which ``terminal`` ``[M]`` say their ends."""
-        losses = self.losses(world, start, terminal, choose, pick)
+        losses = self.losses(world, start, terminal, choose, pick, reward)
         metrics = losses.metrics | descend({"actor": losses.actor.mean(), "critic": losses.critic.mean()}, self.optims)
         if self.slow_critic is not None:
             self.slow_critic.update()
@@ -185,6 +201,7 @@ class Behaviour(nn.Module):
         terminal: Tensor,
         choose: Chooser | None = None,
         pick: Picker | None = None,
+        reward: Reward = predicted_reward,
     ) -> BehaviourLosses:
         """Imagine, and compute the losses of actor and critic. Updates the reward norm.
 
@@ -198,13 +215,13 @@ class Behaviour(nn.Module):
             world.rssm, self.actor, start, self.cfg.horizon, choose, **picked
         )
         with torch.set_grad_enabled(through):
-            raw = world.reward(dream.feature).mean()  # [H+1, M]
+            raw = reward(world, dream)  # [H+1, M]
             self.reward_norm.update(raw)
-            reward = self.reward_norm(raw)  # [H+1, M]
+            normed = self.reward_norm(raw)  # [H+1, M]
             discount = self.discounts(world, dream.feature, terminal)  # [H+1, M]
             slow = self.slow(dream.feature)  # [H+1, M]
             target = lambda_return_of_states(
-                reward=reward.T, discount=discount.T, value=slow.T, lam=self.cfg.lam
+                reward=normed.T, discount=discount.T, value=slow.T, lam=self.cfg.lam
             ).T  # [H, M]
         weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).cumprod(0).detach()  # [H+1, M]
         policy = self.actor.heads(dream.hidden[:-1])  # of states 0 ... H-2
@@ -213,7 +230,7 @@ class Behaviour(nn.Module):
         actor = -weight[:-2] * (objective + self.cfg.entropy * torch.stack(list(entropies.values())).sum(0))
         value = self.critic(dream.feature[:-1].detach())
         critic = weight[:-1] * value.loss(target.detach())  # [H, M]
-        means = {"reward": raw, "normed_reward": reward, "value": value.mean(), "slow_value": slow, "target": target}
+        means = {"reward": raw, "normed_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
         means |= {f"entropy/{k}": v for k, v in entropies.items()}
         metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
         metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normed_reward")}
@@ -238,7 +255,7 @@ class Behaviour(nn.Module):
 class DreamerV2(DenseDreamer):
     """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
 
-    stats = DreamerV2Stats
+    stats: type[DreamerV2Stats] = DreamerV2Stats
     cfg: DreamerV2Config
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:

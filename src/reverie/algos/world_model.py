@@ -185,6 +185,10 @@ class LatentPolicy:
         """The policy's head."""
         return self.learner.actor
 
+    def acting(self, mode: Mode) -> Actor:
+        """Return the head that acts in ``mode``: the same in all of them, but for subclasses."""
+        return self.actor
+
     @property
     def width(self) -> int:
         """A, the width of flat actions."""
@@ -206,7 +210,7 @@ class LatentPolicy:
         embed = world.embed(step.obs_on(device))  # [N, E]
         is_first = step.is_first.to(device, non_blocking=True)  # [N]
         latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
-        policy = self.actor(latent.feature)
+        policy = self.acting(mode)(latent.feature)
         action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
         if self.noise and mode == "explore":
             action = policy.disturbed(action, self.noise)

@@ -14,6 +14,7 @@ from typing import Any
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config, sized
+from reverie.algos.plan2explore import Plan2ExploreConfig
 from reverie.experiment import ExperimentConfig
 
 CPU: dict[str, Any] = {
@@ -169,6 +170,11 @@ def dreamer_v2() -> ExperimentConfig:
     return ExperimentConfig(algo=DreamerV2Config()).merge(V2)
 
 
+def plan2explore() -> ExperimentConfig:
+    """Plan2Explore on DreamerV2 with the defaults of its authors' code; the number of steps is ours."""
+    return ExperimentConfig(algo=Plan2ExploreConfig()).merge(V2)
+
+
 def dreamer_v2_atari() -> ExperimentConfig:
     """DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari)."""
     kwargs = {"repeat_action_probability": 0.25, "full_action_space": False}
@@ -232,6 +238,7 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dreamer_v2_crafter": dreamer_v2_crafter,
     "dreamer_v2_dmc_proprio": dreamer_v2_dmc_proprio,
     "dreamer_v2_dmc_vision": dreamer_v2_dmc_vision,
+    "plan2explore": plan2explore,
     "dreamer_v1": dreamer_v1,
     "dreamer_v1_dmc": dreamer_v1_dmc,
 }
@@ -280,6 +287,7 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v2_crafter": _V2 | FEW_UPDATES,
     "dreamer_v2_dmc_proprio": _V2,
     "dreamer_v2_dmc_vision": _V2 | FEW_UPDATES,
+    "plan2explore": _V2 | {"algo.ensemble.models": 5, "algo.ensemble.head.units": 64, "algo.ensemble.head.layers": 2},
     "dreamer_v1": _V1,
     "dreamer_v1_dmc": _V1 | FEW_UPDATES,
 }

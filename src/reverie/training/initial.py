@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reverie.algos.base import ModelFree
-from reverie.core.discover import algorithm_name, same_algorithm
+from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
 from reverie.core.errors import RunError
+from reverie.core.types import State
 from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig
 from reverie.experiment import Experiment, ExperimentConfig
@@ -36,18 +37,44 @@ def begin_with(experiment: Experiment, say: Say) -> None:
     if not folder.config.is_file():
         raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
     saved, name = read_saved(folder.path), algorithm_name(type(experiment.config.algo))
-    if not same_algorithm(saved.algorithm, name):
+    if not begins(type(experiment.config.algo), saved.algorithm):
         raise RunError(f"init = '{given}': expected a run of {name}, but it is a run of {saved.algorithm}.")
     check_spec(folder, experiment.obs_spec, experiment.action_spec)
     path = Checkpoints(folder.checkpoints, say=say).chosen(given.name if inside else None)
     try:
-        Checkpoints(folder.checkpoints, say=say).load(path, {"algo": experiment.algo})
+        Checkpoints(folder.checkpoints, say=say).load(path, {"algo": Shared(experiment.algo)})
     except RunError as error:
         lines = settings_changes(saved.experiment.get("algo", {}), experiment.config.algo.to_dict(), "algo.")
         raise RunError(f"{error} Different settings: {'; '.join(lines) or 'none found'}.") from error
     if isinstance(experiment.algo, ModelFree):
         experiment.algo.renew()
     say(f"starting with the agent of {path}")
+
+
+def begins(config: type[AlgorithmConfig], saved: str) -> bool:
+    """Return whether a run of ``saved`` has all parts of ``config``'s learner: of the same algorithm, or of one on it.
+
+    So a run of Plan2Explore begins one of DreamerV2.
+    """
+    name = algorithm_name(config)
+    return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
+
+
+class Shared:
+    """A learner that leaves out the networks of a checkpoint that it does not have."""
+
+    def __init__(self, learner: Algorithm) -> None:
+        self.learner = learner
+
+    def state_dict(self) -> State:
+        """Return the learner's state."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the learner's own networks, and the rest of its state."""
+        own = {name.partition(".")[0] for name in self.learner.state_dict()["model"]}
+        model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in own}
+        self.learner.load_state_dict({**state, "model": model})
 
 
 def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:

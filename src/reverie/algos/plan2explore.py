@@ -1,0 +1,214 @@
+"""Plan2Explore: Sekar et al., "Planning to explore via self-supervised world models", ICML 2020, on DreamerV2.
+
+Two behaviours on one world model: one explores what an ensemble of predictors disagrees about, the other learns the
+task from the predicted rewards. It computes what the authors' code of DreamerV2 computes (``expl.py``, version 2.2.0).
+The paper's ensemble predicts from a state and the action taken there. That code, and this one, give it the action that
+led to the state: a state's reward must not depend on the action after it, because values include the own reward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.dreamer_v2 import (
+    Behaviour,
+    DreamerV2,
+    DreamerV2Config,
+    DreamerV2Stats,
+    RewardNormConfig,
+    predicted_reward,
+)
+from reverie.algos.imagination import Dream, Picker
+from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel, starts
+from reverie.core.checks import at_least
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Metrics, Mode
+from reverie.nn.encoder import width_of
+from reverie.nn.heads import Actor, DenseHeadConfig
+from reverie.nn.optim import GlobalAdamConfig, descend
+from reverie.nn.rssm import Chooser
+
+TARGETS = ("stoch", "deter", "embed", "feature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(Config):
+    """The ensemble whose disagreement is the reward for exploring."""
+
+    models: int = 10
+    """Number of predictors, 2 or more."""
+    target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
+    """What they predict of a later row: z, h, the embedded observation, or h and z."""
+    offset: int = 1
+    """How many rows later, 0 or more."""
+    action_conditioned: bool = True
+    """Predict from a row's feature and the action that led to it; otherwise from the feature alone."""
+    log: bool = False
+    """Reward the logarithm of the disagreement."""
+    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of each predictor."""
+
+    def __post_init__(self) -> None:
+        at_least(self, models=2, offset=0)
+        if self.target not in TARGETS:
+            raise ConfigError(f"target = {self.target!r}: expected one of {', '.join(TARGETS)}.")
+
+    def build(self, world: WorldModel, action: int) -> Ensemble:
+        """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
+        c = world.rssm.cfg
+        widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
+        width = width_of(world.encoder) if self.target == "embed" else widths[self.target]
+        return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
+
+
+class Ensemble(nn.Module):
+    """Predictors that differ by their initial weights alone."""
+
+    def __init__(self, inputs: int, outputs: int, cfg: EnsembleConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        bodies = [cfg.head.body(inputs) for _ in range(cfg.models)]
+        self.models = nn.ModuleList(nn.Sequential(body, cfg.head.last(body.width, outputs)) for body in bodies)
+
+    def forward(self, feature: Tensor, action: Tensor) -> Tensor:
+        """Predict ``[models, ..., outputs]`` from features ``[..., F]`` and the actions before them ``[..., A]``."""
+        x = torch.cat([feature, action], -1) if self.cfg.action_conditioned else feature
+        return torch.stack([model(x) for model in self.models]).float()
+
+    def disagreement(self, feature: Tensor, action: Tensor) -> Tensor:
+        """Return the standard deviation of the predictions ``[...]``, the mean over their numbers.
+
+        Sekar et al. (2020), equation 5, has the variance.
+        """
+        deviation: Tensor = self(feature, action).std(0, correction=0).mean(-1)
+        return deviation.log() if self.cfg.log else deviation
+
+    def target(self, post: Posterior) -> Tensor:
+        """Return what is predicted, ``[B, T, outputs]``, without gradient."""
+        latent = post.latent
+        found = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
+        return found.get(self.cfg.target, latent.feature).detach().float()
+
+    def loss(self, post: Posterior, before: Tensor) -> Tensor:
+        """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
+
+        ``before``: the actions before each row, ``[B, T, A]``. Pairs of rows may cross the border of two episodes.
+        """
+        target = self.target(post)[:, self.cfg.offset :]  # [B, T - offset, outputs]
+        feature, rows = post.latent.feature.detach(), target.shape[1]
+        error: Tensor = self(feature[:, :rows], before[:, :rows].to(feature.dtype)) - target
+        return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreConfig(DreamerV2Config):
+    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+
+    grad_heads: tuple[str, ...] = ("decoder", "cont")
+    """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
+    whatever the task."""
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """The predictors."""
+    intrinsic: float = 1.0
+    """Weight of the disagreement in the reward for exploring."""
+    extrinsic: float = 0.0
+    """Weight of the predicted reward of the task in it; 0 explores without reward."""
+    explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
+    """Normalisation of each of the two; off by default."""
+    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
+    """Optimiser of the ensemble."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreStats(DreamerV2Stats):
+    """Metrics of an update of Plan2Explore: those of the task as of DreamerV2, and those of exploring."""
+
+    loss_ensemble: Tensor
+    """-ln p of the ensemble, the sum over its models."""
+    explore_train: Mapping[str, Tensor]
+    """Of the exploring behaviour, what ``train/`` says of the task's: ``reward`` is the weighted disagreement."""
+    explore_loss: Mapping[str, Tensor]
+    """Losses of the exploring policy and critic."""
+
+
+class Explorer(LatentPolicy):
+    """Explores with the exploring behaviour, and is evaluated with the task's: zero-shot."""
+
+    learner: Plan2Explore
+
+    def acting(self, mode: Mode) -> Actor:
+        """Return the exploring policy for ``explore``, and that of the task for ``eval``."""
+        return self.learner.explorer.actor if mode == "explore" else self.actor
+
+
+class Plan2Explore(DreamerV2):
+    """The learner of Plan2Explore: world model, task behaviour, ensemble, exploring behaviour, in this order."""
+
+    stats = Plan2ExploreStats
+    cfg: Plan2ExploreConfig
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreConfig, device: torch.device
+    ) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.ensemble = cfg.ensemble.build(self.world, action_spec.width)
+        self.explorer = Behaviour(self.world.rssm.feature_width, action_spec, cfg)
+        self.intrinsic_norm, self.extrinsic_norm = cfg.explore_norm.build(), cfg.explore_norm.build()
+        self.to(device)
+        self.explorer.make_optims()
+        self.optims["ensemble"] = cfg.ensemble_optim.build(self.ensemble.parameters())
+        self.optims |= {f"explore_{name}": optim for name, optim in self.explorer.optims.items()}
+        self._policy = Explorer(self, cfg.noise)
+
+    def learn(
+        self,
+        rows: Batch,
+        context: Context | None = None,
+        choose: Chooser | None = None,
+        pick: Picker | None = None,
+    ) -> tuple[dict[str, Tensor], Metrics, Posterior]:
+        """Do the update of DreamerV2, then train the ensemble and the exploring behaviour.
+
+        Ensemble and behaviours learn from latents that were computed before the world model's update.
+        """
+        terms, metrics, post = super().learn(rows, context, choose, pick)
+        loss = self.ensemble.loss(post, actions_before(rows, context))
+        metrics |= descend({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
+        start, terminal = starts(post.latent), rows.is_terminal.flatten()
+        explored = self.explorer.learn(self.world, start, terminal, choose, pick, self.intrinsic_reward)
+        for key, value in explored.items():
+            names = key.split("/")  # opt/loss/actor is opt/loss/explore_actor, loss/actor is explore/loss/actor
+            metrics["/".join([*names[:-1], f"explore_{names[-1]}"] if names[0] == "opt" else ["explore", *names])] = (
+                value
+            )
+        return terms, metrics, post
+
+    def intrinsic_reward(self, world: WorldModel, dream: Dream) -> Tensor:
+        """Return the weighted sum ``[H + 1, M]`` of disagreement and predicted rewards. Updates their norms."""
+        led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, M, A]
+        disagreement = self.ensemble.disagreement(dream.feature, led)
+        self.intrinsic_norm.update(disagreement)
+        reward: Tensor = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
+        if self.cfg.extrinsic:
+            predicted = predicted_reward(world, dream)
+            self.extrinsic_norm.update(predicted)
+            reward = reward + self.cfg.extrinsic * self.extrinsic_norm(predicted)
+        return reward
+
+
+def actions_before(rows: Batch, context: Context | None) -> Tensor:
+    """Return the action before each row ``[B, T, A]``: zeros where an episode begins."""
+    first = torch.zeros_like(rows.action[:, 0]) if context is None else context.action
+    before = torch.cat([first[:, None], rows.action[:, :-1]], 1)
+    return before * (~rows.is_first)[..., None]
+
+
+Plan2ExploreConfig.learner = Plan2Explore
