@@ -59,7 +59,17 @@ def main() -> int:
 def resolve(platform: str, python: str, extras: list[str]) -> subprocess.CompletedProcess[str]:
     """Run uv; its output has a line ``name==version`` for each package."""
     extras = [extra for extra in extras if extra not in LEFT_OUT.get(platform, [])]
-    command = [str(UV), "pip", "compile", "--quiet", "--no-config", "--no-annotate", "--no-header", "pyproject.toml"]
+    command = [
+        str(UV),
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-config",
+        "--system-certs",
+        "--no-annotate",
+        "--no-header",
+        "pyproject.toml",
+    ]
     command += ["-c", "constraints.txt", "--python", sys.executable, "--only-binary", ":all:"]
     command += ["--python-version", python, "--python-platform", PLATFORMS[platform]]
     command += [word for extra in extras for word in ("--extra", extra)]
