@@ -349,7 +349,7 @@ def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.Ca
     [
         (["--vector", "3", "--size", "13m"], "Did you mean '1m', '12m' or '100m'?"),
         (["--vector", "3", "--preset", "atri"], "Did you mean 'atari'"),
-        (["dreamer_v2", "--vector", "3"], "Did you mean 'dreamer_v3'?"),
+        (["dreamer_v4", "--vector", "3"], "Did you mean"),
         (["--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["--vector", "3", "--device", "cuda:77"], "PyTorch sees"),
     ],

@@ -13,6 +13,7 @@ FILES = ["dreamerv3_image_discrete.npz", "dreamerv3_vector_context.npz"]
 EARLIER = [
     "dreamerv2_image_discrete.npz", "dreamerv2_vector_gaussian.npz", "dreamerv1_image.npz", "dreamerv1_image_pcont.npz",
     "plan2explore_dv2_discrete.npz",
+    "dreamerv2_dynamics_discrete.npz", "dreamerv2_mixed_tanh.npz", "dreamerv2_mixed_discrete.npz",
 ]  # fmt: skip
 
 

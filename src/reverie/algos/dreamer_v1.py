@@ -6,7 +6,6 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,7 +24,6 @@ from reverie.algos.world_model import (
     starts,
 )
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.encoder import DenseEncoderConfig
@@ -79,40 +77,6 @@ class DreamerV1Config(DenseDreamerConfig):
     """Optimiser of the value head."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DreamerV1Stats(Stats):
-    """Metrics of an update of DreamerV1. Losses are unweighted; imagined means are over all imagined rows."""
-
-    loss_kl: Tensor
-    """Mean KL, at least the free nats."""
-    loss_reward: Tensor
-    """-ln p of the transformed rewards of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows; 0 if it is not learned."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """-ln p of each observation by key."""
-    loss_actor: Tensor
-    """Loss of the policy."""
-    loss_critic: Tensor
-    """Loss of the value head."""
-    train_kl: Tensor
-    """KL[posterior | prior] in nats."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats."""
-    train_reward: Tensor
-    """Mean imagined reward per step, transformed."""
-    train_value: Tensor
-    """Mean value of imagined rows."""
-    train_target: Tensor
-    """Mean lambda-return."""
-    opt_loss: Mapping[str, Tensor]
-    """What each of model, actor and critic minimises."""
-    opt_grad_norm: Mapping[str, Tensor]
-    """Norm of its gradient before clipping."""
-
-
 class DreamLosses(NamedTuple):
     """What one imagination says about the policy and its critic."""
 
@@ -125,7 +89,6 @@ class DreamLosses(NamedTuple):
 class DreamerV1(DenseDreamer):
     """The learner of DreamerV1: world model, policy and critic, all trained at the same weights."""
 
-    stats = DreamerV1Stats
     cfg: DreamerV1Config
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV1Config, device: torch.device) -> None:

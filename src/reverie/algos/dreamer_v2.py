@@ -18,6 +18,7 @@ from reverie.algos.world_model import (
     Context,
     DenseDreamer,
     DenseDreamerConfig,
+    DenseDreamerStats,
     LatentPolicy,
     Posterior,
     WorldModel,
@@ -27,7 +28,6 @@ from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.heads import Actor, NumberHead
 from reverie.nn.normalise import MagnitudeScale
@@ -96,47 +96,19 @@ class DreamerV2Config(DenseDreamerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamerV2Stats(Stats):
-    """Metrics of an update of DreamerV2. Losses are unweighted; imagined means are over all imagined rows."""
+class DreamerV2Stats(DenseDreamerStats):
+    """Metrics of an update of DreamerV2."""
 
-    loss_kl: Tensor
-    """KL loss, balanced and with free nats."""
-    loss_reward: Tensor
-    """-ln p of the transformed rewards of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows; 0 if it is not learned."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """-ln p of each observation by key."""
-    loss_actor: Tensor
-    """Loss of the policy."""
-    loss_critic: Tensor
-    """Loss of the value head."""
-    train_kl: Tensor
-    """KL[posterior | prior] in nats."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats."""
-    train_reward: Tensor
-    """Mean imagined reward per step, transformed."""
     train_reward_std: Tensor
-    """Its standard deviation."""
+    """Standard deviation of imagined rewards."""
     train_normed_reward: Tensor
     """Mean imagined reward after its norm."""
     train_normed_reward_std: Tensor
     """Its standard deviation."""
-    train_value: Tensor
-    """Mean value by the critic, of all imagined rows but the last."""
     train_slow_value: Tensor
     """Mean value by the slow critic."""
-    train_target: Tensor
-    """Mean lambda-return."""
     train_entropy: Mapping[str, Tensor]
     """Entropy of the policy in nats, by part of the action."""
-    opt_loss: Mapping[str, Tensor]
-    """What each of model, actor and critic minimises."""
-    opt_grad_norm: Mapping[str, Tensor]
-    """Norm of its gradient before clipping."""
 
 
 class BehaviourLosses(NamedTuple):

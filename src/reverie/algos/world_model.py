@@ -21,6 +21,7 @@ from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode, Obs, State, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction, check_predictions
 from reverie.nn.encoder import DenseEncoderConfig, check_builder, encoded, width_of
@@ -397,9 +398,44 @@ class DenseDreamerConfig(AlgorithmConfig):
         return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, transform, stopped)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DenseDreamerStats(Stats):
+    """Metrics of an update of DreamerV1 or V2. Losses are unweighted; imagined means are over all imagined rows."""
+
+    loss_kl: Tensor
+    """KL loss, with free nats."""
+    loss_reward: Tensor
+    """-ln p of the transformed rewards of replayed rows."""
+    loss_cont: Tensor
+    """Cross entropy of the continuation of replayed rows; 0 if it is not learned."""
+    loss_reconstruction: Mapping[str, Tensor]
+    """-ln p of each observation by key."""
+    loss_actor: Tensor
+    """Loss of the policy."""
+    loss_critic: Tensor
+    """Loss of the value head."""
+    train_kl: Tensor
+    """KL[posterior | prior] in nats."""
+    train_prior_entropy: Tensor
+    """Entropy of the prior in nats."""
+    train_posterior_entropy: Tensor
+    """Entropy of the posterior in nats."""
+    train_reward: Tensor
+    """Mean imagined reward per step, transformed."""
+    train_value: Tensor
+    """Mean value of imagined rows by the critic."""
+    train_target: Tensor
+    """Mean lambda-return."""
+    opt_loss: Mapping[str, Tensor]
+    """What each of model, actor and critic minimises."""
+    opt_grad_norm: Mapping[str, Tensor]
+    """Norm of its gradient before clipping."""
+
+
 class DenseDreamer(Dreamer):
     """What DreamerV1 and V2 have in common: the world model and its loss."""
 
+    stats: ClassVar[type[DenseDreamerStats]] = DenseDreamerStats
     cfg: DenseDreamerConfig
     extra_spec: Mapping[str, ExtraPart]
     optims: dict[str, Optim]
