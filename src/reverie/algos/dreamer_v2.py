@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -227,7 +227,7 @@ class Behaviour(nn.Module):
 class DreamerV2(DenseDreamer):
     """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
 
-    stats: type[DreamerV2Stats] = DreamerV2Stats
+    stats: ClassVar[type[DenseDreamerStats]] = DreamerV2Stats
     cfg: DreamerV2Config
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
