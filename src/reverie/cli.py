@@ -161,13 +161,13 @@ def list_command(args: list[str]) -> int:
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
     print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
-    print(f"  {'cpu':<22}The environment's, with small networks and a short run; without a GPU the default.")
+    print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
     for module in ("published.dreamer", "published.model_free", "published.offline"):
         read = outline(module)
         for name in read.tables["PRESETS"]:
             starts = [start for start, preset in read.tables["SUITES"].items() if preset == name]
             chosen_by = f" [{', '.join(f'{start}*' for start in starts)}]" if starts else ""
-            print(f"  {name:<22}{read.functions[name]}{chosen_by}")
+            print(f"  {name:<24}{read.functions[name]}{chosen_by}")
     return 0
 
 
