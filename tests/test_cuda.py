@@ -41,7 +41,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "discrete_sac": CHOSEN | SCALED,
     "dqn": CHOSEN | PRIORITIES | {"algo.value_estimator": "n_step(2)"},
     "qr_dqn": CHOSEN | {"algo.quantiles": 5, "algo.value_estimator": "n_step(2)"},
-    "dreamer_v3": {**SETTINGS, "env": "reverie/Count-v0", "replay_ratio": 0.2, "schedule.report_every": 60},
+    "dreamer_v3": {
+        **SETTINGS,
+        "preset": "dreamer_v3",
+        "env": "reverie/Count-v0",
+        "replay_ratio": 0.2,
+        "schedule.report_every": 60,
+    },
     "gail": CHOSEN,
     **dict.fromkeys((*PUSHES, *CHOOSES), RECORDED),
 }

@@ -138,7 +138,8 @@ def test_what_imitates_is_chosen_by_the_actions():
     with pytest.raises(ConfigError, match=r"clone = categorical is for .* Use one of deterministic, stochastic, or"):
         build(MOVE, clone=Categorical())
     with pytest.raises(
-        ConfigError, match=r"^bc needs actions that are all .* has both\. Suitable algorithms: dreamer_v3\.$"
+        ConfigError,
+        match=r"^bc needs actions that are all .* has both\. Suitable algorithms: dreamer_v1, .*plan2explore\.$",
     ):
         BCConfig().build(VECTOR, ActionSpec(parts={"move": MOVE, "jump": JUMP}))
 

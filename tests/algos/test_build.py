@@ -8,6 +8,7 @@ import torch
 from reverie.algos.base import Algorithm, AlgorithmConfig, seeded
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.fqe import FQEConfig
+from reverie.algos.world_model import DenseDreamerConfig
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
@@ -24,14 +25,21 @@ TINY = {
     "encoder.depth": 2, "encoder.mults": [1], "decoder.units": 8, "decoder.depth": 8, "decoder.mults": [1],
     "actor.units": 8, "critic.units": 8, "reward.units": 8, "cont.units": 8,
 }  # fmt: skip
+SMALL = {
+    "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 4, "encoder.units": (8,), "decoder.units": (8,), "actor.units": 8,
+    "critic.units": 8, "reward.units": 8, "cont.units": 8,
+}  # fmt: skip
 TINY_IMAGES = {"networks.units": (8,), "networks.encoder.depth": 2}
 NAMES = sorted(name for name, home in algorithms().items() if home == f"reverie.algos.{name}")
+DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore")
 DISCRETE = ("dqn", "qr_dqn", "discrete_sac", "discrete_bcq", "discrete_cql", "discrete_crr")
 
 
 def config_of(name: str) -> Config:
     config = FQEConfig() if name == "fqe" else algorithm_config(name)()
-    return config.merge(TINY if isinstance(config, DreamerV3Config) else {"networks.units": (8,)})
+    kinds = {DreamerV3Config: TINY, DenseDreamerConfig: SMALL}
+    found = [changes for kind, changes in kinds.items() if isinstance(config, kind)]
+    return config.merge(found[0] if found else {"networks.units": (8,)})
 
 
 def same(one: object, other: object) -> None:
@@ -107,7 +115,7 @@ def test_reports_leave_generators_of_other_gpus_alone(monkeypatch):
     assert forked == [{"devices": []}]
 
 
-@pytest.mark.parametrize("name", [name for name in [*NAMES, "fqe"] if name != "dreamer_v3"])
+@pytest.mark.parametrize("name", [name for name in [*NAMES, "fqe"] if name not in DREAMERS])
 def test_optimisers_hold_all_that_is_learned_and_are_renewed(name):
     agent = config_of(name).build(VECTOR, CHOICE if name in DISCRETE else MOVES)
     held = {id(p) for optim in agent.optims.values() for p in optim.params}

@@ -76,6 +76,7 @@ def test_what_an_update_says_has_types_and_words(name):
     assert agent.stats.names().keys() == {key for update in updates for key in update.metrics}
 
 
+DREAMERS = ["dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore"]
 PARTS = {
     "turn": ActionPart(kind="continuous", size=2), "jump": ActionPart(kind="categorical", classes=(4,)),
     "keys": ActionPart(kind="categorical", classes=(2, 2)),
@@ -89,17 +90,17 @@ PARTS = {
             "ddpg",
             ["jump"],
             "needs continuous actions, but action 'jump' is discrete",
-            ["discrete_sac", "dqn", "dreamer_v3", "qr_dqn"],
+            ["discrete_sac", "dqn", *DREAMERS, "qr_dqn"],
         ),
-        ("td3", ["jump", "turn"], "needs continuous actions, but action 'jump' is discrete", ["dreamer_v3"]),
-        ("sac", ["keys"], "needs continuous actions, but action 'keys' is discrete", ["dreamer_v3"]),
-        ("discrete_sac", ["turn"], "but action 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
-        ("discrete_sac", ["turn", "jump"], "but action 'turn' is continuous", ["dreamer_v3"]),
-        ("discrete_sac", ["keys"], "but the action space has several", ["dreamer_v3"]),
-        ("dqn", ["turn"], "but action 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
-        ("dqn", ["keys"], "but the action space has several", ["dreamer_v3"]),
-        ("qr_dqn", ["jump", "turn"], "but action 'turn' is continuous", ["dreamer_v3"]),
-        ("qr_dqn", ["jump", "keys"], "but the action space has several", ["dreamer_v3"]),
+        ("td3", ["jump", "turn"], "needs continuous actions, but action 'jump' is discrete", DREAMERS),
+        ("sac", ["keys"], "needs continuous actions, but action 'keys' is discrete", DREAMERS),
+        ("discrete_sac", ["turn"], "but action 'turn' is continuous", ["ddpg", *DREAMERS, "sac", "td3"]),
+        ("discrete_sac", ["turn", "jump"], "but action 'turn' is continuous", DREAMERS),
+        ("discrete_sac", ["keys"], "but the action space has several", DREAMERS),
+        ("dqn", ["turn"], "but action 'turn' is continuous", ["ddpg", *DREAMERS, "sac", "td3"]),
+        ("dqn", ["keys"], "but the action space has several", DREAMERS),
+        ("qr_dqn", ["jump", "turn"], "but action 'turn' is continuous", DREAMERS),
+        ("qr_dqn", ["jump", "keys"], "but the action space has several", DREAMERS),
     ],
 )
 def test_other_actions_name_the_algorithms_that_fit(name, parts, said, fit):

@@ -431,5 +431,5 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(files, "write", refused)
-    with pytest.raises(RunError, match=r"cannot be used: Permission denied \(.*\).*choose a writable folder"):
+    with pytest.raises(RunError, match=r"cannot be used: Permission denied \(.*\)\. Choose a writable folder"):
         Store(tmp_path, say=quiet).begin(COLUMNS, STREAMS)

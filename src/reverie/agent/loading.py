@@ -113,6 +113,7 @@ def _loaded(
                 "--env ID, or reverie.load(run, env=...)."
             )
         factory = functools.partial(Placeholder, *recorded, folder.path)
+        config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
     with _example(config, factory) as flat:
         check_spec(folder, flat.obs_spec, flat.action_spec, bounds=not alone)
         if alone and env is not None:

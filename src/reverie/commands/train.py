@@ -72,7 +72,7 @@ def at_its_run(said: Common, *, named: bool) -> Common:
     """Return ``said`` with the settings of the run to resume, or the environment of an existing run of --run."""
     if said.resume is not None:
         return resumed(said, named=named)
-    if said.env or said.data or said.run is None or not RunFolder(said.run).config.is_file():
+    if said.env or said.data or said.config or said.run is None or not RunFolder(said.run).config.is_file():
         return said
     saved = read_saved(said.run)
     if saved.experiment["data"]["path"]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-ONE_MODE = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict)
+ONE_MODE = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ELU, nn.ReLU, nn.LeakyReLU, nn.SiLU, nn.Tanh)
 """Modules of PyTorch in the learners here. Many others have one mode too; switching those does no harm."""
 
 
