@@ -462,7 +462,7 @@ class DenseDreamerStats(Stats):
 class DenseDreamer(Dreamer):
     """What DreamerV1 and V2 have in common: the world model and its loss."""
 
-    stats: type[Stats] = DenseDreamerStats
+    stats: ClassVar[type[Stats]] = DenseDreamerStats
     cfg: DenseDreamerConfig
     extra_spec: Mapping[str, ExtraPart]
     optims: dict[str, Optim]
