@@ -84,7 +84,7 @@ CONFIGS = {
                                          "reward_norm.momentum": 0.9}),
     "pydreamer": DreamerV2Config().merge(
         {"rssm.latent": "categorical(4)", "rssm.cell": "normed_gates_gru", "rssm.layers": 2, "rssm.norm": "layer",
-         "encoder.keys": "image|token", "encoder.class_units": (8,), "encoder.outputs": 5, "encoder.arrival": True,
+         "encoder.class_units": (8,), "encoder.outputs": 5, "encoder.arrival": True,
          "decoder.class_units": (), "decoder.class_unimix": 0.1, "reward_support": (-1.0, 0.0, 2.0), "samples": 2,
          "returns": "next_reward", "slow_moves": "before", "dream_in": "same", "slow_every": 2, "rewards": "tanh",
          "model_optim.form": "torch", "probe.keys": "state", "probe.given": "token", "probe.head.units": 8,

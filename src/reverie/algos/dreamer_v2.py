@@ -6,6 +6,7 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -311,7 +312,8 @@ class DreamerV2(DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.world = cfg.world(obs_spec, action_spec, set(PARTS) - set(cfg.grad_heads))
+        seen = {k: part for k, part in obs_spec.items() if not re.fullmatch(cfg.probe.keys, k)}
+        self.world = cfg.world(seen, action_spec, set(PARTS) - set(cfg.grad_heads))
         width, self.samples = self.world.rssm.feature_width, cfg.samples
         self.behaviour = Behaviour(width, action_spec, cfg)
         self.probe = cfg.probe.build(obs_spec, width) if cfg.probe.keys else None

@@ -21,7 +21,8 @@ from reverie.nn.optim import GlobalAdamConfig
 class ProbeConfig(Config):
     """Heads of the latents, one for each vector or categorical observation that they predict.
 
-    Leave what they predict out of ``encoder.keys`` and ``decoder.keys``.
+    The world model neither reads nor reconstructs what they predict; what they are given it does, unless left out of
+    ``encoder.keys`` and ``decoder.keys``.
     """
 
     keys: str = ""
