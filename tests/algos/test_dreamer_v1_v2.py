@@ -92,7 +92,7 @@ def test_dreams_are_in_the_units_of_the_environment(name):
     agent = build_earlier(name)
     rows = batch(agent)
     dreamt = agent.dream(rows, 3)
-    assert getattr(agent, "probe", None) or dreamt["state"].shape == (3, 6, 2)  # probes predict it in two configurations
+    assert getattr(agent, "probe", None) or dreamt["state"].shape == (3, 6, 2)  # else a probe does
     assert dreamt["image"].shape == (3, 6, 8, 8, 3)
     assert 0 <= dreamt["image"].min() <= dreamt["image"].max() <= 255
     assert dreamt["cont"].max() <= 1
