@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hold a Dreamer (V1, V2 or V3) against a recording of its authors' own code, tensor by tensor.
+"""Hold a Dreamer (V1, V2, PyDreamer or V3) against a recording of its authors' own code, tensor by tensor.
 
     python tools/parity.py tests/golden/dreamerv3_image_discrete.npz [--tolerance 1e-4]
 
@@ -511,6 +511,10 @@ def compare(path: Path, output: float = OUTPUT, update: float = UPDATE) -> Compa
         sys.path.insert(0, str(Path(__file__).parent))
         parity_v1_v2 = importlib.import_module("parity_v1_v2")
         parity_v1_v2.compare(arrays, meta, result, MISSING)
+        return result
+    if str(meta.get("source", "")).startswith("jurgisp/pydreamer "):
+        sys.path.insert(0, str(Path(__file__).parent))
+        importlib.import_module("parity_pydreamer").compare(arrays, meta, result, MISSING)
         return result
     rec = Recording(path)
     agent = load(rec)

@@ -51,9 +51,10 @@ HEADS = {"reward": "reward_head", "cont": "discount_head", "actor": "actor", "cr
 class Settings(dict[str, Any]):
     """The authors' settings; remembers which were read, so that none is overlooked."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], run: tuple[str, ...] = RUN, fixed: Mapping[str, Any] = FIXED) -> None:
         super().__init__(values)
-        self.left = {k for k in values if k in FIXED or not k.startswith(RUN)}
+        self.fixed = fixed
+        self.left = {k for k in values if k in fixed or not k.startswith(run)}
 
     def __getitem__(self, key: str) -> Any:
         self.left.discard(key)
@@ -72,7 +73,7 @@ class Settings(dict[str, Any]):
 
     def check(self) -> None:
         """Raise ConfigError if there is a setting that we do not have."""
-        for key, value in FIXED.items():
+        for key, value in self.fixed.items():
             if key in self and self[key] != value:
                 raise ConfigError(f"recorded with {key} = {self[key]}: ours is equal to {value}.")
         if self.left:

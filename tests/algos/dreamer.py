@@ -82,6 +82,19 @@ CONFIGS = {
     "v2_mixed": DreamerV2Config().merge({"rssm.latent": "categorical(4)", "actor_gradient": "mixed(0.3)",
                                          "grad_heads": ("decoder",), "slow_every": 2, "slow_rate": 0.5,
                                          "reward_norm.momentum": 0.9}),
+    "pydreamer": DreamerV2Config().merge(
+        {"rssm.latent": "categorical(4)", "rssm.cell": "normed_gates_gru", "rssm.layers": 2, "rssm.norm": "layer",
+         "encoder.class_units": (8,), "encoder.outputs": 5, "encoder.arrival": True,
+         "decoder.class_units": (), "decoder.class_unimix": 0.1, "reward_support": (-1.0, 0.0, 2.0), "samples": 2,
+         "returns": "next_reward", "slow_moves": "before", "dream_in": "same", "slow_every": 2, "rewards": "tanh",
+         "model_optim.form": "torch", "probe.keys": "state", "probe.given": "token", "probe.head.units": 8,
+         "aux.weight": 0.5, "aux.head.units": 8, "aux.slow_every": 2}
+    ),
+    "pydreamer_dynamics": DreamerV2Config().merge(
+        {"rssm.latent": "gaussian('double_sigmoid')", "rssm.cell": "bare_layer_norm_gru", "returns": "next_reward",
+         "slow_moves": "before", "dream_in": "same", "actor_gradient": "dynamics(True)", "probe.keys": "state|token",
+         "actor.continuous": "normal_tanh", "probe.gradients": True, "probe.head.units": 8}
+    ),
     "p2e": Plan2ExploreConfig().merge({"rssm.latent": "categorical(4)", "ensemble.models": 2, "extrinsic": 0.5,
                                        "ensemble.head.units": 8, "explore_norm.momentum": 0.9}),
 }  # fmt: skip

@@ -9,11 +9,14 @@ from dreamer import ACTIONS, CONFIGS, EARLIER, OBS, batch, build_earlier
 
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.algos.world_model import repeated
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
-from reverie.nn.distributions import TanhedNormal, TruncatedNormal
+from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import EncoderConfig
-from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
+from reverie.nn.optim import GlobalAdamConfig
+from reverie.nn.rssm import CELLS, CellStack
+from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl, importance_bound
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 from reverie.objectives.returns import lambda_return_of_states
 
@@ -37,7 +40,7 @@ def test_an_update_trains_all_and_says_it_in_words(name, actions):
     assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
     assert update.priority.shape == (3,)
     same = {k for k, v in tensors(agent).items() if torch.equal(v, before[k])}
-    slow = {k for k in same if "slow_critic" in k or k.endswith(".shapes") or "magnitude" in k or k.endswith("/shapes")}
+    slow = {k for k in same if "slow" in k or k.endswith(".shapes") or "magnitude" in k or k.endswith("/shapes")}
     assert same == slow, same - slow
 
 
@@ -89,7 +92,7 @@ def test_dreams_are_in_the_units_of_the_environment(name):
     agent = build_earlier(name)
     rows = batch(agent)
     dreamt = agent.dream(rows, 3)
-    assert dreamt["state"].shape == (3, 6, 2)
+    assert getattr(agent, "probe", None) or dreamt["state"].shape == (3, 6, 2)  # else a probe does
     assert dreamt["image"].shape == (3, 6, 8, 8, 3)
     assert 0 <= dreamt["image"].min() <= dreamt["image"].max() <= 255
     assert dreamt["cont"].max() <= 1
@@ -220,7 +223,7 @@ def test_samples_of_actions_have_a_gradient():
     [
         ({"actor.continuous": "onehot"}, r"actor.continuous = 'onehot': unknown name.*trunc_normal, tanh_normal"),
         ({"rssm.latent": "gaussian(std='relu')"}, r"std = 'relu': expected one of 'softplus', 'sigmoid', 'sigmoid2'"),
-        ({"rssm.cell": "gru"}, r"rssm.cell = 'gru': expected one of 'layer_norm_gru', 'keras_gru'"),
+        ({"rssm.cell": "gru"}, r"rssm.cell = 'gru': expected one of 'layer_norm_gru', 'bare_layer_norm_gru'"),
         ({"grad_heads": ("value",)}, "grad_heads = .*'value' is none of decoder, reward, cont"),
         ({"slow_every": 0, "slow_rate": 0.5}, "slow_every = 0, slow_rate = 0.5: without a slow critic"),
         ({"horizon": 1}, "horizon = 1: expected at least 2"),
@@ -229,6 +232,10 @@ def test_samples_of_actions_have_a_gradient():
         ({"kl": "balanced(1.5)"}, r"balance = 1.5: expected a share"),
         ({"encoder.kernels": ()}, "at least one kernel"),
         ({"rewards": "symlog"}, "rewards = 'symlog': expected one of"),
+        ({"rssm.layers": 3}, "deter = 1024 is not a multiple of layers = 3"),
+        ({"reward_support": (1.0,)}, r"reward_support = \(1.0,\): expected two rewards or more"),
+        ({"decoder.class_unimix": 1.0}, r"class_unimix = 1.0: expected a number in \[0, 1\)"),
+        ({"aux.lam": 2.0}, r"lam = 2.0: expected a number in \[0, 1\]"),
     ],
 )
 def test_settings_that_cannot_be_are_named(changes, says):
@@ -242,6 +249,88 @@ def test_images_of_other_sizes_are_named_with_what_to_do():
             config.build(OBS, ACTIONS["discrete"])
         with pytest.raises(ConfigError, match=r"make images of 64x64, but 'image' is 8x8.*env.resize = 64 64"):
             config.merge({"encoder.kernels": (4, 3)}).build(OBS, ACTIONS["discrete"])
+
+
+# ---------------------------------------------------------------- PyDreamer
+
+
+def test_rewards_on_arrival_need_an_observation_to_stand_beside():
+    with pytest.raises(ConfigError, match=r"encoder.arrival = True: there is no image.*Set encoder.class_units"):
+        CONFIGS["v2"].merge(EARLIER | {"encoder.arrival": True, "encoder.keys": "state"}).build(
+            OBS, ACTIONS["discrete"]
+        )
+
+
+def test_an_agent_that_reads_rewards_acts_by_them():
+    agent = build_earlier("pydreamer")
+    data = batch(agent)
+    rows = {k: getattr(data, k)[:, 0] for k in ("is_last", "is_terminal")} | {"is_first": torch.ones(3).bool()}
+    obs = {k: v[:, 0] for k, v in data.obs.items()}
+    embeds = []
+    agent.world.encoder.register_forward_hook(lambda module, given, out: embeds.append(out))
+    for reward in (0.0, 1.0):
+        agent.policy.act(Step(obs=obs, reward=torch.full((3,), reward), **rows), agent.policy.initial(3), "eval")
+    assert not torch.equal(*embeds)
+
+
+def test_the_bound_of_several_samples_is_tighter_than_their_mean():
+    loss = torch.tensor([[1.0], [3.0], [0.5], [0.5]], dtype=torch.float64)
+    expected = -((-loss.view(2, 2, 1)).exp().mean(1)).log()
+    torch.testing.assert_close(importance_bound(loss, 2), expected)
+    assert importance_bound(loss, 2)[0] < 2
+    assert importance_bound(loss, 1) is loss
+
+
+def test_adam_in_the_form_of_torch_is_that_of_torch():
+    mine, its = (torch.nn.Parameter(torch.linspace(-1, 2, 6)) for _ in range(2))
+    optim = GlobalAdamConfig(form="torch", lr=0.1, eps=1e-2, decay=0.3, clip=0).build([mine])
+    other = torch.optim.AdamW([its], lr=0.1, eps=1e-2, weight_decay=0.3)
+    for i in range(4):
+        optim.step((mine**2 * (i + 1)).sum())
+        other.zero_grad()
+        (its**2 * (i + 1)).sum().backward()
+        other.step()
+    torch.testing.assert_close(mine, its)
+
+
+def test_the_cell_of_v1_is_that_of_torch_and_cells_stand_above_each_other():
+    x, h = torch.randn(5, 3), torch.randn(5, 8)
+    stack = CellStack(CELLS["keras_gru"], 3, 8, 2)
+    below, above = torch.nn.GRUCell(3, 4), torch.nn.GRUCell(4, 4)
+    for cell, its in zip(stack.cells, (below, above), strict=True):
+        for ours, theirs in ((cell.from_input, "ih"), (cell.from_state, "hh")):
+            for part in ("weight", "bias"):  # theirs are reset, update, new
+                value = getattr(its, f"{part}_{theirs}").data
+                getattr(ours, part).data = torch.cat([value[4:8], value[:4], value[8:]])
+    low = below(x, h[:, :4])
+    expected = torch.cat([low, above(low, h[:, 4:])], -1)
+    torch.testing.assert_close(stack.steps(torch.float32)(x, h), expected)
+
+
+def test_a_reward_is_learned_as_the_nearest_of_the_supported():
+    logits = torch.randn(3, 3)
+    dist = Support(logits, torch.tensor([-1.0, 0.0, 2.0]))
+    torch.testing.assert_close(dist.loss(torch.tensor([-7.0, 0.9, 1.1])), -logits.log_softmax(-1)[range(3), [0, 1, 2]])
+    torch.testing.assert_close(dist.mean(), logits.softmax(-1) @ dist.values)
+
+
+def test_the_world_model_does_not_see_what_probes_predict():
+    agent = build_earlier("v2", probe__keys="state", probe__head__units=8)
+    assert list(agent.world.encoder.vectors) == list(agent.world.decoder.vectors) == ["token"]
+    assert list(agent.probe.parts) == ["state"]
+
+
+def test_probes_change_the_latents_only_if_asked():
+    found = {}
+    for gradients in (False, True):
+        agent = build_earlier("pydreamer", probe__gradients=gradients)
+        rows = batch(agent)
+        post = agent.world.observe(rows, samples=2)
+        losses, _ = agent.losses(repeated(rows, 2), post, {"kl": torch.zeros(6, 6)})
+        loss = losses["model" if gradients else "probe"]
+        (found[gradients],) = torch.autograd.grad(loss, [post.latent.stoch], allow_unused=True)
+    assert found[False] is None
+    assert found[True].abs().sum() > 0
 
 
 def test_parts_of_v3_fit_into_v2():

@@ -14,6 +14,7 @@ EARLIER = [
     "dreamerv2_image_discrete.npz", "dreamerv2_vector_gaussian.npz", "dreamerv1_image.npz", "dreamerv1_image_pcont.npz",
     "plan2explore_dv2_discrete.npz",
     "dreamerv2_dynamics_discrete.npz", "dreamerv2_mixed_tanh.npz", "dreamerv2_mixed_discrete.npz",
+    "pydreamer_minigrid.npz", "pydreamer_dynamics.npz", "pydreamer_iwae3.npz", "pydreamer_cnn_goals.npz",
 ]  # fmt: skip
 
 

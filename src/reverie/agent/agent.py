@@ -131,7 +131,13 @@ class Agent:
         return self._decode.spec
 
     def act(
-        self, obs: Any, state: AgentState | None = None, *, actions: Actions = "mode", is_first: Any = None
+        self,
+        obs: Any,
+        state: AgentState | None = None,
+        *,
+        actions: Actions = "mode",
+        is_first: Any = None,
+        reward: Any = 0.0,
     ) -> tuple[Any, AgentState]:
         """Choose an action for an observation.
 
@@ -142,12 +148,14 @@ class Agent:
                 with its epsilon or noise. A world model samples its latents in both cases, from PyTorch's generator:
                 after ``torch.manual_seed`` the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
+            reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.arrival`` read it.
 
         Returns:
             ``(action, state)``. The action is ready for ``env.step``, that of a batch for a vector environment's.
 
         Raises:
-            DataError: ``obs`` does not fit the space the agent was trained on, or ``state`` is not an AgentState.
+            DataError: ``obs`` does not fit the space the agent was trained on, there is not one reward for each, or
+                ``state`` is not an AgentState.
             ConfigError: ``actions`` is neither "mode" nor "sample".
         """
         if state is not None and not isinstance(state, AgentState):
@@ -170,7 +178,7 @@ class Agent:
             )
         stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
         flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, strict=True)]
-        chosen, policy = self.algo.policy.act(_step(flat, first), state.policy, mode_of(actions))
+        chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
         decoded = [self._decode(action) for action in chosen.cpu().numpy()]
         after = AgentState(policy, stacks)
         if single:
@@ -354,11 +362,13 @@ def mode_of(actions: str) -> Mode:
     return MODES[actions]
 
 
-def _step(rows: list[FlatObs], first: np.ndarray) -> Step:
-    none = torch.zeros(len(rows), dtype=torch.bool)
+def _step(rows: list[FlatObs], first: np.ndarray, reward: Any) -> Step:
+    none, rewards = torch.zeros(len(rows), dtype=torch.bool), torch.as_tensor(reward, dtype=torch.float32)
+    if rewards.shape not in ((), (len(rows),)):
+        raise DataError(f"reward has shape {list(rewards.shape)}: expected one for each of {len(rows)} observations.")
     return Step(
         obs={key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]},
-        reward=torch.zeros(len(rows)),
+        reward=rewards.expand(len(rows)),
         is_first=torch.from_numpy(first),
         is_last=none,
         is_terminal=none,

@@ -6,9 +6,10 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from reverie.algos.world_model import (
     LatentPolicy,
     Posterior,
     WorldModel,
+    repeated,
     starts,
 )
 from reverie.core.checks import at_least
@@ -29,13 +31,15 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
-from reverie.nn.heads import Actor, NumberHead
+from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, descend
+from reverie.nn.probe import ProbeConfig
 from reverie.nn.rssm import Chooser, Latent
 from reverie.nn.target import LateTarget
+from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
-from reverie.objectives.returns import lambda_return_of_states
+from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
 
 PARTS = ("decoder", "reward", "cont")
 
@@ -60,6 +64,28 @@ class RewardNormConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuxCriticConfig(Config):
+    """A critic of recorded rewards, whose loss trains the world model."""
+
+    weight: float = 0.0
+    """Weight of its loss, 0 or more; 0: there is none."""
+    discount: float = 0.99
+    """Discount factor gamma per agent step, in [0, 1]."""
+    lam: float = 0.95
+    """Lambda, in [0, 1]."""
+    slow_every: int = 1000
+    """Updates from one copy of its slow critic to the next."""
+    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Its layers."""
+
+    def __post_init__(self) -> None:
+        at_least(self, weight=0, slow_every=1)
+        for name in ("discount", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1].")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DreamerV2Config(DenseDreamerConfig):
     """Settings of DreamerV2; the defaults are those of the authors' code."""
 
@@ -75,6 +101,19 @@ class DreamerV2Config(DenseDreamerConfig):
     """Updates from one move of the slow critic to the next; 0: the critic itself gives the targets."""
     slow_rate: float = 1.0
     """Step of the slow critic towards the critic at each move, in (0, 1]."""
+    slow_moves: Literal["after", "before"] = "after"
+    """Whether it moves after an update has used it, or before."""
+    returns: DreamReturn = field(default_factory=OwnReward)
+    """The return of imagined states: own_reward, or next_reward of PyDreamer."""
+    dream_in: Literal["updated", "same"] = "updated"
+    """Imagine with the world model that this update made, or with the one before."""
+    samples: int = 1
+    """Posterior samples of each row: Burda et al. (2016). Above 1 the model minimises their bound, with ln q(z) -
+    ln p(z) of each in place of ``kl``."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Heads beside the model that show what its latents contain; none by default."""
+    aux: AuxCriticConfig = field(default_factory=lambda: AuxCriticConfig())
+    """A critic of recorded rewards that shapes the latents; off by default."""
     reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
     """Normalisation of imagined rewards; off by default."""
     model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, decay=1e-6))
@@ -86,13 +125,18 @@ class DreamerV2Config(DenseDreamerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, entropy=0, slow_every=0)
+        at_least(self, entropy=0, slow_every=0, samples=1)
         if unknown := [part for part in self.grad_heads if part not in PARTS]:
             raise ConfigError(f"grad_heads = {self.grad_heads}: {unknown[0]!r} is none of {', '.join(PARTS)}.")
         if not 0 < self.slow_rate <= 1:
             raise ConfigError(f"slow_rate = {self.slow_rate}: expected a number in (0, 1].")
         if self.slow_every == 0 and self.slow_rate != 1:
             raise ConfigError(f"slow_every = 0, slow_rate = {self.slow_rate}: without a slow critic leave slow_rate 1.")
+
+    @property
+    def learned_discount(self) -> float:
+        """The discount that the learned continuation includes."""
+        return self.discount if self.returns.own_reward else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +153,41 @@ class DreamerV2Stats(DenseDreamerStats):
     """Mean value by the slow critic."""
     train_entropy: Mapping[str, Tensor]
     """Entropy of the policy in nats, by part of the action."""
+    loss_probe: Mapping[str, Tensor] = field(default_factory=dict)
+    """-ln p of what the probes predict, by key."""
+    loss_aux: Tensor | None = None
+    """Loss of the auxiliary critic."""
+
+
+class AuxCritic(nn.Module):
+    """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
+
+    Rows after a terminal row of their window have no weight, even those of the next episode.
+    """
+
+    def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
+        super().__init__()
+        self.cfg, self.critic = cfg, NumberHead(inputs, cfg.head)
+        self.slow = LateTarget(self.critic, 1.0, cfg.slow_every)
+
+    def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
+        """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
+        c, feature = self.cfg, feature.transpose(0, 1)  # [T, B, F]
+        with torch.no_grad():
+            value = self.slow.model(feature).mean()  # [T, B]
+            found = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
+        loss: Tensor = found.weight[:-1] * self.critic(feature[:-1]).loss(found.target)
+        return loss
 
 
 class BehaviourLosses(NamedTuple):
     """What one imagination says about a policy and its critic."""
 
-    actor: Tensor  # [H - 1, M]
+    actor: Tensor  # [K, M], K actions that count
     critic: Tensor  # [H, M]
     metrics: Metrics
     dream: Dream
-    terms: dict[str, Tensor]  # [H + 1, M] or [H, M] each, to look inside
+    terms: dict[str, Tensor]  # [H + 1, M], [H, M] or [K, M] each, to look inside
 
 
 Reward = Callable[[WorldModel, Dream], Tensor]
@@ -160,9 +229,11 @@ class Behaviour(nn.Module):
         reward: Reward = predicted_reward,
     ) -> Metrics:
         """Train on what ``world`` imagines from latents ``[M, ...]``, of which ``terminal`` ``[M]`` say their ends."""
+        if self.slow_critic is not None and self.cfg.slow_moves == "before":
+            self.slow_critic.update()
         losses = self.losses(world, start, terminal, choose, pick, reward)
         metrics = losses.metrics | descend({"actor": losses.actor.mean(), "critic": losses.critic.mean()}, self.optims)
-        if self.slow_critic is not None:
+        if self.slow_critic is not None and self.cfg.slow_moves == "after":
             self.slow_critic.update()
         return metrics
 
@@ -177,29 +248,22 @@ class Behaviour(nn.Module):
     ) -> BehaviourLosses:
         """Imagine, and compute the losses of actor and critic. Updates the reward norm.
 
-        In the authors' order, t counts states: reward, discount and value at t belong to state t, whose value includes
-        its own reward. So the action at state t leads to the return of state t + 1, while its baseline is the value of
-        state t.
+        Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them.
         """
         through = self.gradient.through_time
-        picked = {} if pick is None else {"pick": pick}
-        dream = (imagine_through_time if through else imagine)(
-            world.rssm, self.actor, start, self.cfg.horizon, choose, **picked
-        )
+        dream = self.imagine(world, start, choose, pick)
         with torch.set_grad_enabled(through):
             raw = reward(world, dream)  # [H+1, M]
             self.reward_norm.update(raw)
             normed = self.reward_norm(raw)  # [H+1, M]
             discount = self.discounts(world, dream.feature, terminal)  # [H+1, M]
             slow = self.slow(dream.feature)  # [H+1, M]
-            target = lambda_return_of_states(
-                reward=normed.T, discount=discount.T, value=slow.T, lam=self.cfg.lam
-            ).T  # [H, M]
-        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).cumprod(0).detach()  # [H+1, M]
-        policy = self.actor.heads(dream.hidden[:-1])  # of states 0 ... H-2
-        objective = self.gradient(policy.log_prob(dream.action[:-2]), target[1:] - slow[:-2], target[1:])
+            found = self.cfg.returns(normed, discount, slow, self.cfg.discount, self.cfg.lam)
+        target, weight, count = found.target, found.weight, len(found.outcome)
+        policy = self.policy(dream, count)  # of states 0 ... K-1
+        objective = self.gradient(policy.log_prob(dream.action[:count]), found.advantage, found.outcome)
         entropies = policy.entropies()
-        actor = -weight[:-2] * (objective + self.cfg.entropy * torch.stack(list(entropies.values())).sum(0))
+        actor = -weight[:count] * (objective + self.cfg.entropy * torch.stack(list(entropies.values())).sum(0))
         value = self.critic(dream.feature[:-1].detach())
         critic = weight[:-1] * value.loss(target.detach())  # [H, M]
         means = {"reward": raw, "normed_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
@@ -207,12 +271,28 @@ class Behaviour(nn.Module):
         metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
         metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normed_reward")}
         metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
-        return BehaviourLosses(actor, critic, metrics, dream, means | {"discount": discount, "weight": weight})
+        means |= {"discount": discount, "weight": weight, "advantage": found.advantage}
+        return BehaviourLosses(actor, critic, metrics, dream, means)
+
+    def imagine(self, world: WorldModel, start: Latent, choose: Chooser | None, pick: Picker | None) -> Dream:
+        """Imagine from latents ``[M, ...]``, with the gradient that the actor needs."""
+        given: dict[str, Any] = {} if pick is None else {"pick": pick}
+        if not self.gradient.through_time:
+            return imagine(world.rssm, self.actor, start, self.cfg.horizon, choose, **given)
+        given["through_policy"] = self.gradient.through_policy
+        return imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, **given)
+
+    def policy(self, dream: Dream, count: int) -> JointDistribution:
+        """Return the policy at the first ``count`` states, read without gradient."""
+        if self.gradient.through_policy:
+            read: JointDistribution = self.actor(dream.feature[:count].detach())
+            return read
+        return self.actor.heads(dream.hidden[:count])
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
-        """Return the discount of each imagined state ``[H + 1, M]``; whether the first is terminal is known."""
+        """Return the discount of each imagined state ``[H + 1, M]``, which may know whether the first is terminal."""
         predicted: Tensor = world.cont(feature).prob()
-        if not self.cfg.learn_cont:
+        if not (self.cfg.learn_cont and self.cfg.returns.own_reward):
             return predicted
         known = (~terminal).to(predicted.dtype) * self.cfg.discount  # [M]
         return torch.cat([known[None], predicted[1:]])
@@ -232,11 +312,20 @@ class DreamerV2(DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.world = cfg.world(obs_spec, action_spec, set(PARTS) - set(cfg.grad_heads))
-        self.behaviour = Behaviour(self.world.rssm.feature_width, action_spec, cfg)
+        seen = {k: part for k, part in obs_spec.items() if not re.fullmatch(cfg.probe.keys, k)}
+        self.world = cfg.world(seen, action_spec, set(PARTS) - set(cfg.grad_heads))
+        width, self.samples = self.world.rssm.feature_width, cfg.samples
+        self.behaviour = Behaviour(width, action_spec, cfg)
+        self.probe = cfg.probe.build(obs_spec, width) if cfg.probe.keys else None
+        self.aux = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
         self.to(device)
         self.behaviour.make_optims()
-        self.optims = {"model": cfg.model_optim.build(self.world.parameters()), **self.behaviour.optims}
+        trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
+        if self.probe is not None and cfg.probe.gradients:
+            trained += self.probe.parameters()
+        self.optims = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
+        if self.probe is not None and not cfg.probe.gradients:
+            self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, cfg.noise)
 
     @property
@@ -263,13 +352,39 @@ class DreamerV2(DenseDreamer):
     ) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
 
-        The behaviour imagines with the updated world model, from latents that were computed before.
+        The behaviour imagines from latents that were computed before the update of the world model. With several
+        samples, ``context`` and what is returned have as many of each row.
         """
-        post = self.world.observe(rows, context, choose)
+        post = self.world.observe(rows, context, choose, self.samples)
+        rows = repeated(rows, self.samples)
         terms, metrics = self.world_losses(rows, post)
-        metrics |= descend({"model": self.total(terms)}, self.optims)
-        metrics |= self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten(), choose, pick)
+        losses, more = self.losses(rows, post, terms)
+
+        def dream() -> Metrics:
+            return self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten(), choose, pick)
+
+        metrics |= more | (dream() if self.cfg.dream_in == "same" else {})
+        metrics |= descend(losses, self.optims)
+        metrics |= dream() if self.cfg.dream_in == "updated" else {}
         return terms, metrics, post
+
+    def losses(self, rows: Batch, post: Posterior, terms: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Return what the optimisers of the world model and of the probes minimise, and metrics of what is beside."""
+        losses, metrics = {"model": self.total(terms)}, {}
+        if self.aux is not None:
+            self.aux.slow.update()
+            one = slice(None, None, self.samples)  # the first sample of each row
+            reward = self.world.transform(rows.reward[one])
+            aux = self.aux.loss(post.latent.feature[one], reward, rows.is_terminal[one]).mean()
+            losses["model"] = losses["model"] + self.cfg.aux.weight * aux
+            metrics["loss/aux"] = aux.detach()
+        if self.probe is not None:
+            feature = post.latent.feature if self.cfg.probe.gradients else post.latent.feature.detach()
+            found = {k: importance_bound(v, self.samples) for k, v in self.probe.losses(feature, rows.obs).items()}
+            name = "model" if self.cfg.probe.gradients else "probe"
+            losses[name] = losses.get(name, torch.zeros(())) + torch.stack([v.mean() for v in found.values()]).sum()
+            metrics |= {f"loss/probe/{k}": v.detach().mean() for k, v in found.items()}
+        return losses, metrics
 
 
 DreamerV2Config.learner = DreamerV2

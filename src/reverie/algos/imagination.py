@@ -87,11 +87,12 @@ def imagine_through_time(
     horizon: int,
     choose: Chooser | None = None,
     pick: Picker = reparameterised_action,
+    through_policy: bool = False,
 ) -> Dream:
     """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
-    through what its actions lead to.
+    through what its actions lead to. With ``through_policy`` it reads them with gradient.
 
     Raises:
         ValueError: ``start`` has other axes.
@@ -101,7 +102,7 @@ def imagine_through_time(
     features, hidden, actions = [], [], []
     for step in range(horizon + 1):
         features.append(latent.feature)  # [M, F]
-        hidden.append(actor.mlp(features[-1].detach()))  # [M, units]
+        hidden.append(actor.mlp(features[-1] if through_policy else features[-1].detach()))  # [M, units]
         actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
         if step < horizon:
             latent = rssm.imagine_step(latent, actions[-1], cell, choose)

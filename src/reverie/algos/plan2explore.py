@@ -25,7 +25,7 @@ from reverie.algos.dreamer_v2 import (
     predicted_reward,
 )
 from reverie.algos.imagination import Dream, Picker
-from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel, starts
+from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel, repeated, starts
 from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
@@ -180,6 +180,7 @@ class Plan2Explore(DreamerV2):
         Ensemble and behaviours learn from latents that were computed before the world model's update.
         """
         terms, metrics, post = super().learn(rows, context, choose, pick)
+        rows = repeated(rows, self.samples)
         loss = self.ensemble.loss(post, actions_before(rows, context))
         metrics |= descend({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start, terminal = starts(post.latent), rows.is_terminal.flatten()

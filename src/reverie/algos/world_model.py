@@ -24,7 +24,7 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode, Obs, State, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction, check_predictions
-from reverie.nn.encoder import DenseEncoderConfig, check_builder, encoded, width_of
+from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, check_builder, encoded, width_of
 from reverie.nn.heads import (
     Actor,
     BernoulliHead,
@@ -32,12 +32,13 @@ from reverie.nn.heads import (
     DenseActorConfig,
     DenseHeadConfig,
     NumberHead,
+    SupportHead,
     TwoHotHead,
 )
 from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.optim import GlobalAdamConfig, Optim
 from reverie.nn.rssm import Chooser, DenseRSSMConfig, Latent, StateSpaceModel
-from reverie.objectives.kl import Balanced, KLLoss
+from reverie.objectives.kl import Balanced, KLLoss, importance_bound
 from reverie.objectives.transforms import IDENTITY, REWARDS, RewardTransform
 
 # Type checkers accept any builder. The command line reads its flags off the classes of the defaults.
@@ -102,16 +103,26 @@ class WorldModel(nn.Module):
         self.cont = cont
         self.dtype, self.discount, self.transform, self.stopped = dtype, discount, transform, frozenset(stopped)
 
-    def embed(self, obs: Obs) -> Tensor:
-        """Encode observations ``[..., *shape]`` to ``[..., E]``."""
+    def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
+        """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
+        if reward is not None and is_terminal is not None and getattr(self.encoder, "arrival", False):
+            obs = {**obs, ARRIVAL: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
         return encoded(self.encoder, obs, self.dtype)
 
-    def observe(self, batch: Batch, context: Context | None = None, choose: Chooser | None = None) -> Posterior:
-        """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent."""
+    def observe(
+        self, batch: Batch, context: Context | None = None, choose: Chooser | None = None, samples: int = 1
+    ) -> Posterior:
+        """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent.
+
+        With ``samples`` above 1, each row has as many posteriors, one after the other: the result, and ``context``,
+        are ``[B * samples, ...]``.
+        """
+        embed = self.embed(batch.obs, batch.reward, batch.is_terminal)  # [B, T, E]
+        if samples > 1:
+            batch, embed = repeated(batch, samples), embed.repeat_interleave(samples, 0)
         if context is None:
             context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
-        embed = self.embed(batch.obs)  # [B, T, E]
         latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
         return Posterior(embed, latent, stats)
 
@@ -208,8 +219,10 @@ class LatentPolicy:
         model (``nn/rssm.py``) clip them too.
         """
         device, world = state.action.device, self.world
-        embed = world.embed(step.obs_on(device))  # [N, E]
-        is_first = step.is_first.to(device, non_blocking=True)  # [N]
+        reward, is_first, is_terminal = (
+            x.to(device, non_blocking=True) for x in (step.reward, step.is_first, step.is_terminal)
+        )  # [N]
+        embed = world.embed(step.obs_on(device), reward, is_terminal)  # [N, E]
         latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
         policy = self.acting(mode)(latent.feature)
         action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
@@ -321,6 +334,8 @@ class ModelScales(Config):
 
     reconstruction: float = 1.0
     """Weight of -ln p of each observation key."""
+    vectors: float = 1.0
+    """Factor of that weight for vectors."""
     reward: float = 1.0
     """Weight of -ln p of rewards."""
     cont: float = 1.0
@@ -355,6 +370,9 @@ class DenseDreamerConfig(AlgorithmConfig):
     """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
     scales: ModelScales = field(default_factory=ModelScales)
     """Weights of the world model's loss terms."""
+    reward_support: tuple[float, ...] = ()
+    """Rewards, before their transform, over which the reward head predicts a distribution; a reward is learned as the
+    nearest of them. Empty: the head predicts the mean of a normal."""
     kl: KLLoss = field(default_factory=Balanced)
     """The loss between posterior and prior: balanced(balance=0.8, nats=0) of DreamerV2, or free(nats=3) of V1."""
     rssm: DenseRSSMConfig = field(default_factory=DenseRSSMConfig)
@@ -383,19 +401,28 @@ class DenseDreamerConfig(AlgorithmConfig):
         check_builder("encoder", self.encoder, "obs_spec")
         check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
         at_least(self, horizon=2, noise=0)
+        if len(self.reward_support) == 1:
+            raise ConfigError(f"reward_support = {self.reward_support}: expected two rewards or more, or none.")
         for name in ("discount", "lam"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1].")
 
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
+        discount = self.learned_discount
         encoder = self.encoder.build(obs_spec)
         rssm = self.rssm.build(width_of(encoder), action_spec.width)
         decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
         width, dtype = rssm.feature_width, PRECISIONS[self.precision]
-        cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(self.discount)
-        reward, transform = NumberHead(width, self.reward), REWARDS[self.rewards]
-        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, transform, stopped)
+        cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(discount)
+        transform, support = REWARDS[self.rewards], torch.tensor(self.reward_support)
+        reward = SupportHead(width, self.reward, transform(support)) if len(support) else NumberHead(width, self.reward)
+        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, discount, transform, stopped)
+
+    @property
+    def learned_discount(self) -> float:
+        """The discount that the learned continuation includes."""
+        return self.discount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,10 +462,12 @@ class DenseDreamerStats(Stats):
 class DenseDreamer(Dreamer):
     """What DreamerV1 and V2 have in common: the world model and its loss."""
 
-    stats: type[Stats] = DenseDreamerStats
+    stats: ClassVar[type[Stats]] = DenseDreamerStats
     cfg: DenseDreamerConfig
     extra_spec: Mapping[str, ExtraPart]
     optims: dict[str, Optim]
+    samples = 1
+    """Posterior samples of each row."""
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
@@ -446,28 +475,41 @@ class DenseDreamer(Dreamer):
         self.window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' means.
+        """The weighted sum of the terms' means; with several samples, the bound of the sums of terms.
 
         Raises:
             ConfigError: a term has no scale.
         """
         scales = scales_of(terms, self.cfg.scales)
+        for key in terms:
+            part = self.obs_spec.get(key.removeprefix("reconstruction/"))
+            if part is not None and part.kind == "vector":
+                scales[key] *= self.cfg.scales.vectors
+        if self.samples > 1:
+            weighted = torch.stack([scales[k] * v for k, v in terms.items()]).sum(0)  # [B * samples, T]
+            return importance_bound(weighted, self.samples).mean()
         return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``."""
+        """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``.
+
+        With several samples, rows are repeated, and the KL loss is ln q(z) - ln p(z) of each, ``[B * samples, T]``.
+        """
         latent, prior = self.cfg.rssm.latent, self.world.rssm.prior(post.latent.deter)
         kl, value = self.cfg.kl(latent.kl, post.stats, prior)
+        if self.samples > 1:
+            kl = latent.log_prob(post.stats, post.latent.stoch) - latent.log_prob(prior, post.latent.stoch)
         terms = {"kl": kl, **self.world.prediction_losses(rows, post.latent)}
         metrics = {"train/kl": value, "train/prior_entropy": latent.entropy(prior)}
         metrics |= {"train/posterior_entropy": latent.entropy(post.stats)}
-        metrics |= {f"loss/{k}": v for k, v in terms.items()}
+        metrics |= {f"loss/{k}": importance_bound(v, self.samples) for k, v in terms.items()}
+        metrics["train/kl"] = importance_bound(value, self.samples)
         return terms, {k: v.detach().mean() for k, v in metrics.items()}
 
     def surprise(self, terms: dict[str, Tensor]) -> Tensor:
         """-ln p of all that was predicted in each window, ``[B]``: a priority for the replay."""
         rows = [v.detach().mean(1) for k, v in terms.items() if k != "kl"]  # [B] each
-        return torch.stack(rows).sum(0).clamp(min=0)
+        return torch.stack(rows).sum(0).view(-1, self.samples).mean(1).clamp(min=0)
 
     def extra_state(self) -> dict[str, Any]:
         """Return the moments of all optimisers."""
@@ -477,6 +519,11 @@ class DenseDreamer(Dreamer):
         """Restore the moments of all optimisers."""
         for name, optim in self.optims.items():
             optim.load_state_dict(state[f"{name}_optim"])
+
+
+def repeated(batch: Batch, samples: int) -> Batch:
+    """Return a batch ``[B * samples, T]`` with each of its windows so many times, one after the other."""
+    return batch if samples == 1 else batch.map(lambda x: x.repeat_interleave(samples, 0))
 
 
 def starts(latent: Latent, rows: int | None = None) -> Latent:

@@ -22,6 +22,7 @@ from reverie.nn.encoder import (
     check_sizes,
     check_strided,
     select,
+    split_classes,
     split_kinds,
     stage_depths,
     stage_sizes,
@@ -143,8 +144,8 @@ class SymlogVector:
 class Classes:
     """A prediction of categorical elements."""
 
-    def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
-        self.dist = Categoricals(logits, classes)
+    def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
+        self.dist = Categoricals(logits, classes, unimix)
 
     def loss(self, target: Tensor) -> Tensor:
         """Return the cross-entropy with class indices, ``[...]``."""
@@ -257,16 +258,24 @@ class DenseDecoderConfig(Config):
     """Height and width of the kernels; of a side n they make one of 2 (n - 1) + kernel, from 1 on: 64 by default."""
     units: tuple[int, ...] = (400, 400, 400, 400)
     """Widths of the dense layers."""
+    class_units: tuple[int, ...] | None = None
+    """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
+    class_unimix: float = 0.0
+    """Share of the uniform distribution that is mixed into predicted classes, in [0, 1)."""
     norm: Norm = "none"
     """Normalisation before each activation."""
+    cnn_norm: Norm | None = None
+    """That of the transposed convolutions; None: norm."""
     act: Activation = "elu"
     """Activation."""
     keys: str = ".*"
     """Regular expression: observations whose whole key matches it are reconstructed."""
 
     def __post_init__(self) -> None:
-        check_strided(self.depth, self.kernels, self.units)
+        check_strided(self.depth, self.kernels, (*self.units, *(self.class_units or ())))
         check_pattern(self, "keys")
+        if not 0 <= self.class_unimix < 1:
+            raise ConfigError(f"class_unimix = {self.class_unimix}: expected a number in [0, 1).")
 
     @property
     def side(self) -> int:
@@ -305,6 +314,13 @@ class UnitNormals:
         return (self.mean + 0.5).clamp(0, 1) * (self.part.high - self.part.low) + self.part.low
 
 
+def predicted(outputs: Tensor, part: ObsPart, unimix: float = 0.0) -> Prediction:
+    """Return the prediction of a vector or categorical that a linear layer's ``[..., width]`` stand for."""
+    if part.kind == "categorical":
+        return Classes(outputs, part.classes, unimix)
+    return UnitNormals(outputs.view(*outputs.shape[:-1], *part.shape), part)
+
+
 class DenseDecoder(nn.Module):
     """Dense layers with one more for each key that is not an image, and a CNN for the images."""
 
@@ -318,6 +334,12 @@ class DenseDecoder(nn.Module):
                     f"decoder.kernels = {cfg.kernels} make images of {cfg.side}x{cfg.side}, but '{key}' is {h}x{w}: "
                     f"resize it, env.resize = {cfg.side} {cfg.side}, or set other kernels."
                 )
+        self.unimix, self.grids = cfg.class_unimix, dict[str, ObsPart]()
+        if cfg.class_units is not None:
+            self.vectors, self.grids = split_classes(self.vectors)
+            if self.grids:
+                self.grid_mlp = DenseMLP(feature, cfg.class_units, cfg.norm, cfg.act)
+                self.grid_outputs = nn.ModuleList([Dense(self.grid_mlp.width, p.width) for p in self.grids.values()])
         if self.vectors:
             self.mlp = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
             self.outputs = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])
@@ -330,7 +352,8 @@ class DenseDecoder(nn.Module):
         inputs, last = 32 * cfg.depth, len(cfg.kernels) - 1
         for i, kernel in enumerate(cfg.kernels[:-1]):
             outputs = cfg.depth * 2 ** (last - 1 - i)
-            layers += [StridedConv(inputs, outputs, kernel, transposed=True), *norm_act(outputs, cfg.norm, cfg.act)]
+            after = norm_act(outputs, cfg.cnn_norm or cfg.norm, cfg.act)
+            layers += [StridedConv(inputs, outputs, kernel, transposed=True), *after]
             inputs = outputs
         channels = sum(p.shape[2] for p in self.images.values())
         return nn.Sequential(*layers, StridedConv(inputs, channels, cfg.kernels[-1], transposed=True))
@@ -339,12 +362,14 @@ class DenseDecoder(nn.Module):
         """Map latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""
         out: dict[str, Prediction] = {}
         feature = latent.feature  # [..., F]
+        if self.grids:
+            x = self.grid_mlp(feature)  # [..., units]
+            for (key, part), layer in zip(self.grids.items(), self.grid_outputs, strict=True):
+                out[key] = predicted(layer(x), part, self.unimix)
         if self.vectors:
             x = self.mlp(feature)  # [..., units]
             for (key, part), layer in zip(self.vectors.items(), self.outputs, strict=True):
-                y = layer(x)
-                shaped = y.view(*y.shape[:-1], *part.shape) if part.kind == "vector" else y
-                out[key] = Classes(y, part.classes) if part.kind == "categorical" else UnitNormals(shaped, part)
+                out[key] = predicted(layer(x), part, self.unimix)
         if self.images:
             pixels = self.cnn(self.enter(feature).flatten(0, -2)[:, None, None])  # [M, H, W, channels]
             channels = [part.shape[2] for part in self.images.values()]

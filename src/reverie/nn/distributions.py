@@ -167,13 +167,12 @@ class Categoricals:
         return -(self.probs * self.log_probs).sum((-2, -1))
 
 
-class BoundedNormal:
-    """N(tanh(mean), std^2), std in [min_std, max_std]. Samples may lie outside [-1, 1]: environments clip them."""
+class Normal:
+    """Independent normals, with samples that may lie outside of [-1, 1]: environments clip them."""
 
-    def __init__(self, mean: Tensor, std: Tensor, min_std: float, max_std: float) -> None:
-        """``mean`` and ``std`` are a head's outputs before any activation, ``[..., A]``."""
-        self.mean = torch.tanh(mean.float())
-        self.std = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        """Both are ``[..., A]``."""
+        self.mean, self.std = mean, std
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
@@ -196,6 +195,15 @@ class BoundedNormal:
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""
         return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+class BoundedNormal(Normal):
+    """N(tanh(mean), std^2), std in [min_std, max_std]."""
+
+    def __init__(self, mean: Tensor, std: Tensor, min_std: float, max_std: float) -> None:
+        """``mean`` and ``std`` are a head's outputs before any activation, ``[..., A]``."""
+        deviation = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
+        super().__init__(torch.tanh(mean.float()), deviation)
 
 
 class TruncatedNormal:
@@ -255,14 +263,12 @@ class TanhedNormal:
     Unlike ``nn/squashed.py: SquashedNormal`` it does not limit the deviation, which begins at 5.
     """
 
-    SAMPLES = 100
-    """Number of samples that the entropy is estimated from."""
     LARGEST = 1 - 2**-24
     """The largest float32 below 1: actions nearer to 1 have its density."""
 
-    def __init__(self, mean: Tensor, std: Tensor) -> None:
-        """Of the normal before tanh, ``[..., A]``."""
-        self.mean, self.std = mean, std
+    def __init__(self, mean: Tensor, std: Tensor, samples: int = 100) -> None:
+        """Of the normal before tanh, ``[..., A]``; its entropy is estimated from ``samples``."""
+        self.mean, self.std, self.samples = mean, std, samples
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient."""
@@ -288,8 +294,10 @@ class TanhedNormal:
         return (-0.5 * z * z - 0.5 * math.log(2 * math.pi) - self.std.log() - squashing).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return an estimate of the entropy ``[...]`` in nats."""
-        noise = torch.randn(self.SAMPLES, *self.mean.shape, device=self.mean.device)
+        """Return an estimate of the entropy ``[...]`` in nats; with 0 samples, the entropy before tanh."""
+        if not self.samples:
+            return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+        noise = torch.randn(self.samples, *self.mean.shape, device=self.mean.device)
         return -self.density(self.mean + self.std * noise).mean(0)
 
 
@@ -315,6 +323,23 @@ class UnitNormal:
     def __getitem__(self, rows: Any) -> UnitNormal:
         """Return the distributions of some rows."""
         return UnitNormal(self._mean[rows])
+
+
+class Support:
+    """A number as a categorical distribution over given values, each number being learned as the nearest of them."""
+
+    def __init__(self, logits: Tensor, values: Tensor) -> None:
+        """``logits`` are ``[..., K]`` of ``values`` ``[K]``."""
+        self.logits, self.values = logits.float(), values
+
+    def mean(self) -> Tensor:
+        """Return the expected value, ``[...]``."""
+        return torch.softmax(self.logits, -1) @ self.values
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Return the cross-entropy ``[...]`` with the nearest of the values; the first of two equally near."""
+        nearest = (value.unsqueeze(-1) - self.values).abs().argmin(-1, keepdim=True)
+        return -torch.log_softmax(self.logits, -1).gather(-1, nearest).squeeze(-1)
 
 
 class TwoHot:

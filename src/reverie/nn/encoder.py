@@ -12,15 +12,29 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import check_pattern
+from reverie.core.checks import at_least, check_pattern
 from reverie.core.config import Config, is_builder
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.inputs import check_unchanged, writes
-from reverie.nn.layers import MLP, Activation, Conv, DenseMLP, Norm, RMSNormSiLU, StridedConv, norm_act
+from reverie.nn.layers import (
+    ACTIVATIONS,
+    MLP,
+    Activation,
+    Conv,
+    Dense,
+    DenseMLP,
+    Norm,
+    RMSNormSiLU,
+    StridedConv,
+    norm_act,
+)
 from reverie.nn.stages import conv_pool_norm_silu
 from reverie.objectives.transforms import symlog
+
+ARRIVAL = "(reward, terminal)"
+"""Key under which an encoder that has the attribute ``arrival`` is given both, ``[..., 2]``."""
 
 
 class EncoderModule(Protocol):
@@ -163,6 +177,12 @@ def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
     return {k: spec[k] for k in sorted(spec) if k not in images}, images
 
 
+def split_classes(parts: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
+    """Return ``(vectors, categoricals)``."""
+    grids = {k: part for k, part in parts.items() if part.kind == "categorical"}
+    return {k: part for k, part in parts.items() if k not in grids}, grids
+
+
 def by_size(images: ObsSpec) -> list[list[str]]:
     """Group image keys by height and width; each group shares a CNN, its images being concatenated along channels."""
     keys = sorted(images, key=lambda k: (images[k].shape[:2], k))
@@ -277,15 +297,25 @@ class DenseEncoderConfig(Config):
     """Height and width of the convolution kernels."""
     units: tuple[int, ...] = (400, 400, 400, 400)
     """Widths of the dense layers."""
+    class_units: tuple[int, ...] | None = None
+    """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
+    outputs: int = 0
+    """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
     norm: Norm = "none"
     """Normalisation before each activation."""
+    cnn_norm: Norm | None = None
+    """That of the convolutions; None: norm."""
     act: Activation = "elu"
     """Activation."""
+    arrival: bool = False
+    """Encode as well the reward on arrival and whether the row is terminal: each is a plane beside images, and a number
+    beside each element of categorical observations."""
     keys: str = ".*"
     """Regular expression: observations whose whole key matches it are encoded."""
 
     def __post_init__(self) -> None:
-        check_strided(self.depth, self.kernels, self.units)
+        check_strided(self.depth, self.kernels, (*self.units, *(self.class_units or ())))
+        at_least(self, outputs=0)
         check_pattern(self, "keys")
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
@@ -323,29 +353,60 @@ class DenseEncoder(nn.Module):
     def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
         super().__init__()
         self.vectors, self.images = split_kinds(spec)
-        self.groups, self.width = by_size(self.images), 0
+        self.grids: dict[str, ObsPart] = {}
+        self.arrival = cfg.arrival
+        if cfg.class_units is not None:
+            self.vectors, self.grids = split_classes(self.vectors)
+        if cfg.arrival and not (self.images or self.grids):
+            raise ConfigError(
+                "encoder.arrival = True: there is no image, and no categorical observation with a network of its own, "
+                "beside which rewards could be encoded. Set encoder.class_units, or leave arrival out."
+            )
+        self.groups = by_size(self.images)
         self.cnns = nn.ModuleList([_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups])
         self.width = sum(cnn.width for cnn in self.cnns if isinstance(cnn, _StridedCNN))
+        if self.grids:
+            inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.arrival
+            self.grid_mlp = self._mlp(inputs, cfg.class_units or (), cfg)
+            if cfg.outputs:
+                self.grid_mlp.append(ACTIVATIONS[cfg.act]())
         if self.vectors:
-            self.mlp = DenseMLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.norm, cfg.act)
-            self.width += self.mlp.width
+            self.mlp = self._mlp(sum(p.width for p in self.vectors.values()), cfg.units, cfg)
+
+    def _mlp(self, inputs: int, units: tuple[int, ...], cfg: DenseEncoderConfig) -> DenseMLP:
+        mlp = DenseMLP(inputs, units, cfg.norm, cfg.act)
+        if cfg.outputs:
+            mlp.append(Dense(mlp.width, cfg.outputs))
+        self.width += cfg.outputs or mlp.width
+        return mlp
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
         """Map observations ``[..., *shape]`` to features ``[..., E]`` of ``dtype``."""
         features = []
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
+            if self.arrival:
+                pixels.append(obs[ARRIVAL].to(dtype)[..., None, None, :].expand(*pixels[0].shape[:-1], 2))
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
+        if self.grids:
+            x = numbers(obs, self.grids)
+            if self.arrival:
+                x = torch.cat([x, obs[ARRIVAL].repeat_interleave(self._elements, -1)], -1)
+            features.append(self.grid_mlp(x.to(dtype)))  # [..., units]
         if self.vectors:
             features.append(self.mlp(numbers(obs, self.vectors).to(dtype)))  # [..., units]
         return torch.cat(features, -1)
+
+    @property
+    def _elements(self) -> int:
+        return sum(math.prod(part.shape) for part in self.grids.values())
 
 
 class _StridedCNN(nn.Sequential):
     """Stages of [convolution of stride 2 without padding, norm, activation], flattened in the order H, W, C."""
 
     def __init__(self, parts: list[ObsPart], cfg: DenseEncoderConfig) -> None:
-        size, inputs = list(parts[0].shape[:2]), sum(p.shape[2] for p in parts)
+        size, inputs = list(parts[0].shape[:2]), sum(p.shape[2] for p in parts) + 2 * cfg.arrival
         layers: list[nn.Module] = []
         for i, kernel in enumerate(cfg.kernels):
             if min(size) < kernel:
@@ -355,7 +416,7 @@ class _StridedCNN(nn.Sequential):
                     "convolutions of stride 2. Resize it, env.resize = 64 64, or set fewer or smaller kernels."
                 )
             size, outputs = [(s - kernel) // 2 + 1 for s in size], cfg.depth * 2**i
-            layers += [StridedConv(inputs, outputs, kernel), *norm_act(outputs, cfg.norm, cfg.act)]
+            layers += [StridedConv(inputs, outputs, kernel), *norm_act(outputs, cfg.cnn_norm or cfg.norm, cfg.act)]
             inputs = outputs
         super().__init__(*layers)
         self.width = size[0] * size[1] * inputs

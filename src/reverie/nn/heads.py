@@ -20,6 +20,8 @@ from reverie.nn.distributions import (
     Categoricals,
     Constant,
     Distribution,
+    Normal,
+    Support,
     TanhedNormal,
     TruncatedNormal,
     TwoHot,
@@ -149,6 +151,23 @@ class NumberHead(nn.Module):
         return UnitNormal(self.out(self.mlp(feature)).squeeze(-1))
 
 
+class SupportHead(nn.Module):
+    """Predicts a number as a :class:`Support`."""
+
+    values: Tensor
+
+    def __init__(self, inputs: int, cfg: DenseHeadConfig, values: Tensor) -> None:
+        """``values``: the numbers that are predicted, ``[K]``."""
+        super().__init__()
+        self.mlp = cfg.body(inputs)
+        self.out = cfg.last(self.mlp.width, len(values))
+        self.register_buffer("values", values, persistent=False)
+
+    def forward(self, feature: Tensor) -> Support:
+        """Map features ``[..., F]`` to a distribution ``[...]``."""
+        return Support(self.out(self.mlp(feature)), self.values)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(Config):
     """The head of DreamerV3's policy."""
@@ -217,13 +236,32 @@ class TanhNormal(ContinuousAction):
     """Smallest deviation, above 0."""
     offset: float = math.log(math.exp(5) - 1)
     """Added to the output s; softplus of it, here 5, is the first policy's deviation."""
+    entropy_samples: int = 100
+    """Samples that the entropy is estimated from; 0: the entropy of the normal before tanh, as PyDreamer has it."""
+
+    def __post_init__(self) -> None:
+        above(self, min_std=0)
+        at_least(self, entropy_samples=0)
+
+    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+        """See :class:`ContinuousAction`."""
+        deviation = F.softplus(std + self.offset) + self.min_std
+        return TanhedNormal(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
+
+
+@dataclass(frozen=True)
+class NormalTanh(ContinuousAction):
+    """A normal of mean tanh(m) and deviation sigmoid(s) + min_std: PyDreamer."""
+
+    min_std: float = 0.01
+    """Smallest deviation, above 0."""
 
     def __post_init__(self) -> None:
         above(self, min_std=0)
 
     def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
         """See :class:`ContinuousAction`."""
-        return TanhedNormal(5 * torch.tanh(mean / 5), F.softplus(std + self.offset) + self.min_std)
+        return Normal(mean.tanh(), torch.sigmoid(std) + self.min_std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +269,7 @@ class DenseActorConfig(DenseHeadConfig):
     """The policy of DreamerV1 and V2; discrete actions are one-hot."""
 
     continuous: ContinuousAction = field(default_factory=TruncNormal)
-    """Distribution of continuous actions: trunc_normal or tanh_normal."""
+    """Distribution of continuous actions: trunc_normal, tanh_normal or normal_tanh."""
 
     def head(self, inputs: int, part: ActionPart) -> nn.Module:
         """Return the last layer, of one key of the action."""

@@ -52,15 +52,17 @@ class Linear(nn.Module):
 
     def steps(self, dtype: torch.dtype) -> StepLinear:
         """Return the layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
-        return StepLinear(self.weight.to(dtype), self.bias.to(dtype))
+        return StepLinear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
 class Dense(Linear):
     """A linear layer as DreamerV1 and V2 have it: weights drawn as in Glorot and Bengio (2010), equation 16."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs)
         nn.init.xavier_uniform_(self.weight)
+        if not bias:
+            self.register_parameter("bias", None)
 
 
 class LayerNorm(nn.LayerNorm):

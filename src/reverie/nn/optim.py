@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -231,14 +232,18 @@ class Optim:
 class GlobalAdamConfig(Config):
     """Adam after clipping by the global norm: DreamerV1 and V2."""
 
+    form: Literal["tensorflow", "torch"] = "tensorflow"
+    """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
+    PyTorch's AdamW."""
+
     lr: float = 1e-4
     """Learning rate, above 0."""
     eps: float = 1e-5
-    """Added to the root mean square, which is not corrected for its start at 0: above 0."""
+    """Added to the root mean square, above 0."""
     clip: float = 100.0
     """Largest norm of all gradients together; 0 does not clip."""
     decay: float = 0.0
-    """Share by which every update shrinks every parameter, in [0, 1); it is not multiplied by the learning rate."""
+    """Share by which every update shrinks every parameter, in [0, 1)."""
     beta1: float = 0.9
     """Decay rate of the momentum, in [0, 1)."""
     beta2: float = 0.999
@@ -266,7 +271,7 @@ class GlobalAdam(Optim):
         p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
 
     In algorithm 1 of that paper, and in PyTorch, eps is added after the correction: at the first update as if it were
-    32 times as large here.
+    32 times as large here. The form ``torch`` is that, with decay lr in place of decay.
     """
 
     cfg: GlobalAdamConfig  # type: ignore[assignment]  # the base class has that of LaProp
@@ -286,13 +291,15 @@ class GlobalAdam(Optim):
         flat = torch.cat([grad.flatten() for grad in grads])  # [count]
         if c.clip:
             flat *= c.clip / norm.clamp(min=c.clip)
+        torchs = c.form == "torch"
         if c.decay:
-            torch._foreach_mul_(self.params, 1 - c.decay)
+            torch._foreach_mul_(self.params, 1 - c.decay * (c.lr if torchs else 1.0))
         self.updates += 1
         self.momentum.lerp_(flat, 1 - c.beta1)
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
-        rate = c.lr * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
-        step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
+        correction = (1 - c.beta2**self.updates).sqrt()
+        rate = c.lr * correction / (1 - c.beta1**self.updates)
+        step = self.momentum * rate / (self.square.sqrt() + (c.eps * correction if torchs else c.eps))  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         return {"opt/grad_norm": norm}
 

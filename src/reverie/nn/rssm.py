@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -385,6 +385,10 @@ class LatentKind(Choice):
         """Return KL(p || q) ``[...]`` in nats, summed over the variables, from statistics ``[..., S, n]``."""
         raise unwritten(self, "kl")
 
+    def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
+        """Return ln p(z) ``[...]`` of z ``[..., S, C]``, summed over the variables, from statistics ``[..., S, n]``."""
+        raise unwritten(self, "log_prob")
+
     def entropy(self, stats: Tensor) -> Tensor:
         """Return the entropy ``[...]`` in nats, summed over the variables."""
         raise unwritten(self, "entropy")
@@ -430,6 +434,10 @@ class Categorical(LatentKind):
         """See :class:`LatentKind`."""
         return categorical_kl(p, q)
 
+    def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
+        """See :class:`LatentKind`. Classes get no gradient."""
+        return (stats * z.detach()).sum((-2, -1))
+
     def entropy(self, stats: Tensor) -> Tensor:
         """See :class:`LatentKind`."""
         return -(stats.exp() * stats).sum((-2, -1))
@@ -443,6 +451,7 @@ STD: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": F.softplus,
     "sigmoid": torch.sigmoid,
     "sigmoid2": lambda x: 2 * torch.sigmoid(x / 2),
+    "double_sigmoid": lambda x: 2 * torch.sigmoid(x),
 }
 """Functions from a network's output to a standard deviation."""
 
@@ -451,8 +460,9 @@ STD: dict[str, Callable[[Tensor], Tensor]] = {
 class Gaussian(LatentKind):
     """Normal variables, reparameterised: Hafner et al. (2020). Statistics are mean and deviation ``[..., S, 2]``."""
 
-    std: Literal["softplus", "sigmoid", "sigmoid2"] = "softplus"
-    """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2)."""
+    std: Literal["softplus", "sigmoid", "sigmoid2", "double_sigmoid"] = "softplus"
+    """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2), double_sigmoid(x) is
+    2 sigmoid(x)."""
     min_std: float = 0.1
     """Added to the standard deviation, 0 or more."""
 
@@ -483,6 +493,11 @@ class Gaussian(LatentKind):
         """See :class:`LatentKind`."""
         return gaussian_kl(p, q)
 
+    def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
+        """See :class:`LatentKind`."""
+        (mean, std), x = stats.unbind(-1), z[..., 0].float()  # [..., S]
+        return (-0.5 * ((x - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+
     def entropy(self, stats: Tensor) -> Tensor:
         """See :class:`LatentKind`."""
         return (stats[..., 1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
@@ -495,9 +510,11 @@ class Gaussian(LatentKind):
 class LayerNormGRU(nn.Module):
     """The GRU of DreamerV2: one layer norm over all three gates; the update gate begins at sigmoid(-1)."""
 
+    BIAS: ClassVar[bool] = True
+
     def __init__(self, inputs: int, deter: int) -> None:
         super().__init__()
-        self.layer = Dense(inputs + deter, 3 * deter)
+        self.layer = Dense(inputs + deter, 3 * deter, self.BIAS)
         self.norm = LayerNorm(3 * deter)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
@@ -511,12 +528,20 @@ class LayerNormGRU(nn.Module):
         return step
 
 
+class BareLayerNormGRU(LayerNormGRU):
+    """The same without a bias before the norm: ``gru_layernorm_dv2`` of PyDreamer."""
+
+    BIAS = False
+
+
 class KerasGRU(nn.Module):
-    """The GRU of DreamerV1, that of Keras: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases."""
+    """The GRU of DreamerV1, that of Keras and PyTorch: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases."""
+
+    BIAS: ClassVar[bool] = True
 
     def __init__(self, inputs: int, deter: int) -> None:
         super().__init__()
-        self.from_input, self.from_state = Dense(inputs, 3 * deter), Dense(deter, 3 * deter)
+        self.from_input, self.from_state = (Dense(width, 3 * deter, self.BIAS) for width in (inputs, deter))
         nn.init.orthogonal_(self.from_state.weight)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
@@ -531,8 +556,55 @@ class KerasGRU(nn.Module):
         return step
 
 
-CELLS: dict[str, type[LayerNormGRU | KerasGRU]] = {"layer_norm_gru": LayerNormGRU, "keras_gru": KerasGRU}
+class NormedGatesGRU(KerasGRU):
+    """A GRU with a layer norm of each gate and no biases: ``gru_layernorm`` of PyDreamer; h' = u n + (1 - u) h."""
+
+    BIAS = False
+
+    def __init__(self, inputs: int, deter: int) -> None:
+        super().__init__(inputs, deter)
+        self.norms = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
+
+    def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+        """See :meth:`LayerNormGRU.steps`."""
+        from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
+        update_norm, reset_norm, new_norm = self.norms
+
+        def step(x: Tensor, h: Tensor) -> Tensor:
+            (update, reset, new), (update_h, reset_h, new_h) = from_input(x).chunk(3, -1), from_state(h).chunk(3, -1)
+            new = torch.tanh(new_norm(new + torch.sigmoid(reset_norm(reset + reset_h)) * new_h))  # [M, D]
+            return torch.lerp(h, new, torch.sigmoid(update_norm(update + update_h)))
+
+        return step
+
+
+CELLS: dict[str, type[LayerNormGRU | KerasGRU]] = {
+    "layer_norm_gru": LayerNormGRU, "bare_layer_norm_gru": BareLayerNormGRU, "keras_gru": KerasGRU,
+    "normed_gates_gru": NormedGatesGRU,
+}  # fmt: skip
 """Recurrent cells by name: modules made of the numbers of their inputs and of h, with a method ``steps``."""
+
+
+class CellStack(nn.Module):
+    """Cells one above the other, each with its share of h: the first reads the inputs, the others the one below."""
+
+    def __init__(self, make: type[LayerNormGRU | KerasGRU], inputs: int, deter: int, layers: int) -> None:
+        super().__init__()
+        width = deter // layers
+        self.cells = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])
+
+    def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+        """See :meth:`LayerNormGRU.steps`."""
+        steps = [cell.steps(dtype) for cell in self.cells if isinstance(cell, LayerNormGRU | KerasGRU)]
+
+        def step(x: Tensor, h: Tensor) -> Tensor:
+            out = []
+            for one, share in zip(steps, h.chunk(len(steps), -1), strict=True):
+                x = one(x, share.contiguous())
+                out.append(x)
+            return torch.cat(out, -1)
+
+        return step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -547,15 +619,20 @@ class DenseRSSMConfig(Config):
     """S, the number of latent variables."""
     latent: LatentKind = field(default_factory=Categorical)
     """What each of them is: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
-    cell: Literal["layer_norm_gru", "keras_gru"] = "layer_norm_gru"
-    """The recurrent cell: layer_norm_gru of DreamerV2, or keras_gru of DreamerV1."""
+    cell: Literal["layer_norm_gru", "bare_layer_norm_gru", "keras_gru", "normed_gates_gru"] = "layer_norm_gru"
+    """The recurrent cell: layer_norm_gru of DreamerV2, the same without a bias, keras_gru of DreamerV1 (also PyTorch's
+    GRU), or that with a norm of each gate."""
+    layers: int = 1
+    """Number of cells one above the other, a divisor of ``deter``: each has its share of h."""
     norm: Norm = "none"
     """Normalisation before each activation."""
     act: Activation = "elu"
     """Activation of the hidden layers."""
 
     def __post_init__(self) -> None:
-        at_least(self, deter=1, hidden=1, stoch=1)
+        at_least(self, deter=1, hidden=1, stoch=1, layers=1)
+        if self.deter % self.layers:
+            raise ConfigError(f"deter = {self.deter} is not a multiple of layers = {self.layers}: choose one that is.")
 
     @property
     def classes(self) -> int:
@@ -591,7 +668,8 @@ class DenseRSSM(StateSpaceModel):
         self.width = c.stoch * c.classes
         self.input = Dense(self.width + action, c.hidden)  # reads [z, a]
         self.after = nn.Sequential(*after(c.hidden))
-        self.gru = CELLS[c.cell](c.hidden, c.deter)
+        make = CELLS[c.cell]
+        self.gru = make(c.hidden, c.deter) if c.layers == 1 else CellStack(make, c.hidden, c.deter, c.layers)
         self.posterior = LogitNet(c.deter + embed, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
         self.prior_net = LogitNet(c.deter, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
 

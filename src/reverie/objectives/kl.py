@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,6 +62,21 @@ def dynamics_and_representation(log_post: Tensor, log_prior: Tensor, free_nats: 
     dynamics = categorical_kl(log_post.detach(), log_prior)  # [...]
     representation = categorical_kl(log_post, log_prior.detach())  # [...]
     return dynamics.clamp(min=free_nats), representation.clamp(min=free_nats)
+
+
+def importance_bound(loss: Tensor, samples: int) -> Tensor:
+    """Return -ln mean_i exp(-loss_i), the bound of Burda et al. (2016), equation 8.
+
+    Args:
+        loss: ``[B * samples, ...]`` -ln of the weight of each posterior sample; those of a row stand together.
+        samples: how many there are of each row; 1 returns ``loss`` itself.
+
+    Returns:
+        ``[B, ...]``.
+    """
+    if samples == 1:
+        return loss
+    return math.log(samples) - torch.logsumexp(-loss.view(-1, samples, *loss.shape[1:]), 1)
 
 
 @dataclass(frozen=True)

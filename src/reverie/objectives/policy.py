@@ -35,6 +35,8 @@ class ActorGradient(Choice):
 
     through_time: ClassVar[bool] = True
     """Whether imagined returns need a gradient with respect to the actions before them."""
+    through_policy = False
+    """Whether that gradient also goes through the policy's reading of later states."""
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
         """Return the objective ``[...]``, to be maximised.
@@ -61,6 +63,10 @@ class Reinforce(ActorGradient):
 @dataclass(frozen=True)
 class Dynamics(ActorGradient):
     """The return itself, differentiated through the world model; straight-through where actions are discrete."""
+
+    through_policy: bool = False
+    """Differentiate also through the policy's reading of later states: all paths, as PyDreamer does. False: only
+    through what actions lead to, as the authors do."""
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
         """See :class:`ActorGradient`."""

@@ -15,13 +15,16 @@ functions under ``torch.no_grad()``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiled import compiled, constant
+from reverie.core.config import Choice
+from reverie.core.errors import unwritten
 from reverie.core.shapes import same_shape
 from reverie.objectives import compiled_td
 from reverie.objectives.compiled_td import fits
@@ -95,6 +98,56 @@ def lambda_return_of_states(*, reward: Tensor, discount: Tensor, value: Tensor, 
     same_shape(reward=reward, discount=discount, value=value)
     live = discount[:, :-1]  # [B, T-1]
     return _accumulate(reward[:, :-1] + live * (1 - lam) * value[:, 1:], live * lam, value[:, -1])
+
+
+class DreamEstimate(NamedTuple):
+    """What the imagined states 0 ... H say about their critic and their policy, which has K actions that count."""
+
+    target: Tensor  # [H, M], of the values of states 0 ... H - 1
+    outcome: Tensor  # [K, M], the return after the actions at states 0 ... K - 1
+    advantage: Tensor  # [K, M], of these actions
+    weight: Tensor  # [H + 1, M], the probability that a state is reached at all; without gradient
+
+
+@dataclass(frozen=True)
+class DreamReturn(Choice):
+    """The return of imagined states, of which rewards, continuations and values are given ``[H + 1, M]``."""
+
+    own_reward: ClassVar[bool] = True
+    """Whether a value includes its own state's reward. Then the learned continuation of a state includes gamma, and
+    that of a dream's first state is the recorded one."""
+
+    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
+        """Return targets, advantages and weights; ``discount`` is gamma, ``lam`` lambda."""
+        raise unwritten(self, "__call__")
+
+
+@dataclass(frozen=True)
+class OwnReward(DreamReturn):
+    """:func:`lambda_return_of_states`, of DreamerV2's code.
+
+    The action at t leads to the return of state t + 1, while its baseline is the value of state t. A terminal first
+    state still counts.
+    """
+
+    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
+        """See :class:`DreamReturn`."""
+        target = lambda_return_of_states(reward=reward.T, discount=cont.T, value=value.T, lam=lam).T  # [H, M]
+        weight = torch.cat([torch.ones_like(cont[:1]), cont[:-1]]).cumprod(0).detach()  # [H+1, M]
+        return DreamEstimate(target, target[1:], target[1:] - value[:-2], weight)
+
+
+@dataclass(frozen=True)
+class NextReward(DreamReturn):
+    """:func:`gae` from the rewards that follow a state: PyDreamer. A terminal state has no weight, also a first one."""
+
+    own_reward: ClassVar[bool] = False
+
+    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
+        """See :class:`DreamReturn`."""
+        rows = {"reward": reward.T, "terminal": 1 - cont.T, "last": torch.zeros_like(cont.T), "value": value.T}
+        advantage, target = (x.T for x in gae(**rows, discount=discount, lam=lam))  # [H, M] each
+        return DreamEstimate(target, target, advantage, cont.cumprod(0).detach())
 
 
 def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
