@@ -6,6 +6,8 @@ from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.plan2explore import Plan2ExploreConfig
+from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
+from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 
@@ -32,9 +34,9 @@ ACTIONS = {
 }
 
 
-def build(actions="discrete", **changes):
+def build(actions="discrete", config=None, **changes):
     return (
-        DreamerV3Config()
+        (config or DreamerV3Config())
         .merge(TINY | {k.replace("__", "."): v for k, v in changes.items()})
         .build(OBS, ACTIONS[actions], seed=1)
     )
@@ -97,7 +99,17 @@ CONFIGS = {
     ),
     "p2e": Plan2ExploreConfig().merge({"rssm.latent": "categorical(4)", "ensemble.models": 2, "extrinsic": 0.5,
                                        "ensemble.head.units": 8, "explore_norm.momentum": 0.9}),
+    "v1_p2e": Plan2ExploreV1Config(learn_cont=True, extrinsic=0.5).merge({"ensemble.models": 2,
+                                                                          "ensemble.head.units": 8}),
 }  # fmt: skip
+
+
+def build_p2e(name, actions="discrete", **changes):
+    """Plan2Explore on the world model of another Dreamer: v1, v2 or v3."""
+    if name != "v3":
+        return build_earlier({"v1": "v1_p2e", "v2": "p2e"}[name], actions, **changes)
+    config = Plan2ExploreV3Config(extrinsic=0.5).merge({"ensemble.models": 2, "ensemble.head.units": 8})
+    return build(actions, config, **changes)
 
 
 def build_earlier(name, actions="discrete", **changes):

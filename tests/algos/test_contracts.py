@@ -23,6 +23,8 @@ def test_no_algorithm_is_without_contracts():
         "dreamer_v2",
         "dreamer_v3",
         "plan2explore",
+        "plan2explore_v1",
+        "plan2explore_v3",
     } == ours
 
 

@@ -1,15 +1,27 @@
 """Plan2Explore: what the recording of the authors' code does not show."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from dreamer import batch, build_earlier
+from dreamer import ACTIONS, batch, build, build_earlier, build_p2e
 
+from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import EnsembleConfig, Plan2ExploreConfig, actions_before
+from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
+from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config, sized
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
+from reverie.training.initial import Shared
+
+bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
+
+
+def tensors(agent):
+    state = agent.state_dict()
+    return {f"{k}/{n}": x for k, part in state.items() for n, x in part.items()}
 
 
 @pytest.mark.parametrize(
@@ -53,10 +65,81 @@ def test_actions_before_rows_are_zero_where_an_episode_begins():
             assert torch.equal(before[b, t], torch.zeros(4) if rows.is_first[b, t] else led)
 
 
-def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other():
-    agent = build_earlier("p2e")
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_on_v3_an_update_trains_all_and_says_it_in_words(actions):
+    agent = build_p2e("v3", actions, free_nats=0.0)
+    before = copy.deepcopy(tensors(agent))
+    torch.manual_seed(0)
+    for i in range(2):
+        update = agent.update(batch(agent, actions, i))
+    assert isinstance(agent.stats.of(update.metrics), type(agent).stats)
+    assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
+    assert update.extras.keys() == {"deter", "classes"}
+    same = {k for k, v in tensors(agent).items() if torch.equal(v, before[k])}
+    assert same == {k for k in same if k.endswith("shapes") or "norm.magnitude" in k}, same
+
+
+def test_on_v3_it_resumes_bit_for_bit():
+    found = []
+    for stop in (None, 2):
+        agent = build_p2e("v3")
+        torch.manual_seed(5)
+        for i in range(4):
+            if i == stop:
+                saved, agent = copy.deepcopy(agent.state_dict()), build_p2e("v3")
+                agent.load_state_dict(saved)
+            agent.update(batch(agent, seed=i))
+        found.append(tensors(agent))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_on_v3_the_task_is_learned_as_by_dreamer_v3():
+    """Where rewards train the world model: the same losses and gradients, whatever else is learned."""
+    agent, plain = build_p2e("v3", grad_heads=("decoder", "reward", "cont")), build_plain_v3()
+    terms = []
+    for learner in (agent, plain):
+        torch.manual_seed(0)
+        losses = learner.losses(*learner.split_context(batch(learner)))
+        learner.total(losses.terms).backward()
+        terms.append(losses.terms)
+    torch.testing.assert_close(*terms, rtol=0, atol=0)
+    for (name, one), (_, other) in zip(plain.named_parameters(), agent.named_parameters(), strict=False):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0, msg=name)
+
+
+def build_plain_v3():
+    """A DreamerV3 with the weights of :func:`build_p2e`'s."""
+    agent, plain = build_p2e("v3"), build()
+    Shared(plain).load_state_dict(agent.state_dict())
+    return plain
+
+
+def test_on_v3_disagreement_rewards_the_action_before():
+    agent = build_p2e("v3", extrinsic=0.0)
+    width = agent.world.rssm.feature_width
+    dream = Dream(torch.randn(5, 7, width), torch.randn(4, 7, 8), torch.rand(5, 7, 4))
+    reward = agent.intrinsic_reward(agent.world, dream)
+    assert torch.equal(reward[0], torch.zeros(7))
+    for t in range(4):
+        torch.testing.assert_close(reward[t + 1], agent.ensemble.disagreement(dream.feature[t], dream.action[t]))
+    rows = batch(agent)
+    post = agent.world.observe(rows)
+    given = []
+    agent.ensemble.register_forward_hook(lambda module, inputs, out: given.append(inputs[1]))
+    agent.exploring_loss(rows, post, None, lambda policy: policy.sample())
+    assert any(x.shape == (3, rows.shape[1] - 1, 4) and torch.equal(x, rows.action[:, :-1]) for x in given)
+
+
+def test_named_sizes_include_the_ensemble():
+    assert sized("1m").ensemble.head.units == sized("1m").reward.units == 64
+    assert sized("nano", Plan2ExploreV3Config(intrinsic=2.0)).intrinsic == 2.0
+
+
+@bases
+def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other(base):
+    agent = build_p2e(base)
     for head, favourite in ((agent.explorer.actor, 1), (agent.actor, 3)):
-        head.parts[0].outputs[0].bias.data[favourite] = 1e4
+        [*head.parts[0].parameters()][-1].data[favourite] = 1e4  # the bias
     no = torch.zeros(3, dtype=torch.bool)
     rows = batch(agent)
     step = Step(
@@ -67,16 +150,20 @@ def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other():
         assert action.argmax(-1).tolist() == [favourite] * 3
 
 
-def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them():
-    agents = [build_earlier("p2e", extrinsic=0.0) for _ in range(2)]
+@bases
+def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them(base):
+    agents = [build_p2e(base, extrinsic=0.0) for _ in range(2)]
     for agent, sign in zip(agents, (1, -1), strict=True):
         rows = batch(agent)
         torch.manual_seed(0)
-        agent.update(replace(rows, reward=sign * rows.reward))
+        for _ in range(3):  # the task's behaviour may see a new reward one update later
+            agent.update(replace(rows, reward=sign * rows.reward))
     one, other = (agent.state_dict()["model"] for agent in agents)
     differ = {name for name in one if not torch.equal(one[name], other[name])}
-    assert {".".join(name.split(".")[:2]) for name in differ} >= {"world.reward", "behaviour.actor"}
-    assert all(name.startswith(("world.reward.", "behaviour.")) for name in differ), differ
+    task = ("behaviour.",) if base == "v2" else ("actor.", "critic.", "slow_critic.", "return_scale.")
+    assert any(name.startswith("world.reward.") for name in differ)
+    assert any(name.startswith(task[0]) for name in differ)
+    assert all(name.startswith(("world.reward.", *task)) for name in differ), differ
 
 
 @pytest.mark.parametrize(
@@ -85,8 +172,10 @@ def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them():
         ({"ensemble.models": 1}, "models = 1: expected at least 2"),
         ({"ensemble.target": "image"}, "target = 'image': expected one of"),
         ({"ensemble.offset": -1}, "offset = -1"),
+        ({"grad_heads": ("value",)}, "grad_heads = .*'value' is none of decoder, reward, cont"),
     ],
 )
-def test_settings_that_cannot_be_are_named(changes, says):
+@pytest.mark.parametrize("config", [Plan2ExploreConfig, Plan2ExploreV1Config, Plan2ExploreV3Config])
+def test_settings_that_cannot_be_are_named(changes, says, config):
     with pytest.raises(ConfigError, match=says):
-        Plan2ExploreConfig().merge(changes)
+        config().merge(changes)

@@ -21,6 +21,10 @@ from reverie.algos.world_model import (
     EncoderField,
     LatentPolicy,
     ModelScales,
+    Posterior,
+    Reward,
+    WorldModel,
+    predicted_reward,
     starts,
 )
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -85,17 +89,52 @@ class DreamLosses(NamedTuple):
     dream: Dream
     terms: dict[str, Tensor]  # [H, M] or [H - 1, M] each
 
+    def metrics(self) -> Metrics:
+        """Return means over all imagined rows, as ``train/NAME`` and ``loss/NAME``."""
+        losses = {"loss/actor": self.actor, "loss/critic": self.critic}
+        said = {f"train/{k}": self.terms[k] for k in ("reward", "value", "target")} | losses
+        return {k: v.detach().mean() for k, v in said.items()}
 
-class DreamerV1(DenseDreamer):
+
+class ActorCritic:
+    """A policy with its critic, and their losses: the learner is one itself."""
+
+    cfg: DreamerV1Config
+    actor: Actor
+    critic: NumberHead
+
+    def make_heads(self, width: int, action_spec: ActionSpec) -> None:
+        """Create the networks, for features of ``width`` numbers."""
+        self.actor, self.critic = Actor(width, action_spec, self.cfg.actor), NumberHead(width, self.cfg.critic)
+
+    def imagined_losses(
+        self, world: WorldModel, start: Latent, choose: Chooser | None, pick: Picker, reward: Reward = predicted_reward
+    ) -> DreamLosses:
+        """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
+
+        The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
+        """
+        dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
+        feature = dream.feature[1:]  # [H, M, F]
+        rewards, discount = reward(world, dream)[1:], world.cont(feature).prob()  # [H, M]
+        value = self.critic(feature).mean()  # [H, M]
+        target = lambda_return_of_states(reward=rewards.T, discount=discount.T, value=value.T, lam=self.cfg.lam).T
+        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, M]
+        critic = weight * self.critic(feature[:-1].detach()).loss(target.detach())  # [H-1, M]
+        terms = {"reward": rewards, "discount": discount, "value": value, "target": target, "weight": weight}
+        return DreamLosses(-weight * target, critic, dream, terms)
+
+
+class DreamerV1(ActorCritic, DenseDreamer):
     """The learner of DreamerV1: world model, policy and critic, all trained at the same weights."""
 
     cfg: DreamerV1Config
+    critic: NumberHead
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV1Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.world = cfg.world(obs_spec, action_spec)
-        width = self.world.rssm.feature_width
-        self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
+        self.make_heads(self.world.rssm.feature_width, action_spec)
         self.to(device)
         self.optims = {
             "model": cfg.model_optim.build(self.world.parameters()),
@@ -119,30 +158,26 @@ class DreamerV1(DenseDreamer):
         """Take one gradient step of each optimiser on rows ``[B, T]``."""
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
-        # Where ends are learned, the last row may be one. The paper imagines from all rows.
-        start = starts(post.latent, -1 if self.cfg.learn_cont else None)
-        dreamt = self.dream_losses(start, choose, pick)
-        losses = {"model": self.total(terms), "actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}
-        metrics |= {
-            f"train/{k}": v.detach().mean() for k, v in dreamt.terms.items() if k in ("reward", "value", "target")
-        }
-        metrics |= {f"loss/{k}": losses[k].detach() for k in ("actor", "critic")}
-        return terms, metrics | descend(losses, self.optims)
+        losses, more = self.behaviour_losses(rows, context, post, choose, pick)
+        return terms, metrics | more | descend({"model": self.total(terms), **losses}, self.optims)
+
+    def behaviour_losses(
+        self, rows: Batch, context: Context | None, post: Posterior, choose: Chooser | None, pick: Picker
+    ) -> tuple[dict[str, Tensor], Metrics]:
+        """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
+        dreamt = self.dream_losses(self.starts(post), choose, pick)
+        return {"actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}, dreamt.metrics()
+
+    def starts(self, post: Posterior) -> Latent:
+        """Return the latents ``[M, ...]`` to imagine from: where ends are learned, not the last rows, which may be one.
+
+        The paper imagines from all rows.
+        """
+        return starts(post.latent, -1 if self.cfg.learn_cont else None)
 
     def dream_losses(self, start: Latent, choose: Chooser | None, pick: Picker) -> DreamLosses:
-        """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
-
-        The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
-        """
-        dream = imagine_through_time(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
-        feature = dream.feature[1:]  # [H, M, F]
-        reward, discount = self.world.reward(feature).mean(), self.world.cont(feature).prob()  # [H, M]
-        value = self.critic(feature).mean()  # [H, M]
-        target = lambda_return_of_states(reward=reward.T, discount=discount.T, value=value.T, lam=self.cfg.lam).T
-        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, M]
-        critic = weight * self.critic(feature[:-1].detach()).loss(target.detach())  # [H-1, M]
-        terms = {"reward": reward, "discount": discount, "value": value, "target": target, "weight": weight}
-        return DreamLosses(-weight * target, critic, dream, terms)
+        """Return the losses of the policy and its critic, from latents ``[M, ...]``."""
+        return self.imagined_losses(self.world, start, choose, pick)
 
 
 DreamerV1Config.learner = DreamerV1

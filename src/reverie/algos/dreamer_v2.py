@@ -7,7 +7,7 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -22,14 +22,18 @@ from reverie.algos.world_model import (
     DenseDreamerStats,
     LatentPolicy,
     Posterior,
+    Reward,
     WorldModel,
+    predicted_reward,
     repeated,
     starts,
+    stopped_heads,
 )
 from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
@@ -40,8 +44,6 @@ from reverie.nn.target import LateTarget
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
 from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
-
-PARTS = ("decoder", "reward", "cont")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ class DreamerV2Config(DenseDreamerConfig):
 
     rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
     """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
-    grad_heads: tuple[str, ...] = PARTS
+    grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
     """Those of decoder, reward and cont whose losses train the latents as well."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
@@ -126,8 +128,7 @@ class DreamerV2Config(DenseDreamerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, entropy=0, slow_every=0, samples=1)
-        if unknown := [part for part in self.grad_heads if part not in PARTS]:
-            raise ConfigError(f"grad_heads = {self.grad_heads}: {unknown[0]!r} is none of {', '.join(PARTS)}.")
+        stopped_heads(self.grad_heads)
         if not 0 < self.slow_rate <= 1:
             raise ConfigError(f"slow_rate = {self.slow_rate}: expected a number in (0, 1].")
         if self.slow_every == 0 and self.slow_rate != 1:
@@ -188,16 +189,6 @@ class BehaviourLosses(NamedTuple):
     metrics: Metrics
     dream: Dream
     terms: dict[str, Tensor]  # [H + 1, M], [H, M] or [K, M] each, to look inside
-
-
-Reward = Callable[[WorldModel, Dream], Tensor]
-"""A function from imagined trajectories to the rewards of their states ``[H + 1, M]``."""
-
-
-def predicted_reward(world: WorldModel, dream: Dream) -> Tensor:
-    """Return the rewards that the world model predicts."""
-    reward: Tensor = world.reward(dream.feature).mean()
-    return reward
 
 
 class Behaviour(nn.Module):
@@ -307,13 +298,13 @@ class Behaviour(nn.Module):
 class DreamerV2(DenseDreamer):
     """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
 
-    stats: ClassVar[type[DenseDreamerStats]] = DreamerV2Stats
+    stats: ClassVar[type[Stats]] = DreamerV2Stats
     cfg: DreamerV2Config
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         seen = {k: part for k, part in obs_spec.items() if not re.fullmatch(cfg.probe.keys, k)}
-        self.world = cfg.world(seen, action_spec, set(PARTS) - set(cfg.grad_heads))
+        self.world = cfg.world(seen, action_spec, stopped_heads(cfg.grad_heads))
         width, self.samples = self.world.rssm.feature_width, cfg.samples
         self.behaviour = Behaviour(width, action_spec, cfg)
         self.probe = cfg.probe.build(obs_spec, width) if cfg.probe.keys else None

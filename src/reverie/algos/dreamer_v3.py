@@ -7,7 +7,7 @@ code. Three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -141,6 +141,15 @@ class DreamerV3Config(AlgorithmConfig):
     def discount(self) -> float:
         """Discount factor gamma per agent step."""
         return 1 - 1 / self.discount_horizon
+
+    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
+        """Return the world model. ``stopped``: see :class:`WorldModel`."""
+        encoder = self.encoder.build(obs_spec)
+        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+        width, dtype = rssm.feature_width, PRECISIONS[self.precision]
+        reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
+        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, stopped=stopped)
 
 
 SIZES: dict[str, dict[str, int]] = {
@@ -278,10 +287,85 @@ def return_metrics(scaled: Tensor) -> Metrics:
     }
 
 
-class DreamerV3(Dreamer):
+class ActorCritic:
+    """An actor with its critic, slow critic and scale of returns, and their losses: the learner is one itself."""
+
+    cfg: DreamerV3Config
+    actor: Actor
+    critic: TwoHotHead
+    slow_critic: Target
+    return_scale: PercentileScale
+
+    def make_heads(self, width: int, action_spec: ActionSpec) -> None:
+        """Create the networks, for features of ``width`` numbers."""
+        self.actor = Actor(width, action_spec, self.cfg.actor)
+        self.critic = TwoHotHead(width, self.cfg.critic)
+        self.slow_critic = Target(self.critic, self.cfg.slow_rate)
+        self.return_scale = PercentileScale(self.cfg.return_rate, self.cfg.return_limit)
+
+    def imagined_losses(self, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[dict[str, Tensor], Tensor, Metrics]:
+        """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``.
+
+        Updates the scale of returns.
+
+        Args:
+            dream: what the actor did.
+            reward: ``[H + 1, M]``, the reward that came with each row; the first is not used.
+            cont: ``[H + 1, M]``, the probability to continue, discount included.
+        """
+        value = self.critic(dream.feature[:-1])  # [H, M]
+        with torch.no_grad():
+            last = self.critic(dream.feature[-1:])  # [1, M]: only bootstrapped from
+            baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
+            slow = self.slow(dream.feature).mean()  # [H+1, M]
+            weight = cont.cumprod(0)[:-1]  # [H, M]
+            returns = self.imagined_returns(reward, cont, baseline)  # [H, M]
+            self.return_scale.update(returns)
+            offset, scale = self.return_scale()
+            advantage = (returns - baseline[:-1]) / scale  # [H, M]
+        policy = self.actor.heads(dream.hidden)
+        actor = reinforce(
+            log_prob=policy.log_prob(dream.action[:-1]),
+            advantage=advantage,
+            entropy=policy.entropy(),
+            weight=weight,
+            entropy_scale=self.cfg.entropy,
+        )  # [H, M]
+        critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
+        means = {"advantage": advantage, "reward": reward, "cont": cont, "value": baseline, "slow_value": slow}
+        means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
+        means |= {f"entropy/{k}": v.detach() for k, v in policy.entropies().items()}
+        metrics = {f"train/{k}": v.mean() for k, v in means.items()} | return_metrics((returns - offset) / scale)
+        metrics |= {"train/return_scale": scale, "train/advantage_std": advantage.std(correction=0)}
+        return {"actor": actor, "critic": critic}, returns, metrics
+
+    def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
+        """R^lambda ``[H, M]`` of imagined rows ``[H + 1, M]``: equation 5. ``cont`` includes the discount."""
+        return lambda_return(
+            reward=reward.T,
+            terminal=1 - cont.T,
+            last=torch.zeros_like(cont).T,
+            bootstrap=value.T,
+            discount=1.0,
+            lam=self.cfg.lam,
+        ).T
+
+    def slow(self, feature: Tensor) -> TwoHot:
+        """The slow critic's prediction, without gradient."""
+        out = self.slow_critic(feature)
+        assert isinstance(out, TwoHot)
+        return out
+
+    def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
+        """-ln p(R) - c ln p(v_slow), ``[...]``: equation 5 with the slow critic as regulariser."""
+        return value.loss(returns, slow, self.cfg.slow_regulariser)
+
+
+class DreamerV3(ActorCritic, Dreamer):
     """The learner of DreamerV3: world model, actor and critic, and the single update that trains them together."""
 
-    stats = DreamerV3Stats
+    stats: type[Stats] = DreamerV3Stats
+    critic: TwoHotHead
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
         super().__init__(cfg.graph)
@@ -291,16 +375,8 @@ class DreamerV3(Dreamer):
         self.window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
-        encoder = cfg.encoder.build(obs_spec)
-        rssm = cfg.rssm.build(width_of(encoder), action_spec.width)
-        width, dtype = rssm.feature_width, PRECISIONS[cfg.precision]
-        decoder = cfg.decoder.build(obs_spec, cfg.rssm.deter, cfg.rssm.stoch * cfg.rssm.classes)
-        reward, cont = TwoHotHead(width, cfg.reward), BernoulliHead(width, cfg.cont)
-        self.world = WorldModel(encoder, rssm, decoder, reward, cont, dtype, cfg.discount)
-        self.actor = Actor(width, action_spec, cfg.actor)
-        self.critic = TwoHotHead(width, cfg.critic)
-        self.slow_critic = Target(self.critic, cfg.slow_rate)
-        self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
+        self.world = cfg.world(obs_spec, action_spec)
+        self.make_heads(self.world.rssm.feature_width, action_spec)
         self.to(device)
         self.optim = cfg.optim.build([*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()])
         self._policy = LatentPolicy(self)
@@ -396,8 +472,7 @@ class DreamerV3(Dreamer):
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
         check_terms("world_losses", terms, rows.shape, "[B, T]")
-        start = post.latent.map(lambda x: x.detach()[:, -last:].flatten(0, 1))  # [M, ...]
-        dream = imagine(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
+        dream = self.imagine(self.actor, post.latent, choose, pick)
         actor_critic, returns, more = self.dream_losses(dream)
         shape = (rows.shape[0], last)
         check_terms("dream_losses", actor_critic, tuple(dream.action.shape[1:2]), "[H, M], with M")
@@ -408,6 +483,11 @@ class DreamerV3(Dreamer):
         terms = joined(terms, imagined, {"replay_critic": replayed})
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)
+
+    def imagine(self, actor: Actor, latent: Latent, choose: Chooser | None, pick: Picker) -> Dream:
+        """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
+        start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1))  # [M, ...]
+        return imagine(self.world.rssm, actor, start, self.cfg.horizon, choose, pick)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
@@ -424,59 +504,14 @@ class DreamerV3(Dreamer):
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""
-        value = self.critic(dream.feature[:-1])  # [H, M]
         with torch.no_grad():
-            last = self.critic(dream.feature[-1:])  # [1, M]: only bootstrapped from
-            reward = self.imagined_reward(dream)  # [H+1, M]
-            cont = self.world.cont(dream.feature).prob()  # [H+1, M]
-            baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
-            slow = self.slow(dream.feature).mean()  # [H+1, M]
-            weight = cont.cumprod(0)[:-1]  # [H, M]
-            returns = self.imagined_returns(reward, cont, baseline)  # [H, M]
-            self.return_scale.update(returns)
-            offset, scale = self.return_scale()
-            advantage = (returns - baseline[:-1]) / scale  # [H, M]
-        policy = self.actor.heads(dream.hidden)
-        actor = reinforce(
-            log_prob=policy.log_prob(dream.action[:-1]),
-            advantage=advantage,
-            entropy=policy.entropy(),
-            weight=weight,
-            entropy_scale=self.cfg.entropy,
-        )  # [H, M]
-        critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
-        means = {"advantage": advantage, "reward": reward, "cont": cont, "value": baseline, "slow_value": slow}
-        means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
-        means |= {f"entropy/{k}": v.detach() for k, v in policy.entropies().items()}
-        metrics = {f"train/{k}": v.mean() for k, v in means.items()} | return_metrics((returns - offset) / scale)
-        metrics |= {"train/return_scale": scale, "train/advantage_std": advantage.std(correction=0)}
-        return {"actor": actor, "critic": critic}, returns, metrics
+            reward, cont = self.imagined_reward(dream), self.world.cont(dream.feature).prob()  # [H+1, M] each
+        return self.imagined_losses(dream, reward, cont)
 
     def imagined_reward(self, dream: Dream) -> Tensor:
         """The predicted reward of each imagined row, ``[H + 1, M]``."""
         reward: Tensor = self.world.reward(dream.feature).mean()
         return reward
-
-    def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
-        """R^lambda ``[H, M]`` of imagined rows ``[H + 1, M]``: equation 5. ``cont`` includes the discount."""
-        return lambda_return(
-            reward=reward.T,
-            terminal=1 - cont.T,
-            last=torch.zeros_like(cont).T,
-            bootstrap=value.T,
-            discount=1.0,
-            lam=self.cfg.lam,
-        ).T
-
-    def slow(self, feature: Tensor) -> TwoHot:
-        """The slow critic's prediction, without gradient."""
-        out = self.slow_critic(feature)
-        assert isinstance(out, TwoHot)
-        return out
-
-    def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
-        """-ln p(R) - c ln p(v_slow), ``[...]``: equation 5 with the slow critic as regulariser."""
-        return value.loss(returns, slow, self.cfg.slow_regulariser)
 
     def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
         """The critic's loss on replayed rows: real rewards, bootstrapped at every row with its imagined return.

@@ -4,6 +4,7 @@ Two behaviours on one world model: one explores what an ensemble of predictors d
 task from the predicted rewards. It computes what the authors' code of DreamerV2 computes (``expl.py``, version 2.2.0).
 The paper's ensemble predicts from a state and the action taken there. That code, and this one, give it the action that
 led to the state: a state's reward must not depend on the action after it, because values include the own reward.
+On the world models of DreamerV1 and V3: ``plan2explore_v1.py`` and ``plan2explore_v3.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +23,23 @@ from reverie.algos.dreamer_v2 import (
     DreamerV2Config,
     DreamerV2Stats,
     RewardNormConfig,
-    predicted_reward,
 )
 from reverie.algos.imagination import Dream, Picker
-from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel, repeated, starts
+from reverie.algos.world_model import (
+    Context,
+    Dreaming,
+    LatentPolicy,
+    Posterior,
+    WorldModel,
+    predicted_reward,
+    repeated,
+    starts,
+)
 from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode
 from reverie.nn.encoder import width_of
 from reverie.nn.heads import Actor, DenseHeadConfig
@@ -50,7 +60,8 @@ class EnsembleConfig(Config):
     offset: int = 1
     """How many rows later, 0 or more."""
     action_conditioned: bool = True
-    """Predict from a row's feature and the action that led to it; otherwise from the feature alone."""
+    """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
+    the feature alone."""
     log: bool = False
     """Reward the logarithm of the disagreement."""
     head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
@@ -79,7 +90,7 @@ class Ensemble(nn.Module):
         self.models = nn.ModuleList(nn.Sequential(body, cfg.head.last(body.width, outputs)) for body in bodies)
 
     def forward(self, feature: Tensor, action: Tensor) -> Tensor:
-        """Predict ``[models, ..., outputs]`` from features ``[..., F]`` and the actions before them ``[..., A]``."""
+        """Predict ``[models, ..., outputs]`` from features ``[..., F]`` and an action for each ``[..., A]``."""
         x = torch.cat([feature, action], -1) if self.cfg.action_conditioned else feature
         return torch.stack([model(x) for model in self.models]).float()
 
@@ -97,20 +108,21 @@ class Ensemble(nn.Module):
         found = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
         return found.get(self.cfg.target, latent.feature).detach().float()
 
-    def loss(self, post: Posterior, before: Tensor) -> Tensor:
+    def loss(self, post: Posterior, action: Tensor) -> Tensor:
         """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
 
-        ``before``: the actions before each row, ``[B, T, A]``. Pairs of rows may cross the border of two episodes.
+        ``action``: what each row's predictions are given, ``[B, T, A]``. Pairs of rows may cross the border of two
+        episodes.
         """
         target = self.target(post)[:, self.cfg.offset :]  # [B, T - offset, outputs]
         feature, rows = post.latent.feature.detach(), target.shape[1]
-        error: Tensor = self(feature[:, :rows], before[:, :rows].to(feature.dtype)) - target
+        error: Tensor = self(feature[:, :rows], action[:, :rows].to(feature.dtype)) - target
         return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan2ExploreConfig(DreamerV2Config):
-    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+class ExploringConfig(Config):
+    """Settings that Plan2Explore adds to those of a Dreamer."""
 
     grad_heads: tuple[str, ...] = ("decoder", "cont")
     """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
@@ -123,13 +135,19 @@ class Plan2ExploreConfig(DreamerV2Config):
     """Weight of the predicted reward of the task in it; 0 explores without reward."""
     explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
     """Normalisation of each of the two; off by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
+    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
     """Optimiser of the ensemble."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan2ExploreStats(DreamerV2Stats):
-    """Metrics of an update of Plan2Explore: those of the task as of DreamerV2, and those of exploring."""
+class ExploringStats(Stats):
+    """Metrics that Plan2Explore adds to those of a Dreamer, which are of the task."""
 
     loss_ensemble: Tensor
     """-ln p of the ensemble, the sum over its models."""
@@ -139,34 +157,76 @@ class Plan2ExploreStats(DreamerV2Stats):
     """Losses of the exploring policy and critic."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreStats(ExploringStats, DreamerV2Stats):
+    """Metrics of an update of Plan2Explore: those of the task as of DreamerV2, and those of exploring."""
+
+
+class Behaving(Protocol):
+    """The exploring behaviour: whatever a paper trains, it has a policy."""
+
+    actor: Actor
+
+
+class Exploring:
+    """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behaviour that explores, and its policy."""
+
+    cfg: ExploringConfig
+    world: WorldModel
+    explorer: Behaving
+
+    def make_ensemble(self, action_spec: ActionSpec) -> None:
+        """Create the ensemble, and the norms of its rewards."""
+        self.ensemble = self.cfg.ensemble.build(self.world, action_spec.width)
+        self.intrinsic_norm, self.extrinsic_norm = self.cfg.explore_norm.build(), self.cfg.explore_norm.build()
+
+    def disagreement(self, dream: Dream) -> Tensor:
+        """Return the disagreement at each state ``[H + 1, M]``, given the action that led to it."""
+        led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, M, A]
+        return self.ensemble.disagreement(dream.feature, led)
+
+    def intrinsic_reward(self, world: WorldModel, dream: Dream) -> Tensor:
+        """Return the weighted sum ``[H + 1, M]`` of disagreement and predicted rewards. Updates their norms."""
+        disagreement = self.disagreement(dream)
+        self.intrinsic_norm.update(disagreement)
+        reward: Tensor = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
+        if self.cfg.extrinsic:
+            predicted = predicted_reward(world, dream)
+            self.extrinsic_norm.update(predicted)
+            reward = reward + self.cfg.extrinsic * self.extrinsic_norm(predicted)
+        return reward
+
+
 class Explorer(LatentPolicy):
     """Explores with the exploring behaviour, and is evaluated with the task's: zero-shot."""
 
-    learner: Plan2Explore
+    def __init__(self, learner: Dreaming, explorer: Behaving, noise: float = 0.0) -> None:
+        super().__init__(learner, noise)
+        self.explorer = explorer
 
     def acting(self, mode: Mode) -> Actor:
         """Return the exploring policy for ``explore``, and that of the task for ``eval``."""
-        return self.learner.explorer.actor if mode == "explore" else self.actor
+        return self.explorer.actor if mode == "explore" else self.actor
 
 
-class Plan2Explore(DreamerV2):
+class Plan2Explore(Exploring, DreamerV2):
     """The learner of Plan2Explore: world model, task behaviour, ensemble, exploring behaviour, in this order."""
 
     stats = Plan2ExploreStats
     cfg: Plan2ExploreConfig
+    explorer: Behaviour
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreConfig, device: torch.device
     ) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.ensemble = cfg.ensemble.build(self.world, action_spec.width)
+        self.make_ensemble(action_spec)
         self.explorer = Behaviour(self.world.rssm.feature_width, action_spec, cfg)
-        self.intrinsic_norm, self.extrinsic_norm = cfg.explore_norm.build(), cfg.explore_norm.build()
         self.to(device)
         self.explorer.make_optims()
         self.optims["ensemble"] = cfg.ensemble_optim.build(self.ensemble.parameters())
         self.optims |= {f"explore_{name}": optim for name, optim in self.explorer.optims.items()}
-        self._policy = Explorer(self, cfg.noise)
+        self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def learn(
         self,
@@ -191,18 +251,6 @@ class Plan2Explore(DreamerV2):
                 value
             )
         return terms, metrics, post
-
-    def intrinsic_reward(self, world: WorldModel, dream: Dream) -> Tensor:
-        """Return the weighted sum ``[H + 1, M]`` of disagreement and predicted rewards. Updates their norms."""
-        led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, M, A]
-        disagreement = self.ensemble.disagreement(dream.feature, led)
-        self.intrinsic_norm.update(disagreement)
-        reward: Tensor = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
-        if self.cfg.extrinsic:
-            predicted = predicted_reward(world, dream)
-            self.extrinsic_norm.update(predicted)
-            reward = reward + self.cfg.extrinsic * self.extrinsic_norm(predicted)
-        return reward
 
 
 def actions_before(rows: Batch, context: Context | None) -> Tensor:

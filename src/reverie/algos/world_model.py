@@ -5,7 +5,7 @@ The papers differ by the parts that are passed in, never by a flag in here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, dreamt_name
-from reverie.algos.imagination import open_loop, stacked_video
+from reverie.algos.imagination import Dream, open_loop, stacked_video
 from reverie.algos.loss_terms import scales_of
 from reverie.core.checks import at_least
 from reverie.core.config import Config
@@ -156,6 +156,30 @@ class WorldModel(nn.Module):
         name = f"a prediction of the decoder {type(self.decoder).__name__}"
         check_unchanged(name, rows.obs, before, "Other parts of the update read it as well.")
         return terms
+
+
+PARTS = frozenset({"decoder", "reward", "cont"})
+
+
+def stopped_heads(grad_heads: Collection[str]) -> frozenset[str]:
+    """Return the heads whose losses give the latents no gradient: all but ``grad_heads``.
+
+    Raises:
+        ConfigError: there is no such head.
+    """
+    if unknown := [part for part in grad_heads if part not in PARTS]:
+        raise ConfigError(f"grad_heads = {grad_heads}: {unknown[0]!r} is none of decoder, reward, cont.")
+    return PARTS - set(grad_heads)
+
+
+Reward = Callable[[WorldModel, Dream], Tensor]
+"""A function from imagined trajectories to the rewards of their rows ``[H + 1, M]``."""
+
+
+def predicted_reward(world: WorldModel, dream: Dream) -> Tensor:
+    """Return the rewards that the world model predicts."""
+    reward: Tensor = world.reward(dream.feature).mean()
+    return reward
 
 
 class PolicyState(NamedTuple):

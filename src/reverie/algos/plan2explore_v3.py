@@ -1,0 +1,142 @@
+"""Plan2Explore (Sekar et al., ICML 2020) on DreamerV3: ``plan2explore.py``, with DreamerV3's behaviours and optimiser.
+
+The ensemble predicts from a state and the action taken there, as in the paper. The disagreement is the reward that
+comes with the next row: DreamerV3's values do not include the own reward, so it is the reward of that action. What the
+world model learns does not depend on rewards (``grad_heads``), so the task's critic on replayed rows does not train it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.algos import dreamer_v3
+from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, DreamerV3Stats, WorldModelLosses
+from reverie.algos.imagination import Dream, Picker, sample_action
+from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
+from reverie.algos.world_model import Context, Posterior, WorldModel, stopped_heads
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Metrics, State
+from reverie.nn.heads import HeadConfig
+from reverie.nn.rssm import Chooser
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleV3Config(EnsembleConfig):
+    """The ensemble, with layers as DreamerV3's heads have them."""
+
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3))  # type: ignore[assignment]
+    """Layers of each predictor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
+    """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
+
+    ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
+    """The predictors."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stopped_heads(self.grad_heads)
+
+    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
+        """Return the world model, which ``grad_heads`` alone train."""
+        return super().world(obs_spec, action_spec, stopped_heads(self.grad_heads).union(stopped))
+
+
+def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+    """``base`` with the widths of a named size of DreamerV3, the ensemble's included.
+
+    Raises:
+        ConfigError: there is no such size.
+    """
+    config = dreamer_v3.sized(name, base or Plan2ExploreV3Config())
+    return config.merge({"ensemble.head.units": config.reward.units})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreV3Stats(ExploringStats, DreamerV3Stats):
+    """Metrics of an update: those of the task as of DreamerV3, and those of exploring."""
+
+    explore_opt: Mapping[str, Tensor]
+    """Of the optimiser of the ensemble and the exploring behaviour, what ``opt/`` says of the other."""
+
+
+class ExploringBehaviour(ActorCritic, nn.Module):
+    """DreamerV3's actor and critics once more."""
+
+    def __init__(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.make_heads(width, action_spec)
+
+
+class Plan2ExploreV3(Exploring, DreamerV3):
+    """The learner: that of DreamerV3, an ensemble and an exploring behaviour, with one more optimiser for these two."""
+
+    stats = Plan2ExploreV3Stats
+    cfg: Plan2ExploreV3Config
+    explorer: ExploringBehaviour
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreV3Config, device: torch.device
+    ) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.make_ensemble(action_spec)
+        self.explorer = ExploringBehaviour(self.world.rssm.feature_width, action_spec, cfg)
+        self.to(device)
+        heads = (self.ensemble, self.explorer.actor, self.explorer.critic)
+        self.explore_optim = cfg.optim.build([p for head in heads for p in head.parameters()])
+        self._policy = Explorer(self, self.explorer)
+
+    def learn(
+        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+    ) -> tuple[WorldModelLosses, Metrics]:
+        """Do the update of DreamerV3, and train the ensemble and the exploring behaviour at the same weights."""
+        losses = self.losses(context, rows, choose, pick)
+        explored, metrics = self.exploring_loss(rows, losses.post, choose, pick)
+        metrics |= losses.metrics | self.optim.step(self.total(losses.terms))
+        metrics |= {f"explore/{k}": v for k, v in self.explore_optim.step(explored).items()}
+        self.slow_critic.update()
+        self.explorer.slow_critic.update()
+        return losses, metrics
+
+    def exploring_loss(
+        self, rows: Batch, post: Posterior, choose: Chooser | None, pick: Picker
+    ) -> tuple[Tensor, Metrics]:
+        """Return the weighted losses of ensemble, exploring actor and critic, as one: ``[]``."""
+        dream = self.imagine(self.explorer.actor, post.latent, choose, pick)
+        with torch.no_grad():
+            reward, cont = self.intrinsic_reward(self.world, dream), self.world.cont(dream.feature).prob()
+        terms, _, metrics = self.explorer.imagined_losses(dream, reward, cont)
+        ensemble, means = self.ensemble.loss(post, rows.action), {k: v.mean() for k, v in terms.items()}
+        metrics |= {f"loss/{k}": v.detach() for k, v in means.items()}
+        total = ensemble + self.cfg.scales.actor * means["actor"] + self.cfg.scales.critic * means["critic"]
+        return total, {f"explore/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
+
+    def disagreement(self, dream: Dream) -> Tensor:
+        """Return the disagreement about what the action before each row led to, ``[H + 1, M]``; 0 of the first row."""
+        return F.pad(self.ensemble.disagreement(dream.feature[:-1], dream.action[:-1]), (0, 0, 1, 0))
+
+    def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
+        """See :meth:`DreamerV3.replay_critic_loss`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
+        train = "reward" in self.cfg.grad_heads
+        return super().replay_critic_loss(rows, feature if train else feature.detach(), bootstrap)
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the moments of both optimisers."""
+        return super().extra_state() | {"explore_optim": self.explore_optim.state_dict()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Restore the moments of both optimisers."""
+        super().load_extra_state(state)
+        self.explore_optim.load_state_dict(state["explore_optim"])
+
+
+Plan2ExploreV3Config.learner = Plan2ExploreV3
