@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from reverie.algos.gail import GAILConfig
     from reverie.algos.iql import IQLConfig
     from reverie.algos.plan2explore import Plan2ExploreConfig
+    from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
+    from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
     from reverie.algos.qr_dqn import QRDQNConfig
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
@@ -77,6 +79,8 @@ _HOMES = {
     "GAILConfig": "reverie.algos.gail",
     "IQLConfig": "reverie.algos.iql",
     "Plan2ExploreConfig": "reverie.algos.plan2explore",
+    "Plan2ExploreV1Config": "reverie.algos.plan2explore_v1",
+    "Plan2ExploreV3Config": "reverie.algos.plan2explore_v3",
     "QRDQNConfig": "reverie.algos.qr_dqn",
     "SACConfig": "reverie.algos.sac",
     "DiscreteSACConfig": "reverie.algos.discrete_sac",
@@ -123,6 +127,8 @@ __all__ = [
     "Imagined",
     "ModelState",
     "Plan2ExploreConfig",
+    "Plan2ExploreV1Config",
+    "Plan2ExploreV3Config",
     "PolicyEstimate",
     "QRDQNConfig",
     "Result",

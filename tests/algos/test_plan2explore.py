@@ -1,20 +1,24 @@
 """Plan2Explore: what the recording of the authors' code does not show."""
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from dreamer import ACTIONS, batch, build, build_earlier, build_p2e
 
+from reverie.algos.dreamer_v1 import DreamerV1Config
+from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import EnsembleConfig, Plan2ExploreConfig, actions_before
 from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
 from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config, sized
 from reverie.algos.world_model import Context
+from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
-from reverie.training.initial import Shared
+from reverie.training.initial import Shared, begins
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
 
@@ -114,6 +118,21 @@ def build_plain_v3():
     return plain
 
 
+@pytest.mark.parametrize(("base", "task"), [("v1", DreamerV1Config), ("v2", DreamerV2Config), ("v3", DreamerV3Config)])
+def test_a_run_without_exploring_goes_on_with_the_tasks_behaviour_and_all_moments(base, task):
+    agent = build_p2e(base)
+    torch.manual_seed(0)
+    agent.update(batch(agent))
+    names = ("plan2explore_v1", "plan2explore", "plan2explore_v3")
+    assert [name for name in names if begins(task, name)] == [algorithm_name(type(agent.cfg))]
+    settings = {f.name: getattr(agent.cfg, f.name) for f in fields(task)}
+    plain = task(**settings).build(agent.obs_spec, ACTIONS["discrete"])
+    Shared(plain).load_state_dict(agent.state_dict())
+    found = tensors(agent)
+    assert tensors(plain).keys() < found.keys()
+    torch.testing.assert_close(tensors(plain), {k: found[k] for k in tensors(plain)}, rtol=0, atol=0)
+
+
 def test_on_v3_disagreement_rewards_the_action_before():
     agent = build_p2e("v3", extrinsic=0.0)
     width = agent.world.rssm.feature_width
@@ -138,6 +157,7 @@ def test_named_sizes_include_the_ensemble():
 @bases
 def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other(base):
     agent = build_p2e(base)
+    agent.policy.noise = 0.0  # V1's default is random actions now and then
     for head, favourite in ((agent.explorer.actor, 1), (agent.actor, 3)):
         [*head.parts[0].parameters()][-1].data[favourite] = 1e4  # the bias
     no = torch.zeros(3, dtype=torch.bool)

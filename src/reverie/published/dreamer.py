@@ -15,6 +15,8 @@ from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config, sized
 from reverie.algos.plan2explore import Plan2ExploreConfig
+from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
+from reverie.algos.plan2explore_v3 import sized as exploring
 from reverie.experiment import ExperimentConfig
 
 CPU: dict[str, Any] = {
@@ -66,9 +68,18 @@ DEMO: dict[str, Any] = CPU | {
 """Settings of the demonstration: an agent that starts anywhere in a room learns to walk to the goal."""
 
 
+V3: dict[str, Any] = {"steps": 1_000_000, "train_ratio": 512, "env.num": 1}
+"""DreamerV3 on any environment."""
+
+
 def dreamer_v3() -> ExperimentConfig:
     """DreamerV3 with its fixed hyper-parameters at 12M parameters, for any environment; the train ratio is ours."""
-    return _of("12m", {"steps": 1_000_000, "train_ratio": 512, "env.num": 1})
+    return _of("12m", V3)
+
+
+def plan2explore_v3() -> ExperimentConfig:
+    """Plan2Explore on DreamerV3 at 12M parameters, for any environment; the ensemble's settings are ours."""
+    return ExperimentConfig(algo=exploring("12m")).merge(V3)
 
 
 def cartpole() -> ExperimentConfig:
@@ -209,10 +220,24 @@ def dreamer_v2_dmc_vision() -> ExperimentConfig:
     return dreamer_v2().merge(V2_DMC | PIXELS)
 
 
+V1: dict[str, Any] = {
+    "steps": 1_000_000,
+    "replay_ratio": 1 / 5,
+    "random_steps": 2500,
+    "learning_starts": 2500,
+    "env.num": 1,
+}
+"""DreamerV1; the steps are ours."""
+
+
 def dreamer_v1() -> ExperimentConfig:
     """DreamerV1 with the defaults of its authors' code; the number of steps is ours."""
-    run = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
-    return ExperimentConfig(algo=DreamerV1Config()).merge(run)
+    return ExperimentConfig(algo=DreamerV1Config()).merge(V1)
+
+
+def plan2explore_v1() -> ExperimentConfig:
+    """Plan2Explore on DreamerV1 with the defaults of its authors' code; the ensemble's settings are ours."""
+    return ExperimentConfig(algo=Plan2ExploreV1Config()).merge(V1)
 
 
 def dreamer_v1_dmc() -> ExperimentConfig:
@@ -239,6 +264,8 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dreamer_v2_dmc_proprio": dreamer_v2_dmc_proprio,
     "dreamer_v2_dmc_vision": dreamer_v2_dmc_vision,
     "plan2explore": plan2explore,
+    "plan2explore_v1": plan2explore_v1,
+    "plan2explore_v3": plan2explore_v3,
     "dreamer_v1": dreamer_v1,
     "dreamer_v1_dmc": dreamer_v1_dmc,
 }
@@ -271,6 +298,7 @@ _EARLIER: dict[str, Any] = {f"algo.{part}.units": 64 for part in ("reward", "con
 }
 _V2 = _EARLIER | {"algo.rssm.latent": "categorical(16)", "algo.slow_every": 50}
 _V1 = _EARLIER | {"algo.kl": "free(1.0)"}
+_FEW_MODELS: dict[str, Any] = {"algo.ensemble.models": 5, "algo.ensemble.head.layers": 2}
 
 ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v3": _CPU,
@@ -287,7 +315,9 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v2_crafter": _V2 | FEW_UPDATES,
     "dreamer_v2_dmc_proprio": _V2,
     "dreamer_v2_dmc_vision": _V2 | FEW_UPDATES,
-    "plan2explore": _V2 | {"algo.ensemble.models": 5, "algo.ensemble.head.units": 64, "algo.ensemble.head.layers": 2},
+    "plan2explore": _V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64},
+    "plan2explore_v1": _V1 | _FEW_MODELS | {"algo.ensemble.head.units": 64},
+    "plan2explore_v3": _CPU | _FEW_MODELS,
     "dreamer_v1": _V1,
     "dreamer_v1_dmc": _V1 | FEW_UPDATES,
 }
