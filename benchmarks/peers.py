@@ -63,7 +63,7 @@ SYSTEMS = {
         {
             "dreamer_v3_5": "the same architecture, losses and optimiser",
             "dreamer_v3": OLD,
-            "dreamer_v2": "the same architecture; it propagates gradients through the imagination that `reinforce` drops",
+            "dreamer_v2": "the same architecture; gradients go through the imagination in vain",
             "dreamer_v1": "the same architecture",
         },
     ),
@@ -94,7 +94,7 @@ SYSTEMS = {
     ),
     "pydreamer": System(
         ("numpy==2.4.6", "pyyaml==6.0.3"),
-        {"dreamer_v2": "the same architecture, but for two layers less in the encoder of vectors; no replay, no logging"},
+        {"dreamer_v2": "the same architecture, the encoder of vectors two layers shorter; no replay"},
         "https://github.com/jurgisp/pydreamer",
     ),
 }

@@ -6,11 +6,10 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+import pydreamer
 import torch
 import yaml
 from measure import BATCH, EARLIER, HORIZON, SIZES, Sizes, Subject, actions, count, main
-
-import pydreamer
 from pydreamer.models import Dreamer
 
 
@@ -19,7 +18,9 @@ def configured(s: Sizes) -> Namespace:
     folder = Path(pydreamer.__file__).parents[1]
     defaults = yaml.safe_load((folder / "config" / "defaults.yaml").read_text())["defaults"]
     sizes = {"deter_dim": s.deter, "hidden_dim": s.hidden, "stoch_dim": s.stoch, "stoch_discrete": s.classes}
-    seen = {"cnn_depth": s.depth} if s.image else {"vecobs_size": s.vector, "image_encoder": None, "image_decoder": None}
+    seen = (
+        {"cnn_depth": s.depth} if s.image else {"vecobs_size": s.vector, "image_encoder": None, "image_decoder": None}
+    )
     kind = {"gru_type": "gru_layernorm_dv2", "layer_norm": False, "action_dim": 6, "imag_horizon": HORIZON}
     return Namespace(**defaults | sizes | seen | kind)
 
