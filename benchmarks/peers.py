@@ -5,7 +5,11 @@
 
 Each system gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
 (`peers/update_*.py`); ours runs before and after every other one, and a ratio compares neighbours only, so that a
-machine that drifts does not show. Settings as in `update.py`: batch 16x64, H = 15, float32, on the CPU.
+machine that drifts does not show. Settings as in `update.py`: batch 16x64, H = 15, float32, on the CPU. DreamerV1 and
+V2 have settings of their own, with the papers' sizes and batch 16x50; their rows are in `dreamers_peers.json`:
+
+    python benchmarks/peers.py --settings V1-vector V1-image V2-vector V2-image --systems sheeprl pydreamer \
+        --clones pydreamer=FOLDER --out benchmarks/dreamers_peers.json
 
 The authors' code and r2dreamer are in no package index: clone them and say where, `--clones dreamerv3=FOLDER
 r2dreamer=FOLDER`; without that they are left out.
@@ -33,6 +37,9 @@ LIMIT = 1200
 NUMBERS = ("parameters", "first_update_s", "update_s", "act_1_ms", "act_8_ms", "peak_gb")
 OLD = "architecture of 2023: a dense GRU narrowed to {} to be of the same size, small strided convolutions"
 
+EARLIER = ("V1-vector", "V1-image", "V2-vector", "V2-image")
+"""Settings of DreamerV1 and V2."""
+
 Row = dict[str, Any]
 Numbers = dict[str, float]
 """What `peers/measure.py` measured of one learner."""
@@ -53,7 +60,12 @@ class System:
 SYSTEMS = {
     "sheeprl": System(
         ("sheeprl==0.8.4", "lightning==2.6.6", "gymnasium==1.4.0", "numpy==2.4.6"),
-        {"dreamer_v3_5": "the same architecture, losses and optimiser", "dreamer_v3": OLD},
+        {
+            "dreamer_v3_5": "the same architecture, losses and optimiser",
+            "dreamer_v3": OLD,
+            "dreamer_v2": "the same architecture; gradients go through the imagination in vain",
+            "dreamer_v1": "the same architecture",
+        },
     ),
     "rllib": System(
         ("ray[rllib]==2.60.0", "gymnasium==1.2.2", "numpy==2.4.6", "pillow==12.1.0"),
@@ -79,6 +91,11 @@ SYSTEMS = {
             "compiled": "the same with its `torch.compile`; the replay left out",
         },
         "https://github.com/NM512/r2dreamer",
+    ),
+    "pydreamer": System(
+        ("numpy==2.4.6", "pyyaml==6.0.3"),
+        {"dreamer_v2": "the same architecture, the encoder of vectors two layers shorter; no replay"},
+        "https://github.com/jurgisp/pydreamer",
     ),
 }
 SLOW_START = 60.0
@@ -118,7 +135,7 @@ class Alternation:
 
     def run(self, pythons: dict[str, Path]) -> None:
         """All rounds. What failed once is not tried again."""
-        pairs = [(name, variant) for name in pythons for variant in chosen(name, self.args.variants)]
+        pairs = [(name, variant) for name in pythons for variant in chosen(name, self.args.variants, self.setting)]
         self._ours()
         for _ in range(self.args.rounds):
             for name, variant in pairs:
@@ -131,7 +148,7 @@ class Alternation:
 
     def _ours(self) -> None:
         """One measurement of reverie."""
-        self.ours.append(measured(Path(sys.executable), "reverie", "dreamer_v3", self.setting, self.args))
+        self.ours.append(measured(Path(sys.executable), "reverie", version(self.setting), self.setting, self.args))
         print(f"{self.setting} reverie: {self.ours[-1]['update_s']:.3f} s", flush=True)
 
     def _pair(self, python: Path, name: str, variant: str) -> None:
@@ -174,9 +191,16 @@ def medians(runs: list[Numbers]) -> Numbers:
     return {key: statistics.median(run[key] for run in runs) for key in NUMBERS}
 
 
-def chosen(name: str, variants: list[str]) -> list[str]:
-    """The variants of a system to measure: those asked for, or all if it has none of these."""
-    return [v for v in SYSTEMS[name].variants if v in variants] or list(SYSTEMS[name].variants)
+def version(setting: str) -> str:
+    """Which Dreamer a setting is of."""
+    return f"dreamer_v{setting[1]}" if setting in EARLIER else "dreamer_v3"
+
+
+def chosen(name: str, variants: list[str], setting: str) -> list[str]:
+    """The variants of a system to measure in a setting: those asked for, or all if it has none of these."""
+    earlier = ("dreamer_v1", "dreamer_v2")
+    fit = [v for v in SYSTEMS[name].variants if (v == version(setting) if setting in EARLIER else v not in earlier)]
+    return [v for v in fit if v in variants] or fit
 
 
 def commit(clone: Path) -> str:
@@ -228,7 +252,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
-    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I"])
+    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I", *EARLIER])
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
     parser.add_argument("--clones", nargs="*", type=clone, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--threads", type=int, default=2)

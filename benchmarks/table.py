@@ -221,6 +221,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "loop": loop_table,
     "start": start_table,
     "peers": peers_table,
+    "dreamers_peers": peers_table,
     "model_free_peers": model_free_peers_table,
     "parts": parts_table,
     "threads": threads_table,

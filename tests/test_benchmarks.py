@@ -494,8 +494,10 @@ def test_peers_measured_apart_stand_beside_earlier_ones_and_say_so(scripts: Any,
     assert machine == {"cores": 2}
     assert kept == [earlier[0], {**rows[1], "note": "new; measured apart from the others, beside 0.2 s of ours for V"}]
     assert peers.beside_earlier(out, rows, asked=len(peers.SYSTEMS)) == (None, rows)
-    assert peers.chosen("r2dreamer", ["eager"]) == ["eager"]
-    assert peers.chosen("torchrl", ["eager"]) == ["dreamer_v3"]
+    assert peers.chosen("r2dreamer", ["eager"], "V") == ["eager"]
+    assert peers.chosen("torchrl", ["eager"], "V") == ["dreamer_v3"]
+    assert peers.chosen("sheeprl", [], "V2-image") == ["dreamer_v2"]
+    assert peers.chosen("pydreamer", [], "V1-image") == []
 
 
 def test_clones_are_folders_of_systems_that_have_a_repository(scripts: Any, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 
 BATCH, LENGTH, HORIZON, ACTIONS = 16, 64, 15, 6
+EARLIER = 50
+"""Rows of a window of DreamerV1 and V2."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,25 @@ class Sizes:
     units: int
     stoch: int = 32
     vector: int = 24
+    continuous: bool = False
+    """Whether the six actions are numbers; six choices otherwise."""
 
-    @property
-    def continuous(self) -> bool:
-        """Whether the six actions are numbers; six choices otherwise."""
-        return not self.image
+
+def earlier(image: bool, stoch: int, classes: int, depth: int) -> Sizes:
+    """Those of DreamerV1 and V2, all alike but for the latents; V1's actions are numbers, as in its paper."""
+    sizes = {"deter": 200, "dense_deter": 200, "hidden": 200, "units": 400}
+    return Sizes(image=image, stoch=stoch, classes=classes, depth=depth, continuous=classes == 1, **sizes)
 
 
 SIZES = {
-    "V": Sizes(image=False, deter=512, dense_deter=288, hidden=64, classes=4, depth=4, units=64),
+    "V": Sizes(image=False, deter=512, dense_deter=288, hidden=64, classes=4, depth=4, units=64, continuous=True),
     "I": Sizes(image=True, deter=2048, dense_deter=1024, hidden=256, classes=16, depth=16, units=256),
+    "V1-vector": earlier(image=False, stoch=30, classes=1, depth=32),
+    "V1-image": earlier(image=True, stoch=30, classes=1, depth=32),
+    "V2-vector": earlier(image=False, stoch=32, classes=32, depth=48),
+    "V2-image": earlier(image=True, stoch=32, classes=32, depth=48),
 }
+"""By setting; V1 and V2 name DreamerV1 and V2, the others are DreamerV3's."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""reverie: the learner and the batch of `benchmarks/update.py`."""
+"""reverie: the learner and the batch of `benchmarks/update.py`; DreamerV1 and V2 at their own sizes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measure import Subject, main
+from measure import BATCH, EARLIER, SIZES, Sizes, Subject, main
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
 
-from reverie.core.machine import keep_freed_memory
+from reverie.algos.dreamer_v1 import DreamerV1Config
+from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
+from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
+from reverie.core.specs import ObsSpec
+from reverie.noise import noise_batch, noise_step
 
 
-def acting(policy: Policy, setting: str) -> Callable[[int], Callable[[], object]]:
+def acting(policy: Policy, obs: ObsSpec) -> Callable[[int], Callable[[], object]]:
     """Its policy, exploring, with the state carried on."""
 
     def make(envs: int) -> Callable[[], object]:
-        shown, held = bench.step(setting, envs), {"state": policy.initial(envs)}
+        shown, held = noise_step(obs, envs), {"state": policy.initial(envs)}
 
         def act() -> object:
             action, held["state"] = policy.act(shown, held["state"], "explore")
@@ -35,8 +40,29 @@ def learner(setting: str) -> Subject:
     keep_freed_memory()
     agent = bench.build(setting)
     data = bench.batch(setting, agent)
-    return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, setting))
+    return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, bench.SETTINGS[setting][1]))
+
+
+def earlier(settings: DenseDreamerConfig) -> Callable[[str], Subject]:
+    """DreamerV1 or V2."""
+
+    def build(setting: str) -> Subject:
+        keep_freed_memory()
+        s = SIZES[setting]
+        obs, action = bench.IMAGE if s.image else bench.VECTOR, bench.CONTINUOUS if s.continuous else bench.DISCRETE
+        agent: DenseDreamer = settings.merge(sizes(s)).build(obs, action, choose_device("auto"))
+        data = noise_batch(agent, obs, action).to(agent.device)
+        count = sum(optim.count for optim in agent.optims.values())
+        return Subject(count, lambda: agent.update(data), acting(agent.policy, obs))
+
+    return build
+
+
+def sizes(s: Sizes) -> dict[str, object]:
+    """The settings that all systems have alike; those of the heads are the papers'."""
+    rssm = {"rssm.deter": s.deter, "rssm.hidden": s.hidden, "rssm.stoch": s.stoch}
+    return {"batch_size": BATCH, "batch_length": EARLIER, **rssm}
 
 
 if __name__ == "__main__":
-    main({"dreamer_v3": learner})
+    main({"dreamer_v3": learner, "dreamer_v1": earlier(DreamerV1Config()), "dreamer_v2": earlier(DreamerV2Config())})

@@ -1,4 +1,4 @@
-"""sheeprl: `train` of its dreamer_v3_5 (the architecture of 2025) and of its dreamer_v3 (of 2023)."""
+"""sheeprl: `train` of its dreamer_v3_5 (the architecture of 2025), dreamer_v3 (of 2023), dreamer_v2 and dreamer_v1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gymnasium as gym
 import hydra
 import numpy as np
 import torch
-from measure import ACTIONS, BATCH, HORIZON, LENGTH, SIZES, Sizes, Subject, actions, count, main
+from measure import ACTIONS, BATCH, EARLIER, HORIZON, LENGTH, SIZES, Sizes, Subject, actions, count, main
 from omegaconf import OmegaConf
 from sheeprl.utils.metric import MetricAggregator
 from sheeprl.utils.utils import dotdict
@@ -20,8 +20,23 @@ LATENT = "algo.world_model.stochastic_size={stoch} algo.world_model.discrete_siz
 CNN = {"dreamer_v3_5": "algo.cnn_channels_multiplier", "dreamer_v3": "algo.world_model.encoder.cnn_channels_multiplier"}
 
 
+def earlier_overrides(name: str, s: Sizes) -> list[str]:
+    """Those of DreamerV1 and V2."""
+    world = "algo.world_model"
+    out = STEPS.format(batch=BATCH, length=EARLIER, horizon=HORIZON).split()
+    for coder in ("encoder", "decoder"):
+        out += OBSERVED.format(coder=coder, image="rgb" * s.image, vector="state" * (not s.image)).split()
+    out += [f"exp={name}", "env=dummy", "env.num_envs=1", f"algo.dense_units={s.units}", "algo.mlp_layers=4"]
+    out += [f"{world}.stochastic_size={s.stoch}", f"{world}.encoder.cnn_channels_multiplier={s.depth}"]
+    out += [f"{world}.recurrent_model.{key}" for key in (f"recurrent_state_size={s.deter}", f"dense_units={s.hidden}")]
+    out += [f"{world}.{part}_model.hidden_size={s.hidden}" for part in ("transition", "representation")]
+    return out + ([f"{world}.discrete_size={s.classes}", f"{world}.use_continues=True"] if s.classes > 1 else [])
+
+
 def overrides(name: str, s: Sizes) -> list[str]:
     """The sizes as arguments of sheeprl's command line."""
+    if name in ("dreamer_v1", "dreamer_v2"):
+        return earlier_overrides(name, s)
     world = "algo.world_model"
     gru = f"{world}.recurrent_model"
     out = STEPS.format(batch=BATCH, length=LENGTH, horizon=HORIZON).split()
@@ -63,7 +78,7 @@ def batch(s: Sizes, rows: int) -> dict[str, torch.Tensor]:
 
 
 class Setup:
-    """What both variants build alike."""
+    """What all variants build alike."""
 
     def __init__(self, name: str, setting: str):
         self.sizes = SIZES[setting]
@@ -73,9 +88,7 @@ class Setup:
         self.algo, agent, self.utils = modules
         self.dims = (ACTIONS,)
         built = agent.build_agent(self.fabric, self.dims, self.sizes.continuous, self.cfg, space(self.sizes))
-        self.world, self.actor, self.critic, self.target, self.player = built
-        m = self.cfg.algo.actor.moments
-        self.moments = self.utils.Moments(m.decay, m.max, m.percentile.low, m.percentile.high)
+        self.world, self.actor, self.critic, *self.targets, self.player = built
         self.meter = self._meter()
 
     def _meter(self) -> MetricAggregator:
@@ -84,6 +97,18 @@ class Setup:
         for key in set(metrics) - self.utils.AGGREGATOR_KEYS:
             metrics.pop(key)
         return hydra.utils.instantiate(self.cfg.metric.aggregator, _convert_="all")
+
+    @property
+    def moments(self) -> torch.nn.Module:
+        """The returns' range of DreamerV3."""
+        m = self.cfg.algo.actor.moments
+        return self.utils.Moments(m.decay, m.max, m.percentile.low, m.percentile.high)
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """One of each of world model, actor and critic."""
+        algo = self.cfg.algo
+        pairs = ((algo.world_model, self.world), (algo.actor, self.actor), (algo.critic, self.critic))
+        return [self.optimizer(settings.optimizer, model) for settings, model in pairs]
 
     def optimizer(self, settings: dict, *modules: torch.nn.Module) -> torch.optim.Optimizer:
         """Its optimiser of these modules."""
@@ -113,14 +138,14 @@ def of_2025(setting: str) -> Subject:
     """One optimiser for all; latents of the replay begin the windows."""
     x = Setup("dreamer_v3_5", setting)
     optim = x.optimizer(x.cfg.algo.optimizer, x.world, x.actor, x.critic)
-    data = batch(x.sizes, LENGTH + 1)
+    data, moments, (target,) = batch(x.sizes, LENGTH + 1), x.moments, x.targets
     data["deter"] = torch.rand(LENGTH + 1, BATCH, x.sizes.deter).half()
     data["stoch"] = torch.zeros(LENGTH + 1, BATCH, x.sizes.stoch, dtype=torch.uint8)
 
     def update() -> None:
-        models = (x.world, x.actor, x.critic, x.target)
-        x.algo.train(x.fabric, x.cfg, *models, optim, x.moments, dict(data), x.meter, x.dims)
-        x.algo.update_target_critic(x.critic, x.target, x.cfg.algo.critic.tau)
+        models = (x.world, x.actor, x.critic, target)
+        x.algo.train(x.fabric, x.cfg, *models, optim, moments, dict(data), x.meter, x.dims)
+        x.algo.update_target_critic(x.critic, target, x.cfg.algo.critic.tau)
 
     return x.subject(update)
 
@@ -129,18 +154,31 @@ def of_2023(setting: str) -> Subject:
     """Three optimisers; every window begins from nothing."""
     x = Setup("dreamer_v3", setting)
     algo, continuous = x.cfg.algo, x.sizes.continuous
-    pairs = ((algo.world_model, x.world), (algo.actor, x.actor), (algo.critic, x.critic))
-    optims = [x.optimizer(settings.optimizer, model) for settings, model in pairs]
+    optims, moments, (target,) = x.optimizers(), x.moments, x.targets
     data = {key: value.float() for key, value in batch(x.sizes, LENGTH).items()}
 
     def update() -> None:
-        for mine, slow in zip(x.critic.module.parameters(), x.target.parameters(), strict=True):
+        for mine, slow in zip(x.critic.module.parameters(), target.parameters(), strict=True):
             slow.data.copy_(algo.critic.tau * mine.data + (1 - algo.critic.tau) * slow.data)
-        models = (x.world, x.actor, x.critic, x.target)
-        x.algo.train(x.fabric, *models, *optims, dict(data), x.meter, x.cfg, continuous, x.dims, x.moments)
+        models = (x.world, x.actor, x.critic, target)
+        x.algo.train(x.fabric, *models, *optims, dict(data), x.meter, x.cfg, continuous, x.dims, moments)
 
     return x.subject(update)
 
 
+def earlier(name: str) -> Callable[[str], Subject]:
+    """DreamerV1 or V2; the target critic of V2 moves too rarely to count."""
+
+    def build(setting: str) -> Subject:
+        x = Setup(name, setting)
+        models, optims = (x.world, x.actor, x.critic, *x.targets), x.optimizers()
+        data = {key: value.float() for key, value in batch(x.sizes, EARLIER).items()}
+        dims = (x.dims,) if x.targets else ()
+        return x.subject(lambda: x.algo.train(x.fabric, *models, *optims, dict(data), x.meter, x.cfg, *dims))
+
+    return build
+
+
 if __name__ == "__main__":
-    main({"dreamer_v3_5": of_2025, "dreamer_v3": of_2023})
+    variants = {"dreamer_v1": earlier("dreamer_v1"), "dreamer_v2": earlier("dreamer_v2")}
+    main({"dreamer_v3_5": of_2025, "dreamer_v3": of_2023, **variants})

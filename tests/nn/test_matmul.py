@@ -27,6 +27,23 @@ def test_equal_to_torch(rows, layout):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_networks_that_a_loss_passes_through_compute_no_gradients_of_their_weights(monkeypatch):
+    """As in an actor's loss, which goes through the critic."""
+    layers = [torch.nn.Parameter(torch.randn(4, 4)) for _ in range(3)]
+    made, compute = [], matmul.weight_gradient
+    monkeypatch.setattr(matmul, "weight_gradient", lambda x, grad: made.append(grad) or compute(x, grad))
+    x = torch.randn(200, 4)
+    for weight in layers:
+        x = matmul.linear(x, weight, torch.zeros(4, requires_grad=True))
+    expected = torch.autograd.grad(x.sum(), layers, retain_graph=True)
+    made.clear()
+    x.sum().backward(inputs=layers[:1], retain_graph=True)
+    assert len(made) == 1
+    assert torch.equal(layers[0].grad, expected[0])
+    x.sum().backward()
+    assert all(torch.equal(weight.grad, exact) for weight, exact in zip(layers[1:], expected[1:], strict=True))
+
+
 def test_a_build_without_the_operator_falls_back(monkeypatch):
     monkeypatch.setattr(matmul, "_product", None)
     x, weight, bias = torch.randn(300, 5), torch.randn(2, 5), torch.randn(2)

@@ -34,6 +34,8 @@ _SIGNATURES = {
     "plain": [_COUNT] + [_POINTER] * 4 + [_REAL] * 2,
     "norm_silu": [_POINTER] * 3 + [_COUNT] * 4 + [_REAL, _INT],
     "norm_silu_backward": [_POINTER] * 6 + [_COUNT] * 4 + [_REAL, _INT],
+    "elu": [_POINTER] * 2 + [_COUNT, _INT],
+    "elu_backward": [_POINTER] * 3 + [_COUNT, _INT],
     "gru": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
     "gru_backward": [_POINTER] * 5 + [_COUNT] * 3 + [_INT],
     "unimix": [_POINTER] * 2 + [_COUNT] * 2 + [_REAL, _INT],

@@ -79,6 +79,30 @@ def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
 
 
+class _ELU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        library().elu(x.data_ptr(), y.data_ptr(), x.numel(), threads(x))
+        if ctx is not None:
+            ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (y,), grad = ctx.saved_tensors, grad.contiguous()
+        out = torch.empty_like(y)
+        library().elu_backward(y.data_ptr(), grad.data_ptr(), out.data_ptr(), y.numel(), threads(y))
+        return out
+
+
+def elu(x: Tensor) -> Tensor:
+    """Return x above 0 and exp(x) - 1 below, element by element."""
+    return cast(Tensor, call(_ELU, x)) if compiled(x) else F.elu(x)
+
+
 # ---------------------------------------------------------------------- recurrence
 
 

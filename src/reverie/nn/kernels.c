@@ -57,6 +57,35 @@ void gru_backward(const float *gates, const float *h, const float *dnext, float 
                          width);
 }
 
+/* y = x above 0, exp(x) - 1 below; without branches, as signs are hard to predict. */
+static void elu_part(const float *restrict x, float *restrict y, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        float power, below = x[i] > 0.0f ? 0.0f : x[i], r = reduce(below, &power);
+        y[i] = (x[i] > 0.0f ? x[i] : 0.0f) + fmaf(power, expm1_small(r), power - 1.0f);
+    }
+}
+
+/* dx from y, whose slope is 1 above 0 and y + 1 below. */
+static void elu_part_backward(const float *restrict y, const float *restrict dy, float *restrict dx, int64_t count) {
+    for (int64_t i = 0; i < count; i++) dx[i] = dy[i] * ((y[i] > 0.0f ? 0.0f : y[i]) + 1.0f);
+}
+
+void elu(const float *x, float *y, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        int64_t first = count * k / threads;
+        elu_part(x + first, y + first, count * (k + 1) / threads - first);
+    }
+}
+
+void elu_backward(const float *y, const float *dy, float *dx, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        int64_t first = count * k / threads;
+        elu_part_backward(y + first, dy + first, dx + first, count * (k + 1) / threads - first);
+    }
+}
+
 void unimix(const float *logits, float *probs, int64_t rows, int64_t width, float mix, int threads) {
     const int64_t group = 64;
     int64_t groups = (rows + group - 1) / group;

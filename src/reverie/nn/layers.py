@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
 from reverie.core.shapes import expect
-from reverie.nn.fused import norm_silu
+from reverie.nn.fused import elu, norm_silu
 from reverie.nn.matmul import MIN_ROWS, linear
 from reverie.nn.packing import Kept, packed
 from reverie.nn.recurrence import mlp
@@ -76,10 +76,18 @@ class LayerNorm(nn.LayerNorm):
         return super().forward(x.float()).to(x.dtype)
 
 
+class ELU(nn.Module):
+    """Exponential linear unit: Clevert, Unterthiner, Hochreiter (2016), with alpha = 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[...]`` to the same shape."""
+        return elu(x)
+
+
 Norm = Literal["none", "layer"]
 Activation = Literal["elu", "relu", "leaky_relu", "silu", "tanh", "none"]
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "elu": nn.ELU, "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.2), "silu": nn.SiLU, "tanh": nn.Tanh,
+    "elu": ELU, "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.2), "silu": nn.SiLU, "tanh": nn.Tanh,
     "none": nn.Identity,
 }  # fmt: skip
 

@@ -47,13 +47,27 @@ class _OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = wanted(ctx)
         grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see linear()
         return (
             _product(grad, weight.T, None, "none", [], "") if needs_x else None,
             weight_gradient(x, grad) if needs_weight else None,
             grad.sum(0) if needs_bias else None,
         )
+
+
+def wanted(ctx: Any) -> list[bool]:
+    """Return which inputs' gradients the backward pass that runs now asks for.
+
+    ``ctx.needs_input_grad`` knows only which inputs can have one: an actor's loss that passes through other networks,
+    ``backward(inputs=actor's parameters)``, would compute their weights' gradients in vain. There is no public function
+    for it; PyTorch's own ``register_multi_grad_hook`` calls this one, which refuses ``torch.autograd.grad``.
+    """
+    runs: Any = getattr(torch._C, "_will_engine_execute_node", None)
+    try:
+        return [node is not None and (runs is None or runs(node)) for node, _ in ctx.next_functions]
+    except RuntimeError:
+        return list(ctx.needs_input_grad)
 
 
 def _pays(x: Tensor, rows: int) -> bool:
