@@ -76,7 +76,7 @@ def test_what_an_update_says_has_types_and_words(name):
     assert agent.stats.names().keys() == {key for update in updates for key in update.metrics}
 
 
-DREAMERS = ["dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore"]
+DREAMERS = ["dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3"]
 PARTS = {
     "turn": ActionPart(kind="continuous", size=2), "jump": ActionPart(kind="categorical", classes=(4,)),
     "keys": ActionPart(kind="categorical", classes=(2, 2)),
