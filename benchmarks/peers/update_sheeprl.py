@@ -128,7 +128,7 @@ class Setup:
 
         @torch.inference_mode()
         def act() -> object:
-            shown = self.utils.prepare_obs(self.fabric, obs, cnn_keys=["rgb"], num_envs=envs)
+            shown = self.algo.prepare_obs(self.fabric, obs, cnn_keys=["rgb"], num_envs=envs)
             return self.player.get_actions(shown, mask=None)
 
         return act
