@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Do DreamerV1, DreamerV2 and Plan2Explore learn, and does Plan2Explore explore?
+
+    python benchmarks/dreamers.py [cartpole minigrid pendulum maze] [--seeds 3] [--jobs 2] [--out dreamers.json]
+
+Seeds train through the command line with the presets of a machine without a GPU, each in a process and folder of its
+own. The score is of episodes which decided nothing; the curve is of evaluations during training. Of Plan2Explore both
+are zero-shot: the task's policy has learned in imagination only. ``cells`` counts the cells of the maze (``maze.py``)
+that the agent had been in after so many env steps, of 73; ``random`` takes random actions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from machine import machine
+from maze import CELLS, Maze
+
+HERE = Path(__file__).parent
+
+
+class Task(NamedTuple):
+    """What is to be learned, by whom."""
+
+    env: str
+    names: tuple[str, ...]
+    steps: int
+    every: int
+    """Env steps between evaluations."""
+    flags: tuple[str, ...] = ()
+
+
+MAZE = ("--env.full-view", "--algo.encoder.keys", "agent", "--algo.decoder.keys", "agent")
+"""The agent sees where it is, and which way it looks; the walls are always the same."""
+TASKS = {
+    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 10_000, 1000),
+    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 10_000, 1000),
+    "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 20_000, 2000),
+    "maze": Task("maze:Maze", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 10_000, 1000, MAZE),
+}
+EPISODES = 10
+
+
+def visited(cells: np.ndarray, every: int) -> list[list[int]]:
+    """How many of ``cells`` ``[n, 2]`` differ, up to each multiple of ``every``."""
+    return [[n, len(np.unique(cells[:n], axis=0))] for n in range(every, len(cells) + 1, every)]
+
+
+def random_cells(seed: int, steps: int) -> np.ndarray:
+    """Where random actions lead, ``[steps, 2]``."""
+    env, rng, found = Maze(), np.random.default_rng(seed), []
+    env.reset(seed=seed)
+    for _ in range(steps):
+        *_, terminated, truncated, _ = env.step(int(rng.integers(env.action_space.n)))
+        found.append(env.agent_pos)
+        if terminated or truncated:
+            env.reset()
+    return np.array(found)
+
+
+def stored_cells(run: Path) -> np.ndarray:
+    """Where the rows of a run are, ``[rows, 2]``."""
+    from reverie.data.store.episodes import episodes
+    from reverie.data.store.store import Store
+
+    parts = [np.asarray(episode.rows["obs/agent"])[:, :2] for episode in episodes(Store(str(run / "replay"), say=print))]
+    return np.concatenate(parts)
+
+
+def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
+    """One seed, in a fresh process and folder."""
+    what, started = TASKS[task], time.monotonic()
+    row = {"task": task, "algorithm": name, "seed": seed, "steps": what.steps}
+    if name == "random":
+        return row | {"cells": visited(random_cells(seed, what.steps), what.every)}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        command = f"{sys.executable} -m reverie train {name} --env {what.env} --seed {seed} --run {run} --threads 1"
+        command += f" --steps {what.steps} --schedule.eval-every {what.every} --eval-episodes {EPISODES}"
+        command += f" {' '.join(what.flags)} --no-console --no-tensorboard"
+        done = subprocess.run(command.split(), cwd=HERE, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        final = json.loads((run / "eval.json").read_text())
+        cells = visited(stored_cells(run), what.every) if task == "maze" else None
+    row |= {"score": round(final["score"]["mean"], 3), "seconds": round(time.monotonic() - started, 1)}
+    row |= {"curve": [[line["step"], round(line["eval/score"], 3)] for line in lines if "eval/score" in line]}
+    return row | ({"cells": cells} if cells else {})
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mean and the worst of all seeds of each algorithm in each task."""
+    out = []
+    for task, name in sorted({(row["task"], row["algorithm"]) for row in rows}):
+        found = [row for row in rows if (row["task"], row["algorithm"]) == (task, name)]
+        line: dict[str, Any] = {"task": task, "algorithm": name, "seeds": len(found)}
+        scores = [row["score"] for row in found if "score" in row]
+        if scores:
+            line |= {"mean": round(sum(scores) / len(scores), 3), "worst": min(scores)}
+        if "cells" in found[0]:
+            line |= {"cells": [row["cells"][-1][1] for row in found], "of": CELLS}
+        out.append(line)
+    return out
+
+
+def main() -> int:
+    """Train the seeds that the table lacks, and write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help="tasks; all unless given")
+    parser.add_argument("--names", nargs="+", help="algorithms; those of the task unless given")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    args = parser.parse_args()
+    rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    names = {task: args.names or TASKS[task].names + ("random",) * (task == "maze") for task in args.tasks or TASKS}
+    wanted = [(task, name, seed) for seed in range(1, args.seeds + 1) for task in names for name in names[task]]
+    there = {(row["task"], row["algorithm"], row["seed"]) for row in rows}
+    host = machine() | {"jobs": args.jobs}
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done in as_completed([pool.submit(run_seed, *case) for case in wanted if case not in there]):
+            rows = sorted([*rows, done.result()], key=lambda r: (r["task"], r["algorithm"], r["seed"]))
+            print(json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells")}), flush=True)
+            args.out.write_text(json.dumps({"machine": host, "summary": summary(rows), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    sys.exit(main())
