@@ -40,13 +40,13 @@ class Task(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
-MAZE = ("--env.full-view", "--algo.encoder.keys", "agent", "--algo.decoder.keys", "agent")
+MAZE = ("--env.full-view", "--algo.encoder.keys", "agent", "--algo.decoder.keys", "agent", "--replay-ratio", "0.25")
 """The agent sees where it is, and which way it looks; the walls are always the same."""
 TASKS = {
-    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 10_000, 1000),
-    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 10_000, 1000),
-    "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 20_000, 2000),
-    "maze": Task("maze:Maze", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 10_000, 1000, MAZE),
+    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 6000, 1000),
+    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 6000, 1000),
+    "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
+    "maze": Task("maze:Maze-v0", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 4000, 1000, MAZE),
 }
 EPISODES = 10
 
@@ -130,6 +130,8 @@ def main() -> int:
     host = machine() | {"jobs": args.jobs}
     with ThreadPoolExecutor(args.jobs) as pool:
         for done in as_completed([pool.submit(run_seed, *case) for case in wanted if case not in there]):
+            if done.exception():
+                pool.shutdown(cancel_futures=True)
             rows = sorted([*rows, done.result()], key=lambda r: (r["task"], r["algorithm"], r["seed"]))
             print(json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells")}), flush=True)
             args.out.write_text(json.dumps({"machine": host, "summary": summary(rows), "rows": rows}, indent=1) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
 from minigrid.core.world_object import Goal, Wall
@@ -46,3 +47,5 @@ class Maze(MiniGridEnv):
 
 CELLS = sum(line.count(".") for line in PLAN)
 """Cells that the agent can be in."""
+
+gymnasium.register("Maze-v0", entry_point="maze:Maze")

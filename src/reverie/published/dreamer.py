@@ -21,7 +21,7 @@ from reverie.experiment import ExperimentConfig
 
 CPU: dict[str, Any] = {
     "threads": 1,  # two are a quarter faster on an idle machine, but much slower beside one busy process
-    "steps": 60_000,
+    "steps": 50_000,
     "replay_ratio": 0.4,
     "learning_starts": 512,
     "env.num": 4,
@@ -308,8 +308,8 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "dmc_vision": _CPU | FEW_UPDATES,
     "crafter": _CPU | FEW_UPDATES,
     "procgen": _CPU | FEW_UPDATES | {"replay_ratio": 0.125},
-    "minigrid": _CPU | {"steps": 50_000},
-    "minatar": _CPU | {"steps": 50_000},
+    "minigrid": _CPU | {"steps": 40_000},
+    "minatar": _CPU | {"steps": 40_000},
     "dreamer_v2": _V2,
     "dreamer_v2_atari": _V2 | FEW_UPDATES,
     "dreamer_v2_crafter": _V2 | FEW_UPDATES,
