@@ -23,9 +23,8 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import discover
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import write_atomic
+from reverie.core.spaces import ActionCodec, conversion
 from reverie.core.specs import ActionSpec, ObsPart
-from reverie.envs.leaves import make_leaf
-from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, write_spec
 from reverie.log.sinks import FINAL, read_metrics
@@ -315,7 +314,7 @@ def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], messag
 
 def test_vectors_with_other_bounds_are_told_and_unknown_bounds_are_not(tmp_path: Path) -> None:
     def spec(low: float, high: float, dtype: Any = np.float32) -> dict[str, ObsPart]:
-        return {"vec": make_leaf(gymnasium.spaces.Box(low, high, (3,), dtype), "auto").part}
+        return {"vec": conversion(gymnasium.spaces.Box(low, high, (3,), dtype), "auto")[0]}
 
     folder = RunFolder.at(tmp_path)
     write_spec(folder, spec(-1.0, 1.0), bounded(1.0))

@@ -21,6 +21,8 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.core.checks import at_least, check_at_least
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.signature import differences, signature
+from reverie.core.space_json import text_of
+from reverie.core.spaces import ActionCodec, ObsCodec, nested
 from reverie.core.types import FLAGS
 from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
@@ -32,7 +34,7 @@ from reverie.data.readers.base import BOTH, SEED, About, Reader, Rows, Space
 from reverie.data.readers.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
 from reverie.data.readers.own import OwnReader, sound
 from reverie.data.readers.several import SeveralReader
-from reverie.data.readers.spaces import check_held, nested, opened, text_of
+from reverie.data.readers.spaces import check_held, opened
 from reverie.data.readers.store import ABOUT, StoreReader
 from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
@@ -40,8 +42,6 @@ from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator, replay
 from reverie.envs.base import put_away
 from reverie.envs.naming import registered, written
-from reverie.envs.spaces import ActionCodec
-from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, shown
 from reverie.recorded_env import env_as_recorded, env_of, made_with
@@ -124,7 +124,10 @@ def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
     said: dict[str, Any] = {key: about.text[key] for key in ("algorithm_name", "description") if key in about.text}
     said |= _named_env(reader, about)
     back = given_back(about)
-    both = about.observation if back is None else back.space, about.action if about.declared is None else about.declared
+    both = (
+        about.observation if back is None else back.kept_space(),
+        about.action if about.declared is None else about.declared,
+    )
     if about.measured and about.declared is None:
         both, said[MEASURED_KEY] = (both[0], opened(about.action)), True
         reader.note(UNBOUNDED, int(both[1] != about.action))  # discrete actions have no bounds
@@ -137,7 +140,7 @@ def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
         )
 
 
-def given_back(about: About) -> GivenBack | None:
+def given_back(about: About) -> ObsCodec | None:
     """Return a converter from reverie's own rows to the environment's observations; None if that cannot be known."""
     if about.specs is None:
         return None
@@ -145,14 +148,17 @@ def given_back(about: About) -> GivenBack | None:
     if env is None:
         return None
     try:
-        return GivenBack(env.observation_space, about.specs[0], env_of(about))
+        settings = env_of(about)
+        codec = ObsCodec(env.observation_space, settings.keeps, settings.channels)
+        codec.kept_space()  # whether there is one
+        return codec if codec.spec == dict(about.specs[0]) else None  # observations may be resized or stacked
     except (EnvError, ValueError):
         return None
     finally:
         put_away(env)
 
 
-def unflattened(episodes: Iterable[Rows], back: GivenBack) -> Iterator[Rows]:
+def unflattened(episodes: Iterable[Rows], back: ObsCodec) -> Iterator[Rows]:
     """Yield episodes with the environment's own observations.
 
     Raises:
@@ -160,7 +166,7 @@ def unflattened(episodes: Iterable[Rows], back: GivenBack) -> Iterator[Rows]:
     """
     for number, rows in enumerate(episodes):
         try:
-            found = back(rows)
+            found = back.decode(rows)
         except DataError as error:
             raise DataError(f"episode {number}: {error}.") from None
         yield found

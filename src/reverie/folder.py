@@ -15,10 +15,10 @@ from typing import Any
 from reverie.core.errors import DataError, ReverieError, RunError
 from reverie.core.files import check_local, remedy, write_atomic
 from reverie.core.signature import differences, other_bounds, signature
+from reverie.core.space_json import space_of, text_of
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import Say
 from reverie.data.readers.base import Space
-from reverie.data.readers.spaces import space_of, text_of
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Read a recorded dataset as the rows that learners see.
 
-The readers know file formats but not what spaces mean; ``envs/recorded.py`` knows spaces but no files.
+The readers know file formats but not what spaces mean; ``core/spaces.py`` knows spaces but no files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -18,6 +19,8 @@ import torch
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.images import ImageOptions
+from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch
 from reverie.core.words import plural
@@ -27,13 +30,13 @@ from reverie.data.readers.base import About, Reader, Rows
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import columns_of
 from reverie.envs.base import EnvConfig
-from reverie.envs.recorded import RecordedActions, RecordedImages, RecordedObs
 from reverie.recorded_env import check_shown, to_apply
 
 MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
     "matching action space, that is used instead)"
 )
+OUTSIDE = "an action outside its bounds was moved to the nearest bound ({:,} times)"
 CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
 
 
@@ -57,8 +60,8 @@ class Recorded:
         """
         self.reader = reader
         self.about: About = reader.about()
-        self.obs: RecordedObs | None = None
-        self.actions: RecordedActions | None = None
+        self.obs: ObsCodec | None = None
+        self.actions: ActionCodec | None = None
         self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
         seen, self.action_spec = self._spaces(env, action_space)
         if env is not None and not self.about.env_settings:
@@ -72,7 +75,7 @@ class Recorded:
         if self.clipped != "none":
             reader.note(CLIPPED.format(self.clipped))
         try:
-            self.images = RecordedImages(seen, todo.resize, todo.grayscale)
+            self.images = ImageOptions(seen, todo.resize, todo.grayscale)
         except EnvError as error:
             raise DataError(f"{reader.path}: {error}") from None
         self.obs_spec: ObsSpec = self.images.spec
@@ -83,12 +86,15 @@ class Recorded:
             return self._own(self.about.specs, env)
         keep: Callable[[str], bool] = env.keeps if env is not None else bool
         try:
-            self.obs = RecordedObs(self.about.observation, keep, env.channels if env is not None else "auto")
+            self.obs = ObsCodec(self.about.observation, keep, env.channels if env is not None else "auto")
             self.spaces = self.about.observation, self._action_space(action_space)
-            self.actions = RecordedActions(self.spaces[1])
+            self.actions = ActionCodec(self.spaces[1])
         except EnvError as error:
             raise DataError(f"{self.reader.path}: {error}") from None
-        return self.obs.spec, self.actions.spec
+        # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
+        # and our own exports to Minari are in the policy's range.
+        parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
+        return self.obs.spec, ActionSpec(parts=parts)
 
     def _own(self, specs: tuple[ObsSpec, ActionSpec], env: EnvConfig | None) -> tuple[ObsSpec, ActionSpec]:
         kept = {key: part for key, part in specs[0].items() if env is None or env.keeps(key)}
@@ -156,13 +162,13 @@ class Recorded:
             rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
         else:
             try:
-                rows = {**self.obs(part, first), "action": self.actions(part, first)}
+                rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
             except DataError as error:
                 raise DataError(
                     f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
                     "writes the good episodes to a new dataset."
                 ) from None
-        rows = self.images(rows | {"is_first": part["is_first"]})
+        rows = self.images(rows, "obs/")
         rows["reward"] = self._reward(part["reward"].astype(np.float32, copy=False), first)
         return rows | {name: part[name] for name in FLAGS}
 
@@ -229,9 +235,8 @@ class Recorded:
 
     def remarks(self) -> list[str]:
         """Return what has been left out or assumed so far."""
-        notes = self.actions.notes if self.actions is not None else {}
-        moved = [f"{what} ({times:,} times)" for what, times in notes.items() if times]
-        return [*self.reader.remarks(), *moved]
+        outside = self.actions.outside if self.actions is not None else 0
+        return [*self.reader.remarks(), *([OUTSIDE.format(outside)] if outside else [])]
 
 
 def open_recorded(

@@ -22,7 +22,7 @@ from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.tianshou import TianshouReader
 from reverie.data.readers.transitions import limited
-from reverie.envs.images import FrameStack
+from reverie.envs.wrappers import FrameStack
 from reverie.recorded import Recorded
 
 

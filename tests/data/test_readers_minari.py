@@ -11,10 +11,10 @@ from gymnasium import spaces
 from minari_files import ACTION, PLAIN, buffer, texts, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.space_json import space_of, text_of
 from reverie.data.readers import minari as readers
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.minari_storages import MinariArrowReader, MinariHdf5Reader
-from reverie.data.readers.spaces import space_of, text_of
 
 minari = pytest.importorskip("minari")
 from minari.data_collector import EpisodeBuffer  # noqa: E402  # the package is optional

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import EnvError
-from reverie.envs.spaces import ActionCodec
+from reverie.core.spaces import ActionCodec
 
 ACTIONS = spaces.Dict(
     {
@@ -99,7 +99,7 @@ def test_actions_that_cannot_be_chosen(space):
 
 
 def test_two_actions_of_one_name():
-    with pytest.raises(EnvError, match=r"two of the actions \['a/b', 'a/b'\]"):
+    with pytest.raises(EnvError, match=r"two actions have the same key: found only \['a/b'\]"):
         ActionCodec(spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})}))
 
 

@@ -15,11 +15,11 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.images import grayscale, resize, rgb
 from reverie.envs import suites
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.dummy import Count
 from reverie.envs.factory import Single
-from reverie.envs.images import grayscale, resize, rgb
 from reverie.envs.vector import make_env
 
 

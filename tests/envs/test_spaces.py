@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import DataError, EnvError
+from reverie.core.spaces import ObsCodec, surely_finite
 from reverie.core.specs import ObsPart
 from reverie.envs.base import EnvConfig
-from reverie.envs.images import FrameStack
-from reverie.envs.leaves import surely_finite
-from reverie.envs.spaces import ObsCodec
+from reverie.envs.wrappers import FrameStack
 
 
 def only(space):

@@ -1,4 +1,4 @@
-"""Stacks of frames made of rows, against those that environments make themselves (``envs/images.py: FrameStack``)."""
+"""Stacks of frames made of rows, against those that environments make themselves (``envs/wrappers.py: FrameStack``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step, Window
 from reverie.data.replay import Replay, ReplayConfig
-from reverie.envs.images import FrameStack
+from reverie.envs.wrappers import FrameStack
 from reverie.nn.frames import Frames
 
 SPEC = {

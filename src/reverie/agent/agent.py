@@ -22,6 +22,7 @@ from reverie.algos.base import Algorithm
 from reverie.core.checks import check_at_least
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.data.dataset import DatasetConfig, dataset_config
@@ -29,9 +30,7 @@ from reverie.data.readers.base import Reader
 from reverie.envs.base import make_gym
 from reverie.envs.factory import MakeEnv
 from reverie.envs.flat import FlatEnv
-from reverie.envs.images import FlatObs, FrameStack
-from reverie.envs.recorded import RecordedActions
-from reverie.envs.spaces import ActionCodec, follow, leaves_of
+from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.offline import NO_ENV, check_fit
 from reverie.recorded import Recorded, open_recorded
@@ -100,8 +99,7 @@ class Agent:
         per_second = (flat.metadata or {}).get("render_fps") or 30
         self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
         self.factory = factory
-        self._decode = ActionCodec(self.action_space)
-        self._encode = RecordedActions(self.action_space)
+        self._codec = ActionCodec(self.action_space)
 
     def __copy__(self) -> Agent:
         return self._with(vars(self))
@@ -128,7 +126,7 @@ class Agent:
     @property
     def action_spec(self) -> ActionSpec:
         """Actions that the policy chooses from."""
-        return self._decode.spec
+        return self._codec.spec
 
     def act(
         self,
@@ -179,7 +177,7 @@ class Agent:
         stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
         flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, strict=True)]
         chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
-        decoded = [self._decode(action) for action in chosen.cpu().numpy()]
+        decoded = [self._codec(action) for action in chosen.cpu().numpy()]
         after = AgentState(policy, stacks)
         if single:
             return decoded[0], after
@@ -220,12 +218,12 @@ class Agent:
         try:
             for path, leaf in leaves_of(self.action_space):
                 values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
-                columns["/".join(["action", *map(str, path)])] = values.astype(np.float64)
+                columns[column("action", path)] = values.astype(np.float64)
                 columns["is_last"] = np.zeros(len(values), bool)
         except (KeyError, IndexError, TypeError, ValueError):
             what = {1: "an action", -1: "a batch of actions"}.get(count, f"a batch of {count} actions")
             raise DataError(f"action = {brief(actions)}: expected {what} of {self.action_space}.") from None
-        return self._encode(columns)
+        return self._codec.encode(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """Make an environment as in training: same action repeat, random no-ops at the start, and time limit.

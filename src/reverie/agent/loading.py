@@ -20,6 +20,7 @@ from reverie.core.errors import EnvError, RunError, brief, warn
 from reverie.core.importing import imported, trusting
 from reverie.core.machine import choose_device
 from reverie.core.signature import differences, signature
+from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec
 from reverie.core.types import State
 from reverie.core.words import Say
@@ -27,7 +28,6 @@ from reverie.envs.base import put_away
 from reverie.envs.factory import EnvLike, MakeEnv, Single, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.placeholder import Placeholder
-from reverie.envs.spaces import ActionCodec
 from reverie.envs.undisturbed import generator_kept
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, check_spec, read_spaces

@@ -12,11 +12,12 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
 from reverie.core.errors import DataError, brief
+from reverie.core.images import ImageOptions, latest, rgb
+from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import FlatEnv
-from reverie.envs.images import FlatObs, FrameStack, ImageOptions, latest, rgb
-from reverie.envs.spaces import ObsCodec
+from reverie.envs.wrappers import FlatObs, FrameStack
 
 
 class Observer:

@@ -17,6 +17,7 @@ from reverie.agent.agent import Actions, Agent
 from reverie.core.checks import at_least
 from reverie.core.errors import ConfigError, DataError, warn
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.spaces import cast, leaves_of
 from reverie.core.words import Say, plural
 from reverie.data.export import size_written, write_minari
 from reverie.data.output import Exported, size_of
@@ -26,7 +27,6 @@ from reverie.envs.answers import begun, stepped
 from reverie.envs.base import put_away
 from reverie.envs.flat import readable
 from reverie.envs.naming import settings_of, spec_of, written
-from reverie.envs.unflatten import cast
 from reverie.log.console import tell
 from reverie.run.evaluate import LONG
 
@@ -70,7 +70,7 @@ def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> 
     """
     env = agent.make_env()
     try:
-        if config.noise and not any(is_continuous(leaf) for leaf in leaves(env.action_space)):
+        if config.noise and not any(is_continuous(leaf) for _, leaf in leaves_of(env.action_space)):
             raise ConfigError(
                 f"noise = {config.noise}: expected continuous actions, but the action space is {env.action_space}. "
                 "Use epsilon instead."
@@ -231,15 +231,3 @@ def stacked(space: Space, values: list[Any], name: str) -> Any:
     if isinstance(space, spaces.Text):
         return [str(value) for value in values]
     return np.asarray(values) if space.dtype is None else cast(np.asarray(values), space.dtype, name)
-
-
-def leaves(space: Space) -> Iterator[Space]:
-    """Yield the spaces that contain no others."""
-    if isinstance(space, spaces.Dict):
-        for inner in space.spaces.values():
-            yield from leaves(inner)
-    elif isinstance(space, spaces.Tuple):
-        for inner in space.spaces:
-            yield from leaves(inner)
-    else:
-        yield space

@@ -1,6 +1,6 @@
 """Specifications of observations and actions: their shapes and meanings.
 
-Specs do not depend on Gymnasium. ``envs.spaces`` translates spaces into specs, and flat actions back into what an
+Specs do not depend on Gymnasium. ``core.spaces`` translates spaces into specs, and flat actions back into what an
 environment expects. Learners build their networks from specs alone.
 """
 

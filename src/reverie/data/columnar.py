@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.space_json import text_of
 from reverie.data.output import Exported, check_distinct, check_room, hdf5_file, size_of, staged_at, staged_file
 from reverie.data.readers.base import About, Rows, needs
-from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
 
 BUFFERED = 1 << 20

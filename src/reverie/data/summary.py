@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.spaces import columns_in
 from reverie.core.statistics import binned
 from reverie.core.words import plural
 from reverie.data.episodes import episodes_of
 from reverie.data.readers.base import Rows, Space
-from reverie.data.readers.spaces import leaves_of
 
 BINS = 20
 """Number of bins of each continuous action's range, for the coverage."""
@@ -176,7 +176,7 @@ def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 def summarise(parts: Iterable[Rows], action: Space) -> Summary:
     """Return the summary of all rows; ``action`` is the action space."""
-    uses = [ActionUse(name, leaf) for name, _, leaf in leaves_of(action, "action")]
+    uses = [ActionUse(name, leaf) for name, leaf in columns_in(action, "action")]
     summary = Summary(actions=uses)
     for episode in episodes_of(parts):
         summary.add(episode)

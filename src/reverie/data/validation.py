@@ -15,10 +15,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.spaces import columns_in, nested
 from reverie.core.types import FLAGS
 from reverie.core.words import plural
 from reverie.data.readers.base import SEED, About, Rows
-from reverie.data.readers.spaces import first_of, leaves_of, nested
+from reverie.data.readers.spaces import first_of
 
 BLANK = 10
 """Length of a run of rows with only zeros from which they are taken for rows that were never written."""
@@ -93,8 +94,8 @@ class Validator:
 
     def __init__(self, about: About, longest: int | None = None) -> None:
         """Check data described by ``about``; ``longest`` is the environment's limit of steps, if known."""
-        self.obs = [(name, space) for name, _, space in leaves_of(about.observation, "obs")]
-        self.actions = [(name, space) for name, _, space in leaves_of(about.action, "action")]
+        self.obs = columns_in(about.observation, "obs")
+        self.actions = columns_in(about.action, "action")
         self.measured, self.rewards, self.longest = about.measured, about.rewards, longest
         self.ends_open = about.specs is not None  # rows of our own stores, after a failure of the environment
         self.report = DataReport()

@@ -14,15 +14,16 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError, ReverieError, told
+from reverie.core.images import ImageOptions, latest, rgb
+from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import timeout
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Logged, summary_of
-from reverie.envs.images import FlatObs, FrameStack, ImageOptions, latest, rgb
 from reverie.envs.placeholder import NoEnvironment
-from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.unchanged import as_made, let_go
+from reverie.envs.wrappers import FlatObs, FrameStack
 
 
 def make_flat(

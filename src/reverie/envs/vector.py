@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, warn
+from reverie.core.spaces import surely_finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.core.words import Say
@@ -26,7 +27,6 @@ from reverie.envs.base import EnvConfig, Factory
 from reverie.envs.episode_info import Logged, Summary
 from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
-from reverie.envs.leaves import surely_finite
 from reverie.envs.slot import Failed, Made, Maker, Slot
 from reverie.envs.starting import Restarts, derive_seeds, start_serial, start_workers
 from reverie.envs.timeout import ALARM

@@ -1,9 +1,11 @@
-"""Gymnasium wrappers for idle actions at the start of episodes (no-op starts) and repeated actions."""
+"""Idle actions at the start of episodes (no-op starts), repeated actions, and stacks of the latest observations."""
 
 from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,9 +14,11 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.errors import EnvError
+from reverie.core.specs import ObsPart
 from reverie.envs.answers import Reset, Stepped, begun, stepped
 
 Env = gymnasium.Env[Any, Any]
+FlatObs = dict[str, np.ndarray]
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -83,3 +87,41 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         if len(frames) > 1:
             obs = np.maximum.reduce(frames)
         return obs, total, terminated, truncated, info
+
+
+class FrameStack:
+    """Stacks the last ``count`` observations, the newest last; at the start of an episode the first one is repeated.
+
+    Images are stacked along their channels, everything else along a new first axis.
+    """
+
+    def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:
+        self._count = count
+        self.past: FlatObs = {}
+        self.spec = {key: self._stacked(part) for key, part in spec.items()}
+
+    def _stacked(self, part: ObsPart) -> ObsPart:
+        if part.kind == "image":
+            return replace(part, shape=(*part.shape[:2], part.shape[2] * self._count))
+        return replace(part, shape=(self._count, *part.shape), classes=part.classes * self._count)
+
+    def __call__(self, obs: FlatObs, first: bool) -> FlatObs:
+        """Return the stack with ``obs`` added, in memory that the next call reuses. ``first``: an episode begins."""
+        if first:
+            self.past = {key: self._fill(key, array) for key, array in obs.items()}
+            return self.past
+        for key, array in obs.items():
+            past = self.past[key]
+            if self.spec[key].kind == "image":
+                channels = array.shape[-1]
+                past[..., :-channels] = past[..., channels:].copy()
+                past[..., -channels:] = array
+            else:
+                past[:-1] = past[1:].copy()
+                past[-1] = array
+        return self.past
+
+    def _fill(self, key: str, array: np.ndarray) -> np.ndarray:
+        if self.spec[key].kind == "image":
+            return np.concatenate([array] * self._count, axis=-1)
+        return np.stack([array] * self._count)

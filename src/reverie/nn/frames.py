@@ -17,7 +17,7 @@ class Frames(nn.Module):
     """Stacks the last ``count`` observations, the newest last. In an episode's first rows, its first frame is repeated.
 
     Images are stacked along their channels, everything else along a new first axis. The values are the same as with
-    ``env.frame_stack`` (``envs/images.py: FrameStack``), while stored rows keep one frame each.
+    ``env.frame_stack`` (``envs/wrappers.py: FrameStack``), while stored rows keep one frame each.
     """
 
     def __init__(self, spec: ObsSpec, count: int, keys: str = "") -> None:

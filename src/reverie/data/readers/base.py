@@ -1,7 +1,7 @@
 """The interface of readers of recorded data: spaces, and rows, one part at a time.
 
 A reader puts things in the right order: which reward came with which observation, where episodes begin and end, and
-the last observation of each. The values stay as recorded; ``envs/recorded.py`` turns them into what learners see.
+the last observation of each. The values stay as recorded; ``core/spaces.py`` turns them into what learners see.
 
 Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``,
 ``is_last`` and ``is_terminal``, as in ``core/types.py``. The parts form one stream: an episode may begin in one part

@@ -19,9 +19,9 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
+from reverie.core.space_json import space_of
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, as_flags, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, Hdf5File, damage
-from reverie.data.readers.spaces import space_of
 from reverie.data.readers.transitions import BLOCK, Transitions, limited
 
 NEEDED = ("observations", "actions", "rewards", "terminals")

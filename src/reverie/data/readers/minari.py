@@ -21,8 +21,10 @@ from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.importing import check_module
+from reverie.core.space_json import space_of
+from reverie.core.spaces import column, leaves_of, with_leaves
 from reverie.data.readers.base import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Rows, Space, action_space
-from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leaves
+from reverie.data.readers.spaces import is_open
 from reverie.data.readers.transitions import OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
@@ -120,6 +122,11 @@ class Leaf:
         return self.column.startswith("action")
 
 
+def _place(root: str, way: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the path of a leaf in Minari's files."""
+    return (root, *(f"_index_{part}" if isinstance(part, int) else str(part) for part in way))
+
+
 class MinariReader(Reader):
     """What all storage formats of Minari have in common."""
 
@@ -133,8 +140,8 @@ class MinariReader(Reader):
         self.folder, self.metadata = found
         self.observation, self.action = self._space("observation_space"), self._space("action_space")
         self.leaves = [
-            *(Leaf(name, ("observations", *way), space) for name, way, space in leaves_of(self.observation, "obs")),
-            *(Leaf(name, ("actions", *way), space) for name, way, space in leaves_of(self.action, "action")),
+            *(Leaf(column("obs", way), _place("observations", way), leaf) for way, leaf in leaves_of(self.observation)),
+            *(Leaf(column("action", way), _place("actions", way), leaf) for way, leaf in leaves_of(self.action)),
         ]
         self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
 

@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
+from reverie.core.spaces import columns_in
 from reverie.core.types import FLAGS
 from reverie.data.readers.base import About, Reader, Rows, Space
-from reverie.data.readers.spaces import leaves_of
 
 SHIFTED = "Rewards belong to the row that the action led to: np.append(0, rewards)"
 ENDS = "Set is_last in the last row of every episode, and is_terminal as well where it ended terminated"
@@ -109,7 +109,7 @@ class OwnReader(Reader):
         """The space of each column of observations and actions; None for rows as learners see them."""
         about = self.about()
         both = (about.observation, "obs"), (about.action, "action")
-        return None if about.specs else {name: leaf for s, kind in both for name, _, leaf in leaves_of(s, kind)}
+        return None if about.specs else {name: leaf for s, kind in both for name, leaf in columns_in(s, kind)}
 
     def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
         """See ``Reader``."""

@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.signature import differences, signature
+from reverie.core.spaces import with_leaves
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, format_of
-from reverie.data.readers.spaces import with_leaves
 from reverie.data.readers.wrappers import Wrapper, are_like, names_of, own_wrappers
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward")

@@ -11,7 +11,7 @@ class StackedColumn:
     """The last ``count`` frames of each transition, oldest first; a ``transitions.Column``.
 
     Images are stacked along their channels, ``[n, H, W, C * count]``, everything else along a new first axis,
-    ``[n, count, ...]``. At the beginning of an episode its first frame is repeated. All as ``envs/images.py`` does.
+    ``[n, count, ...]``. At the beginning of an episode its first frame is repeated. All as ``envs/wrappers.py`` does.
     """
 
     def __init__(self, frames: Column, end: np.ndarray, count: int) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import yaml
 
 from reverie.core.errors import DataError
+from reverie.core.space_json import space_of
+from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsKind, ObsPart, ObsSpec
 from reverie.data.export import action_space, decoded_actions, observation_space
 from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space
-from reverie.data.readers.spaces import in_units, space_of
 from reverie.data.store.episodes import Episode, episodes
 from reverie.data.store.manifest import MANIFEST, Damage
 from reverie.data.store.store import Store
@@ -154,8 +155,10 @@ class StoreReader(Reader):
             rows = {name: values for name, values in part.items() if name != "action"}
             if len(seen) == 1 and seen[0].count("/") == 1:  # what is alone has no name in a space
                 rows["obs"] = rows.pop(seen[0])
-            actions = flat_columns(decoded_actions(part["action"], spec), "action")
-            yield rows | (actions if self.units is None else in_units(actions, self.units, part["is_last"]))
+            if self.units is None:
+                yield rows | flat_columns(decoded_actions(part["action"], spec), "action")
+            else:
+                yield rows | ActionCodec(self.units).decode(part["action"], part["is_last"])
 
     def _damaged(self, damage: Damage) -> None:
         self.meet(f"damaged and left out: {damage}")

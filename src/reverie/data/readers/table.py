@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.space_json import space_of
 from reverie.data.readers.arrow_columns import Piece, RowGroup, SideBySide, TableColumn
 from reverie.data.readers.base import (
     About,
@@ -30,7 +31,7 @@ from reverie.data.readers.base import (
     needs,
     observed_space,
 )
-from reverie.data.readers.spaces import nested_spaces, space_of
+from reverie.data.readers.spaces import nested_spaces
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
 from reverie.data.readers.table_files import FORMATS, check_alike, dtype_of, is_parquet, tables_in
 from reverie.data.readers.table_roles import END_ROLES, NEEDED, check_roles

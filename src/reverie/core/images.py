@@ -1,6 +1,6 @@
-"""Options for observations: resizing, greyscale and frame stacking. They work on flat observations, key by key.
+"""Images: renderings as uint8, resizing and greyscale, for one image or many.
 
-Also the form of rendered images.
+This file must not import torch: it is imported in worker processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from PIL import Image
 from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
 
-FlatObs = dict[str, np.ndarray]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 ROUNDING = 1e-3
 """By how much floats may exceed 0..1: 16-bit floats are no more precise."""
@@ -61,9 +60,14 @@ def _scaled(image: np.ndarray) -> np.ndarray:
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resize ``image`` ``[H, W, C]``, uint8 or float32, to ``size`` (height, width): bilinear with antialiasing."""
-    if image.shape[:2] == size:
+    """Resize images ``[..., H, W, C]``, uint8 or float32, to ``size`` (height, width): bilinear with antialiasing."""
+    if image.shape[-3:-1] == size:
         return image
+    if image.ndim > 3:
+        out = np.empty((len(image), *image.shape[1:-3], *size, image.shape[-1]), image.dtype)
+        for row, one in enumerate(image):
+            out[row] = resize(one, size)
+        return out
     to = (size[1], size[0])
     if image.dtype == np.uint8 and image.shape[-1] == 3:
         return np.asarray(Image.fromarray(image).resize(to, Image.Resampling.BILINEAR))
@@ -72,7 +76,7 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def grayscale(image: np.ndarray) -> np.ndarray:
-    """Return the luma ``[H, W, 1]`` of colours ``[H, W, 3]`` (ITU-R BT.601), in the dtype of ``image``."""
+    """Return the luma ``[..., H, W, 1]`` of colours ``[..., H, W, 3]`` (ITU-R BT.601), in the dtype of ``image``."""
     grey = image @ LUMA
     return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
 
@@ -107,46 +111,8 @@ class ImageOptions:
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part
 
-    def __call__(self, obs: FlatObs) -> FlatObs:
-        """Change the images in ``obs`` and return it."""
+    def __call__(self, obs: dict[str, np.ndarray], prefix: str = "") -> dict[str, np.ndarray]:
+        """Change the images in ``obs``, ``[..., H, W, C]`` under ``prefix`` and their key, and return it."""
         for key, step in self._steps:
-            obs[key] = step(obs[key])
+            obs[prefix + key] = step(obs[prefix + key])
         return obs
-
-
-class FrameStack:
-    """Stacks the last ``count`` observations, the newest last; at the start of an episode the first one is repeated.
-
-    Images are stacked along their channels, everything else along a new first axis.
-    """
-
-    def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:
-        self._count = count
-        self.past: FlatObs = {}
-        self.spec = {key: self._stacked(part) for key, part in spec.items()}
-
-    def _stacked(self, part: ObsPart) -> ObsPart:
-        if part.kind == "image":
-            return replace(part, shape=(*part.shape[:2], part.shape[2] * self._count))
-        return replace(part, shape=(self._count, *part.shape), classes=part.classes * self._count)
-
-    def __call__(self, obs: FlatObs, first: bool) -> FlatObs:
-        """Return the stack with ``obs`` added, in memory that the next call reuses. ``first``: an episode begins."""
-        if first:
-            self.past = {key: self._fill(key, array) for key, array in obs.items()}
-            return self.past
-        for key, array in obs.items():
-            past = self.past[key]
-            if self.spec[key].kind == "image":
-                channels = array.shape[-1]
-                past[..., :-channels] = past[..., channels:].copy()
-                past[..., -channels:] = array
-            else:
-                past[:-1] = past[1:].copy()
-                past[-1] = array
-        return self.past
-
-    def _fill(self, key: str, array: np.ndarray) -> np.ndarray:
-        if self.spec[key].kind == "image":
-            return np.concatenate([array] * self._count, axis=-1)
-        return np.stack([array] * self._count)
