@@ -73,8 +73,8 @@ def stored_cells(run: Path) -> np.ndarray:
     from reverie.data.store.episodes import episodes
     from reverie.data.store.store import Store
 
-    parts = [np.asarray(episode.rows["obs/agent"])[:, :2] for episode in episodes(Store(str(run / "replay"), say=print))]
-    return np.concatenate(parts)
+    store = Store(str(run / "replay"), say=print)
+    return np.concatenate([np.asarray(episode.rows["obs/agent"])[:, :2] for episode in episodes(store)])
 
 
 def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
