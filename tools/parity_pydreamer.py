@@ -24,12 +24,13 @@ from reverie.core.types import Batch
 from reverie.nn.distributions import Categoricals, Normal, straight_through
 from reverie.nn.heads import JointDistribution, NormalTanh, TanhNormal
 from reverie.nn.optim import GlobalAdamConfig
+from reverie.nn.probe import Mlp
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import Dynamics, Reinforce
 
 RUN = (
     "allow_mid_reset", "batch_", "buffer_", "data_workers", "device", "enable_profiler", "env_", "eval_", "generator_",
-    "image_key", "keep_state", "limit_", "log", "map_decoder", "map_key", "map_stoch_dim", "n_env", "n_steps",
+    "image_key", "limit_", "log", "map_decoder", "map_key", "map_stoch_dim", "n_env", "n_steps",
     "offline_", "reset_interval", "save_", "separate_adams", "test_", "verbose",
 )  # fmt: skip
 """Settings of theirs, by what they begin with, that change no update."""
@@ -140,9 +141,9 @@ class RecordingPyDreamer(Recording):
             spec["image"] = grid("image") if c["image_categorical"] else colours
         if c["vecobs_size"]:
             spec["vecobs"] = vector(c["vecobs_size"])
-        if self.probe == "map":
+        if "map" in self.probe:
             spec |= {"map": grid("map"), "map_coord": vector(4)}
-        if self.probe == "goals":
+        if "goals" in self.probe:
             spec |= {GOALS[0]: vector(2), GOALS[1]: vector(2 * c["goals_size"])}
         return spec
 
@@ -154,7 +155,8 @@ class RecordingPyDreamer(Recording):
             "batch_size": v["B"], "batch_length": v["T"], "horizon": s["imag_horizon"], "discount": s["gamma"],
             "lam": s["lambda_gae"], "rewards": s["clip_rewards"] or "identity", "entropy": s["entropy"],
             "returns": "next_reward", "slow_every": s["target_interval"], "slow_moves": "before", "dream_in": "same",
-            "samples": s["iwae_samples"], "kl": f"balanced({s['kl_balance']})", "scales.kl": s["kl_weight"],
+            "samples": s["iwae_samples"], "carry": s["keep_state"],
+            "kl": f"balanced({s['kl_balance']})", "scales.kl": s["kl_weight"],
             "scales.reward": s["reward_weight"], "scales.cont": s["terminal_weight"],
             "scales.reconstruction": image, "scales.vectors": vectors / image,
             "reward_support": tuple(s["reward_decoder_categorical"] or ()),
@@ -201,13 +203,10 @@ class RecordingPyDreamer(Recording):
         """Settings of probes and of the auxiliary critic."""
         s, units = self.settings, self.variant["hidden_dim_for_400"]
         norm, values = "layer" if self.conf["layer_norm"] else "none", {}
-        if self.probe not in ("none", "map", "goals"):
-            raise ConfigError(f"recorded with probe_model = {self.probe}, which we do not have.")
-        if self.probe == "map":
-            values = {"probe.keys": "map", "probe.given": "map_coord", "probe.head.norm": norm}
-            values |= {"probe.head.layers": s["map_hidden_layers"], "probe.head.units": s["map_hidden_dim"]}
-        if self.probe == "goals":
-            values = {"probe.keys": "|".join(GOALS), "probe.head.units": units, "probe.head.norm": "layer"}
+        layers, width = s["map_hidden_layers"], s["map_hidden_dim"]
+        of_map = Mlp("map", given="map_coord", layers=layers, units=width, norm=norm)
+        heads = {"map": of_map, "goals": Mlp("|".join(GOALS), units=units, norm="layer")}
+        values["probe.heads"] = tuple(heads[name] for name in self.probe.split("+") if name != "none")
         values["probe.gradients"] = self.forgotten
         if self.conf.get("aux_critic"):
             values |= {"aux.weight": s["aux_critic_weight"], "aux.slow_every": s["target_interval_aux"]}
@@ -348,9 +347,11 @@ class RecordingPyDreamer(Recording):
 
     def place_probe(self, p: Places, agent: DreamerV2) -> None:
         """Note the probes."""
-        head, classes = agent.cfg.probe.head, self.conf["map_channels"]
+        classes, several = self.conf["map_channels"], "+" in self.probe
         for i, key in enumerate(agent.probe.parts if agent.probe is not None else ()):
-            path = "probe_model.decoder.model" if key == "map" else f"probe_model.decoders.{key}.model.model"
+            head = agent.cfg.probe.heads[int(several and key != "map")]
+            path = f"probe_model.{'map' if key == 'map' else 'goals'}_probe" if several else "probe_model"
+            path += ".decoder.model" if key == "map" else f".decoders.{key}.model.model"
             last = p.mlp(path, f"probe.heads.{i}.0", head.layers, head.norm == "layer")
             p.layer(last, f"probe.heads.{i}.1", (lambda x: channels_first(x, classes)) if key == "map" else lambda x: x)
 
@@ -581,12 +582,12 @@ class RecordingPyDreamer(Recording):
     def compare(self, result: Any, missing: np.ndarray) -> None:
         """The whole comparison."""
         rows, before = self.batch(1)
-        acting, latent = self.acting(rows, before), None
+        acting, agent = self.acting(rows, before), self.agent
+        agent.carried_action.copy_(before.repeat_interleave(self.samples, 0))
         for number in (1, 2, 3):
-            rows, before = self.batch(number)
-            context = self.start(len(before) * self.samples, before.repeat_interleave(self.samples, 0), latent)
-            found, post = self.noted(rows, context, number)
-            latent = self.carried(post)
+            rows, _ = self.batch(number)
+            found, post = self.noted(rows, agent.carried(), number)
+            agent.carry_on(rows, post)
             if number == 1:
                 found["acting/action"] = acting
                 for name, theirs in self.under("out/").items():

@@ -89,13 +89,15 @@ CONFIGS = {
          "encoder.class_units": (8,), "encoder.outputs": 5, "encoder.arrival": True,
          "decoder.class_units": (), "decoder.class_unimix": 0.1, "reward_support": (-1.0, 0.0, 2.0), "samples": 2,
          "returns": "next_reward", "slow_moves": "before", "dream_in": "same", "slow_every": 2, "rewards": "tanh",
-         "model_optim.form": "torch", "probe.keys": "state", "probe.given": "token", "probe.head.units": 8,
-         "aux.weight": 0.5, "aux.head.units": 8, "aux.slow_every": 2}
+         "model_optim.form": "torch", "probe.heads": ("mlp('state', given='token', units=8, init='torch')",),
+         "rssm.init": "split",
+         "aux.weight": 0.5, "aux.head.units": 8, "aux.slow_every": 2, "carry": True}
     ),
     "pydreamer_dynamics": DreamerV2Config().merge(
         {"rssm.latent": "gaussian('double_sigmoid')", "rssm.cell": "bare_layer_norm_gru", "returns": "next_reward",
-         "slow_moves": "before", "dream_in": "same", "actor_gradient": "dynamics(True)", "probe.keys": "state|token",
-         "actor.continuous": "normal_tanh", "probe.gradients": True, "probe.head.units": 8}
+         "slow_moves": "before", "dream_in": "same", "actor_gradient": "dynamics(True)", "rssm.init": "split",
+         "actor.continuous": "normal_tanh", "probe.gradients": True, "actor.init": "torch",
+         "probe.heads": ("mlp('state', units=8)", "mlp('token', given='state', units=4)")}
     ),
     "p2e": Plan2ExploreConfig().merge({"rssm.latent": "categorical(4)", "ensemble.models": 2, "extrinsic": 0.5,
                                        "ensemble.head.units": 8, "explore_norm.momentum": 0.9}),

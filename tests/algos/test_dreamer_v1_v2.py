@@ -314,8 +314,74 @@ def test_a_reward_is_learned_as_the_nearest_of_the_supported():
     torch.testing.assert_close(dist.mean(), logits.softmax(-1) @ dist.values)
 
 
+def test_a_carried_state_makes_two_batches_one():
+    """Its windows go on, and begin anew at first rows; the latents are those of one long window."""
+    agent = build_earlier("pydreamer", batch_length=12)
+    long, choose = batch(agent, seed=2), lambda p: p.argmax(-1)
+    whole = agent.world.observe(long, None, choose, 2).latent.deter
+    found = []
+    for part in (long.rows(0, 6), long.rows(6)):
+        post = agent.world.observe(part, agent.carried(), choose, 2)
+        agent.carry_on(part, post)
+        found.append(post.latent.deter)
+    assert long.is_first[:, 6:].any()
+    assert not long.is_first[:2, 6].any()
+    torch.testing.assert_close(torch.cat(found, 1), whole)
+    other = build_earlier("pydreamer", batch_size=2)  # as when a run goes on with other batches
+    other.load_state_dict(agent.state_dict())
+    assert not other.carried_deter.any()
+
+
+def test_weights_begin_as_in_pydreamer():
+    big = {f"{part}.{name}": 200 for part in ("actor", "critic") for name in ("units",)}
+    changes = {k.replace(".", "__"): v for k, v in big.items()} | {"rssm__deter": 64, "rssm__hidden": 96}
+    plain = {"actor__init": "torch", "critic__init": "torch", "critic__norm": "layer", "rssm__init": "split"}
+    agent = build_earlier("pydreamer_dynamics", **changes, **plain)
+
+    def bound(x, limit):
+        assert 0.9 * limit < x.detach().abs().max() <= limit
+        torch.testing.assert_close(float(x.detach().std()), limit / 3**0.5, rtol=0.15, atol=0)
+
+    inputs = agent.world.rssm.feature_width
+    for layers in (agent.actor.mlp, agent.critic.mlp):
+        bound(layers[0].weight, inputs**-0.5)
+        bound(layers[0].bias, inputs**-0.5)
+    bound(agent.critic.out.weight, 200**-0.5)
+    bound(torch.cat([x.weight for x in agent.actor.parts[0].outputs]), 200**-0.5)
+    torch.testing.assert_close(agent.behaviour.slow_critic.model.state_dict(), agent.critic.state_dict())
+    assert (agent.critic.mlp[1].weight == 1).all()
+    rssm = agent.world.rssm
+    for weight, place in ((rssm.input.weight, rssm.width), (rssm.posterior.first.weight, 64)):
+        for part in weight.tensor_split([place], 1):
+            bound(part, (6 / sum(part.shape)) ** 0.5)
+    own, state = rssm.gru.layer.weight.tensor_split([-64], 1)
+    bound(own, (6 / sum(own.shape)) ** 0.5)
+    torch.testing.assert_close(state.T @ state, torch.eye(64), rtol=0, atol=1e-5)
+    assert not any(p.any() for n, p in agent.world.named_parameters() if n.endswith("bias"))
+
+
+def test_probes_have_settings_of_their_own_and_say_how_right_they_are():
+    heads = ("mlp('token', given='state', units=4)", "mlp('state', layers=1)")
+    agent = build_earlier("pydreamer", probe__heads=heads, encoder__keys="image", decoder__keys="image",
+                          encoder__class_units=None, decoder__class_units=None)  # fmt: skip
+    rows = batch(agent)
+    width = agent.world.rssm.feature_width
+    assert [head[0][0].weight.shape for head in agent.probe.heads] == [(4, width + 2), (400, width)]
+    for part in (agent.probe.heads[0][1], agent.probe.heads[1][1]):
+        torch.nn.init.zeros_(part.weight)
+    agent.probe.heads[0][1].bias.data = torch.tensor([0.0, 1.0, 0.5, 2.0, 0.0, 1.0])  # classes 1 and 0
+    metrics = agent.update(rows).metrics
+    right = (rows.obs["token"] == torch.tensor([1, 0])).float().mean()
+    torch.testing.assert_close(metrics["train/probe/token_accuracy"], right)
+    torch.testing.assert_close(metrics["train/probe/state_mse"], rows.obs["state"].square().mean())
+    with pytest.raises(ConfigError, match=r"probe.heads: two of them predict 'state'"):
+        build_earlier("v2", probe__heads=("mlp('state')", "mlp('st.*')"))
+    with pytest.raises(ConfigError, match="keys = '' matches no observation"):
+        build_earlier("v2", probe__heads=("mlp",))
+
+
 def test_the_world_model_does_not_see_what_probes_predict():
-    agent = build_earlier("v2", probe__keys="state", probe__head__units=8)
+    agent = build_earlier("v2", probe__heads=("mlp('state', units=8)",))
     assert list(agent.world.encoder.vectors) == list(agent.world.decoder.vectors) == ["token"]
     assert list(agent.probe.parts) == ["state"]
 

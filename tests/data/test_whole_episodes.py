@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -59,6 +60,58 @@ def test_cursors_go_on_where_they_ended(length, context, crosses, spare, data) -
                 held = [(i, t) for i, t in life.valid() if begins(life, i, t)]
                 assert (j, u) in (held or life.valid())
         before = now
+
+
+@settings(max_examples=120, deadline=None)
+@given(length=st.integers(1, 4), spare=st.integers(0, 25), data=st.data())
+def test_a_carried_state_goes_on_exactly_where_it_ended(length, spare, data) -> None:
+    """Rows of an episode come in order, and whatever else a window begins with is marked as a first row."""
+    window = Window(batch=3, length=length, crosses_episodes=True, carries=True)
+    life = Lived(2, length + spare, window, seed=data.draw(st.integers(0, 99)), config=SEQUENCE)
+    before: list[tuple[int, int]] = []
+    ended = [False, False]
+    for _ in range(data.draw(st.integers(10, 60))):
+        drawn = data.draw(st.lists(st.integers(0, 7), min_size=2, max_size=2))
+        first = [x == 0 or over for x, over in zip(drawn, ended, strict=True)]
+        ended = [x == 1 for x in drawn]
+        life.add(first, ended)
+        if not life.valid() or data.draw(st.booleans()):
+            continue
+        batch = life.replay.sample()
+        marked = batch.is_first[:, 0].tolist()
+        batch.is_first[:, 0] = torch.tensor([life.rows[h % 2][h // 2]["first"] for h in batch.index.tolist()])
+        now = life.check(batch)
+        oldest, count = life.replay.oldest, life.replay.count
+        for slot, (j, u) in enumerate(now):
+            i, t = before[slot] if before else (-1, 0)
+            end = episode_end(life, i, t) if before else 0
+            inside = before and t >= oldest and t + length < end
+            goes_on = inside and t + 2 * length <= count
+            if goes_on:
+                assert (j, u) == (i, t + length)
+            elif inside and (end < count or ended[i]):  # nothing comes after: moved back
+                assert (j, u) == (i, count - length)
+            elif before:
+                assert (j, u) in ([(i, t) for i, t in life.valid() if begins(life, i, t)] or life.valid())
+            assert marked[slot] == (life.rows[j][u]["first"] or (j, u) != (i, t + length))
+        before = now
+
+
+@pytest.mark.parametrize(("interval", "share"), [(2, 1.0), (8, 0.25)])
+def test_states_are_reset_within_episodes_too(interval: int, share: float) -> None:
+    window = Window(batch=4, length=4, crosses_episodes=True, carries=True)
+    life = Lived(1, 300, window, seed=3, config=ReplayConfig(sequence=True, reset_interval=interval))
+    for t in range(300):
+        life.add([t % 100 == 0])
+    samples = [life.replay.sample() for _ in range(400)]
+    going_on = [
+        bool(new.is_first[slot, 0])
+        for old, new in pairwise(samples)
+        for slot in range(4)
+        if new.index[slot] == old.index[slot] + 4
+    ]
+    assert len(going_on) > 1000
+    assert abs(np.mean(going_on) - share) < 0.05
 
 
 def long_life(batch: int = 2, lengths: tuple[int, int] = (17, 23)) -> Lived:
@@ -152,8 +205,18 @@ def test_cursors_do_not_stay_in_step() -> None:
     assert len({int(h) // 2 % 25 for h in batch.index}) > 2
 
 
-def test_sequences_need_a_row_to_carry_state_in() -> None:
-    with pytest.raises(ConfigError, match=r"replay.sequence = True, but .* no context rows"):
-        SEQUENCE.build(
-            obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=Window(batch=1, length=2), seed=0
-        )
+@pytest.mark.parametrize(
+    ("config", "carries", "says"),
+    [
+        (SEQUENCE, False, r"replay.sequence = True, but .* no context rows"),
+        (ReplayConfig(), True, r"algo.carry = True, but .* set replay.sequence = True as well"),
+        (ReplayConfig(sequence=True, reset_interval=9), False, "no context rows"),
+        (ReplayConfig(reset_interval=9), False, "replay.reset_interval = 9: expected 0, or algo.carry = True"),
+    ],
+)
+def test_sequences_need_a_state_that_is_carried(config: ReplayConfig, carries: bool, says: str) -> None:
+    window = Window(batch=1, length=2, crosses_episodes=True, carries=carries)
+    with pytest.raises(ConfigError, match=says):
+        config.build(obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=window, seed=0)
+    with pytest.raises(ConfigError, match="reset_interval = -1"):
+        ReplayConfig(reset_interval=-1)

@@ -81,21 +81,24 @@ def test_nobody_knows_how_to_draw_other_environments(monkeypatch):
     assert painter(env.env, env.obs_spec) is None
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full", [False, True, "map"])
 def test_grids_are_drawn_with_minigrids_own_tiles(full):
     pytest.importorskip("minigrid")
-    env = make_flat(EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full), None, 0, True)
+    env = make_flat(
+        EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full is True, map_view=full == "map"), None, 0, True
+    )
     paint, inner = painter(env.env, env.obs_spec), env.unwrapped
     obs, _ = env.reset(seed=3)
     for action in np.random.default_rng(0).integers(0, 6, 60):
-        real = inner.get_frame(highlight=False) if full else inner.get_frame(agent_pov=True)
+        real = inner.get_frame(highlight=False) if full is True else inner.get_frame(agent_pov=True)
         np.testing.assert_array_equal(paint(obs), real)
         if not full:  # in predictions the most likely class counts
             guess = {key: np.where(x, 140.0, 130.0) for key, x in obs.items()}
             np.testing.assert_array_equal(paint(guess), real)
         obs, *_, truncated, _ = env.step(np.eye(7, dtype=np.float32)[action])
         assert not truncated
-    assert set(obs) == ({"agent", "grid"} if full else {"image", "direction"})
+    keys = {True: {"agent", "grid"}, False: {"image", "direction"}, "map": {"view", "map", "map_coord"}}
+    assert set(obs) == keys[full]
     assert painter(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
 
 

@@ -167,6 +167,33 @@ def test_minigrid_from_above_is_an_agent_and_a_class_per_cell():
         play(2, id="CartPole-v1", full_view=True)
 
 
+def test_minigrid_as_pydreamer_sees_it():
+    from reverie.envs.minigrid import MapView
+
+    raw = gymnasium.make("MiniGrid-LavaGapS6-v0")
+    inner = raw.unwrapped
+    env, _, _ = play(2, factory=lambda: raw, map_view=True)
+    assert {key: (part.kind, part.shape) for key, part in env.obs_spec.items()} == {
+        "view": ("categorical", (7, 7)),
+        "map": ("categorical", (6, 6)),
+        "map_coord": ("vector", (4,)),
+    }
+    flat = make_flat(EnvConfig(id="", map_view=True), raw, 0, False)
+    obs, _ = flat.reset(seed=1)
+    for action in np.random.default_rng(0).integers(0, 3, 30):
+        seen = inner.gen_obs()["image"]
+        np.testing.assert_array_equal(MapView.TABLE[obs["view"]][..., 0], seen[..., 0])
+        assert (obs["view"] == 47).sum() == (seen[..., 0] == 0).sum() > 0
+        np.testing.assert_array_equal(MapView.TABLE[obs["map"]], inner.grid.encode())
+        np.testing.assert_allclose((obs["map_coord"][:2] + 1) * 3, inner.agent_pos, atol=1e-6)
+        np.testing.assert_array_equal(obs["map_coord"][2:], [[1, 0], [0, 1], [-1, 0], [0, -1]][inner.agent_dir])
+        obs, _, over, *_ = flat.step(np.eye(7, dtype=np.float32)[action])
+        if over:
+            obs, _ = flat.reset()
+    with pytest.raises(EnvError, match="map_view is for MiniGrid and BabyAI"):
+        play(2, id="CartPole-v1", map_view=True)
+
+
 def test_minigrid_wrappers():
     from minigrid import wrappers
 

@@ -11,9 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import resumed
 import zarr
-from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, run_until
+from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, everything, run_until
 
+from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.core.errors import RunError
 from reverie.data import extras
 from reverie.data.store.store import Store
@@ -337,3 +339,17 @@ class Quitting(Walk):
 def test_an_environment_that_exits_is_started_again(tmp_path: Path) -> None:
     result = train(CONFIG, env=Quitting, run=tmp_path / "run", say=say_nothing)
     assert result.env_steps >= 100
+
+
+def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its cursors: what DreamerV2 learns from is in the middle of episodes, reset now and then."""
+    own = {"batch_size": 2, "batch_length": 4, "horizon": 3, "samples": 2, "carry": True, "critic.units": 8,
+           "rssm": {"deter": 8, "hidden": 8, "stoch": 2, "latent": "categorical(3)"}, "actor.units": 8,
+           "encoder.units": (8,), "decoder.units": (8,), "reward.units": 8, "cont.units": 8}  # fmt: skip
+    base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequence": True, "replay.reset_interval": 8})
+    monkeypatch.setattr(resumed, "CONFIG", base)
+    assert train(base, env=Walk, run=tmp_path / "whole", say=say_nothing).reason == "finished"
+    run_until(tmp_path / "run", 45, monkeypatch)
+    assert train(base, env=Walk, run=tmp_path / "run", say=say_nothing).reason == "finished"
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert everything(tmp_path / "run")["/algo/carried/carried_deter"].any()

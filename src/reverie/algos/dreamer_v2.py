@@ -6,9 +6,8 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -34,11 +33,11 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, Update
+from reverie.core.types import Batch, Metrics, State, Update
 from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, descend
-from reverie.nn.probe import ProbeConfig
+from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import Chooser, Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import importance_bound
@@ -112,6 +111,9 @@ class DreamerV2Config(DenseDreamerConfig):
     samples: int = 1
     """Posterior samples of each row: Burda et al. (2016). Above 1 the model minimises their bound, with ln q(z) -
     ln p(z) of each in place of ``kl``."""
+    carry: bool = False
+    """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
+    episodes. It needs ``replay.sequence``. False: windows begin with the zero latent."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Heads beside the model that show what its latents contain; none by default."""
     aux: AuxCriticConfig = field(default_factory=lambda: AuxCriticConfig())
@@ -156,6 +158,9 @@ class DreamerV2Stats(DenseDreamerStats):
     """Entropy of the policy in nats, by part of the action."""
     loss_probe: Mapping[str, Tensor] = field(default_factory=dict)
     """-ln p of what the probes predict, by key."""
+    train_probe: Mapping[str, Tensor] = field(default_factory=dict)
+    """How right the probes are: ``KEY_accuracy`` of classes, the share of right ones; ``KEY_mse`` of numbers, the mean
+    squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
     loss_aux: Tensor | None = None
     """Loss of the auxiliary critic."""
 
@@ -295,6 +300,10 @@ class Behaviour(nn.Module):
         return value
 
 
+CARRIED = ("carried_deter", "carried_stoch", "carried_action")
+"""Buffers of a state that is carried."""
+
+
 class DreamerV2(DenseDreamer):
     """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
 
@@ -303,13 +312,19 @@ class DreamerV2(DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        seen = {k: part for k, part in obs_spec.items() if not re.fullmatch(cfg.probe.keys, k)}
+        probed = cfg.probe.targets(obs_spec)
+        seen = {k: part for k, part in obs_spec.items() if k not in probed}
         self.world = cfg.world(seen, action_spec, stopped_heads(cfg.grad_heads))
         width, self.samples = self.world.rssm.feature_width, cfg.samples
         self.behaviour = Behaviour(width, action_spec, cfg)
-        self.probe = cfg.probe.build(obs_spec, width) if cfg.probe.keys else None
+        self.probe = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
         self.aux = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
         self.to(device)
+        if cfg.carry:
+            self.window, rows = replace(self.window, carries=True), cfg.batch_size * cfg.samples
+            start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
+            for name, x in zip(CARRIED, (*start.latent, start.action), strict=True):
+                self.register_buffer(name, x.to(device), persistent=False)
         self.behaviour.make_optims()
         trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
         if self.probe is not None and cfg.probe.gradients:
@@ -331,8 +346,36 @@ class DreamerV2(DenseDreamer):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step of each optimiser on a batch ``[B, T]``."""
-        terms, metrics, _ = self.learn(batch)
+        terms, metrics, post = self.learn(batch, self.carried())
+        self.carry_on(batch, post)
         return Update(metrics=metrics, priority=self.surprise(terms))
+
+    def carried(self) -> Context | None:
+        """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
+        if not self.cfg.carry:
+            return None
+        deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED)
+        return Context(Latent(deter, stoch), action)
+
+    @torch.no_grad()
+    def carry_on(self, rows: Batch, post: Posterior) -> None:
+        """Keep the state at the end of the windows, and the action there, for the next batch."""
+        if self.cfg.carry:
+            ends = (*post.latent.map(lambda x: x[:, -1]), repeated(rows, self.samples).action[:, -1])
+            for name, x in zip(CARRIED, ends, strict=True):
+                self.get_buffer(name).copy_(x)
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the moments of all optimisers, and the carried state."""
+        carried = {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
+        return super().extra_state() | carried
+
+    def load_extra_state(self, state: State) -> None:
+        """Restore them; a state of another number of windows is left out, as all cursors begin anew then."""
+        super().load_extra_state(state)
+        for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
+            if (own := self.get_buffer(name)).shape == x.shape:
+                own.copy_(x)
 
     def learn(
         self,
@@ -371,10 +414,12 @@ class DreamerV2(DenseDreamer):
             metrics["loss/aux"] = aux.detach()
         if self.probe is not None:
             feature = post.latent.feature if self.cfg.probe.gradients else post.latent.feature.detach()
-            found = {k: importance_bound(v, self.samples) for k, v in self.probe.losses(feature, rows.obs).items()}
+            said = self.probe(feature, rows.obs)
+            found = {k: importance_bound(v.loss(rows.obs[k]), self.samples) for k, v in said.items()}
             name = "model" if self.cfg.probe.gradients else "probe"
             losses[name] = losses.get(name, torch.zeros(())) + torch.stack([v.mean() for v in found.values()]).sum()
             metrics |= {f"loss/probe/{k}": v.detach().mean() for k, v in found.items()}
+            metrics |= {f"train/probe/{k}": v for k, v in self.probe.errors(said, rows.obs, self.samples).items()}
         return losses, metrics
 
 

@@ -284,6 +284,9 @@ class Window:
     context_crosses: bool = False
     """Whether the context rows may be of earlier episodes than the first learned row. The learner resets at each
     ``is_first``. The stream's first row is repeated where rows before it are missing."""
+    carries: bool = False
+    """Whether the learner carries its state from each batch to the next by itself, where windows go on, and resets it
+    at each ``is_first``. Its windows cross episodes and have no context rows."""
     gives_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
 

@@ -39,10 +39,15 @@ class BatchSamplerConfig(Config):
     sequence: bool = False
     """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
     these ways."""
+    reset_interval: int = 0
+    """With `sequence` and `algo.carry`: reset the state in the middle of episodes too, at the beginning of a window of
+    T rows with probability T / (2 reset_interval); 0: never."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.recency_exponent) and self.recency_exponent >= 0):
             raise ConfigError(f"replay.recency_exponent = {self.recency_exponent}: expected a number, 0 or more.")
+        if self.reset_interval < 0:
+            raise ConfigError(f"replay.reset_interval = {self.reset_interval}: expected a number of rows, or 0.")
         if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
             raise ConfigError(
                 f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: with "
@@ -53,12 +58,23 @@ class BatchSamplerConfig(Config):
         """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``.
 
         Raises:
-            ConfigError: `sequence` without context rows, or priorities for an algorithm that gives none.
+            ConfigError: `sequence` without a state that is carried, or the other way round; or priorities for an
+                algorithm that gives none.
         """
-        if self.sequence and window.context == window.free:
+        if self.sequence and window.context == window.free and not window.carries:
             raise ConfigError(
                 "replay.sequence = True, but the algorithm's windows have no context rows to carry state: expected "
-                "algo.replay_context of 1 or more, or another algorithm that carries state."
+                "algo.replay_context of 1 or more, algo.carry = True, or another algorithm that carries state."
+            )
+        if window.carries and not self.sequence:
+            raise ConfigError(
+                "algo.carry = True, but the next batch does not go on where the last one ended: set replay.sequence = "
+                "True as well."
+            )
+        if self.reset_interval and not window.carries:
+            raise ConfigError(
+                f"replay.reset_interval = {self.reset_interval}: expected 0, or algo.carry = True and replay.sequence "
+                "= True, as there is no state to reset otherwise."
             )
         if self.fractions.priority and not window.gives_priorities:
             raise ConfigError(
@@ -76,7 +92,7 @@ class BatchSampler:
         starts = AllStarts if window.crosses_episodes else EpisodeStarts
         self.starts: Starts = starts(rows, window.rows, window.free)
         self.beginnings = Beginnings(rows)
-        self.sampler = self._sequence(seed) if config.sequence else self._mixture(config, seed)
+        self.sampler = self._sequence(config, seed) if config.sequence else self._mixture(config, seed)
         online = config.online and not config.sequence
         self.online = OnlineQueue(self.starts, rows, window.rows, window.free) if online else None
         self.in_sequence = config.sequence
@@ -88,8 +104,15 @@ class BatchSampler:
         if self.online is not None:
             self.samplers["online"] = self.online
 
-    def _sequence(self, seed: int) -> Sequence:
-        return Sequence(self.starts, np.random.default_rng(seed), self.rows, self.beginnings, self.window)
+    def _sequence(self, config: BatchSamplerConfig, seed: int) -> Sequence:
+        chance = self.window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
+        rng = np.random.default_rng(seed)
+        return Sequence(self.starts, rng, self.rows, self.beginnings, self.window, chance)
+
+    @property
+    def resets(self) -> np.ndarray | None:
+        """Which of the windows drawn last do not go on from a carried state, ``[B]``; None if no state is carried."""
+        return self.sampler.resets if self.window.carries and isinstance(self.sampler, Sequence) else None
 
     def _mixture(self, config: BatchSamplerConfig, seed: int) -> Mixture:
         starts, rows = self.starts, self.rows

@@ -270,6 +270,8 @@ class Replay:
         handles, weights = self.batch_sampler.draw()
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device
+        if (resets := self.batch_sampler.resets) is not None:
+            rows["is_first"][:, 0] |= torch.from_numpy(resets).to(device)
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             action=rows["action"],

@@ -34,6 +34,12 @@ class Sequence:
     another one, and do not affect the state, which is reset. Otherwise the first rows of an episode are context only
     and never learned from. The same applies to the first row of the stream, as there is none before it.
 
+    If the learner carries the state itself (``Window.carries``), the last window of an episode goes on into the rows
+    after it, as it must begin where the carried state ended; only at the end of the stream it is moved back. ``resets``
+    says which of the windows drawn last do not go on from the cursor's window before. With probability ``reset_chance``
+    others are reset too, so that batches decorrelate. With T / 2R, for windows of T rows, that happens as often as with
+    PyDreamer's ``reset_interval`` of R, which cuts an episode into a random number of pieces.
+
     Source: github.com/jurgisp/pydreamer, data.py: DataSequential, which reads files of episodes in this way and
     completes the last window of one from the next.
     """
@@ -41,9 +47,16 @@ class Sequence:
     listens = True
 
     def __init__(
-        self, starts: Starts, rng: np.random.Generator, rows: Storage, beginnings: Beginnings, window: Window
+        self,
+        starts: Starts,
+        rng: np.random.Generator,
+        rows: Storage,
+        beginnings: Beginnings,
+        window: Window,
+        reset_chance: float = 0.0,
     ) -> None:
         """Draw from ``starts``, the windows of ``rows``."""
+        self.reset_chance = reset_chance
         self.starts, self.rng, self.rows, self.beginnings, self.window = starts, rng, rows, beginnings, window
         self.ahead = window.context if window.crosses_episodes else 0  # rows of a first window before its episode
         self.episodes = HandleQueue()
@@ -53,6 +66,7 @@ class Sequence:
         """See ``Sampler``."""
         self.episodes.clear()
         self.cursors: list[int] = []  # the handle of each one's last window
+        self.resets = np.empty(0, bool)
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """See ``Sampler``."""
@@ -68,11 +82,15 @@ class Sequence:
 
     def draw(self, count: int) -> Tensor:
         """Return the next window of each of ``count`` cursors."""
-        if len(self.cursors) != count:
-            self.cursors = self.starts.at(self.rng.integers(len(self.starts), size=count)).tolist()
+        before, step = self.cursors, self.window.length * self.rows.streams
+        if len(before) != count:
+            before, self.cursors = [], self.starts.at(self.rng.integers(len(self.starts), size=count)).tolist()
         else:
-            following = map(self.after, self.cursors)
+            following = map(self.after, before)
             self.cursors = [self.anew() if handle is None else handle for handle in following]
+        self.resets = np.array(self.cursors) != np.array(before or self.cursors) + step
+        if self.reset_chance:
+            self.resets |= self.rng.random(count) < self.reset_chance
         return torch.tensor(self.cursors, dtype=torch.int64, device="cpu")
 
     def after(self, handle: int) -> int | None:
@@ -86,6 +104,7 @@ class Sequence:
         running = end == self.rows.count < learned + window.length and not self.beginnings.ended[stream]
         if end <= learned or running:
             return None
+        end = self.rows.count if window.carries else end
         return (min(learned + window.length, end) - window.rows) * streams + stream
 
     def anew(self) -> int:

@@ -103,6 +103,10 @@ class EnvConfig(Config):
     full_view: bool = False
     """MiniGrid and BabyAI: observe the whole grid as classes, in place of what the agent sees before it."""
 
+    map_view: bool = False
+    """MiniGrid and BabyAI: observe what the agent sees as classes, `view`, beside what PyDreamer's map probe needs: the
+    whole grid, `map`, and the agent's place and direction, `map_coord`."""
+
     log_info: tuple[str, ...] = ()
     """Numbers of the info to log of each episode: `KEY`, its value in the last step, or `KEY:HOW`, with `sum`, `mean`,
     `max`, `min` or `last` over the steps."""
@@ -161,8 +165,9 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
         EnvError: the environment is unknown, or cannot be made or wrapped.
     """
     env = _from_registry(config, render) if factory is None else _from_factory(factory, config.kwargs)
-    if config.full_view:
-        env = _full_view(env)
+    for name in ("full_view", "map_view"):
+        if getattr(config, name):
+            env = _grid_view(env, name)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
     if config.log_info:
@@ -174,13 +179,13 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
     return env
 
 
-def _full_view(env: Env) -> Env:
+def _grid_view(env: Env, name: str) -> Env:
     if "minigrid" in sys.modules:
         from reverie.envs import minigrid  # needs the optional package
 
         if minigrid.is_minigrid(env):
-            return minigrid.FullView(env)
-    raise EnvError(f"env.full_view is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
+            return (minigrid.FullView if name == "full_view" else minigrid.MapView)(env)
+    raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
 
 
 def _from_factory(factory: Factory | Env, arguments: Mapping[str, Any]) -> Env:

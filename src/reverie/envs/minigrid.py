@@ -13,7 +13,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -183,6 +183,44 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         x, y, direction, _ = (int(number) for number in observation["agent"].reshape(-1, 4)[-1])
         kinds = observation["grid"].reshape(-1, self._inner.width, self._inner.height)[-1]
         return Grid.decode(KINDS[kinds])[0].render(TILE_PIXELS, (x, y), direction)
+
+
+class MapView(FullView):
+    """Shows what the agent sees as classes, ``view`` ``[7, 7]``: ``KINDS`` and, as the last class, unseen cells.
+
+    Beside it what a map probe needs: ``map`` ``[W, H]``, the grid without the agent, and ``map_coord`` ``[4]``, the
+    agent's place, from -1 on with 2 / W or 2 / H for each cell, and its direction as a unit vector.
+
+    Source: github.com/jurgisp/pydreamer, envs/minigrid.py: MiniGrid, and preprocessing.py, whose classes are fewer.
+    """
+
+    DRAWN_FROM = frozenset({"view"})
+    TABLE: ClassVar[np.ndarray] = np.vstack([KINDS, [[OBJECT_TO_IDX["unseen"], 0, 0]]])
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        side = self._inner.agent_view_size
+        parts = dict(self.observation_space.spaces)  # type: ignore[attr-defined]  # a Dict
+        own = {"view": spaces.MultiDiscrete(np.full((side, side), len(self.TABLE))), "map": parts["grid"]}
+        own |= {"map_coord": spaces.Box(-1, 1, (4,), np.float32), "mission": parts["mission"]}
+        self.observation_space = spaces.Dict(own)
+
+    def _seen(self, obs: Any) -> dict[str, Any]:
+        whole, inner = super()._seen(obs), self._inner
+        codes = obs["image"]  # [7, 7, 3]
+        unseen = codes[..., 0] == OBJECT_TO_IDX["unseen"]
+        place = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
+        return {
+            "view": np.where(unseen, len(KINDS), KIND_OF[tuple(np.moveaxis(codes, -1, 0))]),
+            "map": whole["grid"],
+            "map_coord": np.array([*place, *inner.dir_vec], np.float32),
+            "mission": whole["mission"],
+        }
+
+    def render_observation(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Draw what the agent sees, in the newest of stacked observations, uint8 ``[H, W, 3]``."""
+        side = self._inner.agent_view_size
+        return draw(self.TABLE[observation["view"].reshape(-1, side, side)[-1]], whole=False)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

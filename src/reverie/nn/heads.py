@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,10 @@ class HeadConfig(Config):
         return Linear(inputs, outputs, self.scale)
 
 
+Initial = Literal["xavier", "torch"]
+Layers = TypeVar("Layers", bound=nn.Module)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DenseHeadConfig(Config):
     """A head of DreamerV1 and V2."""
@@ -67,17 +71,27 @@ class DenseHeadConfig(Config):
     """Normalisation before each activation."""
     act: Activation = "elu"
     """Activation."""
+    init: Initial = "xavier"
+    """Initial weights: xavier as in Keras, with biases of 0; or torch, both uniform to 1 / sqrt(inputs), as PyDreamer
+    leaves those of the policy, the critic and probes."""
 
     def __post_init__(self) -> None:
         at_least(self, layers=0, units=1)
 
     def body(self, inputs: int) -> DenseMLP:
         """Return the hidden layers."""
-        return DenseMLP(inputs, [self.units] * self.layers, self.norm, self.act)
+        return self._drawn(DenseMLP(inputs, [self.units] * self.layers, self.norm, self.act))
 
     def last(self, inputs: int, outputs: int) -> Linear:
         """Return the linear layer on top."""
-        return Dense(inputs, outputs)
+        return self._drawn(Dense(inputs, outputs))
+
+    def _drawn(self, layers: Layers) -> Layers:
+        for layer in layers.modules() if self.init == "torch" else ():
+            if isinstance(layer, Dense):
+                for x in layer.parameters():
+                    nn.init.uniform_(x, -(layer.weight.shape[1] ** -0.5), layer.weight.shape[1] ** -0.5)
+        return layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +297,7 @@ class _DenseHead(nn.Module):
         super().__init__()
         self.part, self.continuous = part, cfg.continuous
         count = 1 if part.kind == "categorical" else 2
-        self.outputs = nn.ModuleList([Dense(inputs, part.width) for _ in range(count)])
+        self.outputs = nn.ModuleList([cfg.last(inputs, part.width) for _ in range(count)])
 
     def forward(self, x: Tensor) -> Distribution:
         y = [layer(x).float() for layer in self.outputs]  # [..., A] each

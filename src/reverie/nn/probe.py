@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import check_pattern
-from reverie.core.config import Config
+from reverie.core.checks import at_least, check_pattern
+from reverie.core.config import Choice, Config
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsSpec
-from reverie.core.types import Obs
+from reverie.core.types import Metrics, Obs
 from reverie.nn.decoder import Prediction, predicted
 from reverie.nn.encoder import numbers, select
-from reverie.nn.heads import DenseHeadConfig
+from reverie.nn.heads import DenseHeadConfig, Initial
+from reverie.nn.layers import Activation, Norm
 from reverie.nn.optim import GlobalAdamConfig
+
+
+@dataclass(frozen=True)
+class ProbeHead(Choice):
+    """Which observations are predicted, from what and how."""
+
+    keys: str = ""
+    """Regular expression: vectors and categoricals whose whole key matches it are predicted, each by its own layers."""
+    given: str = ""
+    """Regular expression: vectors and categoricals that are read beside the latents; empty: none."""
+
+    def __post_init__(self) -> None:
+        check_pattern(self, "keys")
+        check_pattern(self, "given")
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        """Return the layers of one key: from ``[..., inputs]`` to ``[..., outputs]``."""
+        raise unwritten(self, "build")
+
+
+@dataclass(frozen=True)
+class Mlp(ProbeHead):
+    """Dense layers: ``MapProbeHead`` and ``GoalsProbe`` of PyDreamer (models/probes.py)."""
+
+    layers: int = 4
+    """Number of hidden layers."""
+    units: int = 400
+    """Width of each."""
+    norm: Norm = "none"
+    """Normalisation before each activation."""
+    act: Activation = "elu"
+    """Activation."""
+    init: Initial = "xavier"
+    """Initial weights: see ``DenseHeadConfig``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, layers=0, units=1)
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        """See :class:`ProbeHead`."""
+        head = DenseHeadConfig(layers=self.layers, units=self.units, norm=self.norm, act=self.act, init=self.init)
+        body = head.body(inputs)
+        return nn.Sequential(body, head.last(body.width, outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,28 +72,23 @@ class ProbeConfig(Config):
     ``encoder.keys`` and ``decoder.keys``.
     """
 
-    keys: str = ""
-    """Regular expression: observations whose whole key matches it are predicted; empty: there are no probes."""
-    given: str = ""
-    """Regular expression: vectors and categoricals that probes read beside the latents; empty: none."""
-    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
-    """Layers of each."""
+    heads: tuple[ProbeHead, ...] = ()
+    """What is predicted, such as mlp('map', given='map_coord') mlp('goal.*', units=200); none by default."""
     gradients: bool = False
     """Whether probes train the latents as well; then they share the world model's optimiser."""
     optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
     """Optimiser of the probes."""
 
-    def __post_init__(self) -> None:
-        check_pattern(self, "keys")
-        check_pattern(self, "given")
-
-    def build(self, spec: ObsSpec, feature: int) -> Probe:
-        """Return the probes for features of ``feature`` numbers.
+    def targets(self, spec: ObsSpec) -> list[str]:
+        """Return the keys that are predicted, in their order.
 
         Raises:
-            ConfigError: no key matches.
+            ConfigError: no key matches a head, or several heads predict one.
         """
-        return Probe(spec, feature, self)
+        found = [key for head in self.heads for key in select(spec, head.keys)]
+        if twice := [key for key in found if found.count(key) > 1]:
+            raise ConfigError(f"probe.heads: two of them predict '{twice[0]}'. Let their keys match different ones.")
+        return found
 
 
 class Probe(nn.Module):
@@ -54,17 +96,38 @@ class Probe(nn.Module):
 
     def __init__(self, spec: ObsSpec, feature: int, cfg: ProbeConfig) -> None:
         super().__init__()
-        self.parts, self.given = select(spec, cfg.keys), select(spec, cfg.given) if cfg.given else {}
-        inputs = feature + sum(part.width for part in self.given.values())
-        bodies = [cfg.head.body(inputs) for _ in self.parts]
-        lasts = [cfg.head.last(body.width, p.width) for body, p in zip(bodies, self.parts.values(), strict=True)]
-        self.heads = nn.ModuleList(nn.Sequential(*pair) for pair in zip(bodies, lasts, strict=True))
+        self.parts = {key: spec[key] for key in cfg.targets(spec)}
+        self.given: dict[str, ObsSpec] = {}
+        heads = []
+        for head in cfg.heads:
+            given = select(spec, head.given) if head.given else {}
+            inputs = feature + sum(part.width for part in given.values())
+            for key, part in select(spec, head.keys).items():
+                self.given[key] = given
+                heads.append(head.build(inputs, part.width))
+        self.heads = nn.ModuleList(heads)
 
     def forward(self, feature: Tensor, obs: Obs) -> dict[str, Prediction]:
-        """Predict each key from features ``[..., F]`` and observations ``[..., *shape]``."""
-        x = torch.cat([feature, numbers(obs, self.given).to(feature.dtype)], -1) if self.given else feature
-        return {k: predicted(head(x), part) for (k, part), head in zip(self.parts.items(), self.heads, strict=True)}
+        """Predict each key from features ``[..., F]`` and the observations that are given, ``[..., *shape]``."""
+        out = {}
+        for (key, part), head in zip(self.parts.items(), self.heads, strict=True):
+            given = self.given[key]
+            x = torch.cat([feature, numbers(obs, given).to(feature.dtype)], -1) if given else feature
+            out[key] = predicted(head(x), part)
+        return out
 
-    def losses(self, feature: Tensor, obs: Obs) -> dict[str, Tensor]:
-        """Return -ln p of each key ``[...]``."""
-        return {k: prediction.loss(obs[k]) for k, prediction in self(feature, obs).items()}
+    def errors(self, predictions: Mapping[str, Prediction], obs: Obs, samples: int = 1) -> Metrics:
+        """Return ``KEY_accuracy`` of classes and ``KEY_mse`` of numbers, of rows ``[B * samples, T]``.
+
+        The mean prediction of a row's samples counts: the accuracy is the share of elements whose likeliest class is
+        the true one, the error the mean square over all numbers.
+        """
+        found = {}
+        for key, prediction in predictions.items():
+            mean, target = prediction.value().detach(), obs[key][::samples]
+            mean = mean.unflatten(0, (-1, samples)).float().mean(1)  # [B, T, ...]
+            if self.parts[key].kind == "categorical":
+                found[f"{key}_accuracy"] = (mean.argmax(-1) == target.reshape(mean.shape[:-1])).float().mean()
+            else:
+                found[f"{key}_mse"] = (mean - target).square().mean()
+        return found

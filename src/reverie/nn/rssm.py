@@ -628,6 +628,9 @@ class DenseRSSMConfig(Config):
     """Normalisation before each activation."""
     act: Activation = "elu"
     """Activation of the hidden layers."""
+    init: Literal["joint", "split"] = "joint"
+    """Initial weights of layers that read two things, such as h and the observation: drawn as of one layer, or split as
+    of two, with orthogonal weights of h in the cell, as in PyDreamer (functions.py: init_weights_tf2)."""
 
     def __post_init__(self) -> None:
         at_least(self, deter=1, hidden=1, stoch=1, layers=1)
@@ -672,6 +675,18 @@ class DenseRSSM(StateSpaceModel):
         self.gru = make(c.hidden, c.deter) if c.layers == 1 else CellStack(make, c.hidden, c.deter, c.layers)
         self.posterior = LogitNet(c.deter + embed, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
         self.prior_net = LogitNet(c.deter, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
+        if c.init == "split":
+            self._split(self.input, self.width)
+            self._split(self.posterior.first, c.deter)
+            for cell in self.gru.modules():
+                if isinstance(cell, LayerNormGRU):
+                    nn.init.orthogonal_(self._split(cell.layer, -(c.deter // c.layers)))
+
+    @staticmethod
+    def _split(layer: Linear, place: int) -> Tensor:
+        """Draw the weights of the inputs before and after ``place`` anew, as of two layers; return the latter."""
+        parts = layer.weight.detach().tensor_split([place], 1)
+        return [nn.init.xavier_uniform_(part) for part in parts][1]
 
     def action_input(self, action: Tensor) -> Tensor:
         """Return the part of the first layer for previous actions ``[..., A]``, with its bias: ``[..., hidden]``."""
