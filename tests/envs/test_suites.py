@@ -183,7 +183,7 @@ def test_minigrid_as_pydreamer_sees_it():
     for action in np.random.default_rng(0).integers(0, 3, 30):
         seen = inner.gen_obs()["image"]
         np.testing.assert_array_equal(MapView.TABLE[obs["view"]][..., 0], seen[..., 0])
-        assert (obs["view"] == 47).sum() == (seen[..., 0] == 0).sum() > 0
+        assert (obs["view"] == 46).sum() == (seen[..., 0] == 0).sum() > 0
         np.testing.assert_array_equal(MapView.TABLE[obs["map"]], inner.grid.encode())
         np.testing.assert_allclose((obs["map_coord"][:2] + 1) * 3, inner.agent_pos, atol=1e-6)
         np.testing.assert_array_equal(obs["map_coord"][2:], [[1, 0], [0, 1], [-1, 0], [0, -1]][inner.agent_dir])

@@ -137,6 +137,11 @@ class DreamerV2Config(DenseDreamerConfig):
             raise ConfigError(f"slow_every = 0, slow_rate = {self.slow_rate}: without a slow critic leave slow_rate 1.")
 
     @property
+    def least_horizon(self) -> int:
+        """The shortest H: values that include the own reward need one more state."""
+        return 2 if self.returns.own_reward else 1
+
+    @property
     def learned_discount(self) -> float:
         """The discount that the learned continuation includes."""
         return self.discount if self.returns.own_reward else 1.0

@@ -424,7 +424,7 @@ class DenseDreamerConfig(AlgorithmConfig):
         super().__post_init__()
         check_builder("encoder", self.encoder, "obs_spec")
         check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
-        at_least(self, horizon=2, noise=0)
+        at_least(self, horizon=self.least_horizon, noise=0)
         if len(self.reward_support) == 1:
             raise ConfigError(f"reward_support = {self.reward_support}: expected two rewards or more, or none.")
         for name in ("discount", "lam"):
@@ -442,6 +442,11 @@ class DenseDreamerConfig(AlgorithmConfig):
         transform, support = REWARDS[self.rewards], torch.tensor(self.reward_support)
         reward = SupportHead(width, self.reward, transform(support)) if len(support) else NumberHead(width, self.reward)
         return WorldModel(encoder, rssm, decoder, reward, cont, dtype, discount, transform, stopped)
+
+    @property
+    def least_horizon(self) -> int:
+        """The shortest H: an action needs a reward after it that counts."""
+        return 2
 
     @property
     def learned_discount(self) -> float:

@@ -246,6 +246,109 @@ def dreamer_v1_dmc() -> ExperimentConfig:
     return dreamer_v1().merge({"steps": 2_500_000} | env | PIXELS)
 
 
+PYDREAMER: dict[str, Any] = {
+    "steps": 100_000_000,
+    "replay_ratio": 1 / 20,
+    "random_steps": 50_000,
+    "learning_starts": 50_000,
+    "env.num": 8,
+    "env.vector": "process",
+    "replay.capacity": 10_000_000,
+    "replay.sequence": True,
+    "replay.reset_interval": 200,
+    "algo.carry": True,
+    "algo.batch_size": 32,
+    "algo.batch_length": 48,
+    "algo.rewards": "identity",
+    "algo.returns": "next_reward",
+    "algo.discount": 0.995,
+    "algo.entropy": 3e-3,
+    "algo.actor_gradient": "reinforce",
+    "algo.slow_moves": "before",
+    "algo.dream_in": "same",
+    "algo.rssm.deter": 2048,
+    "algo.rssm.hidden": 1000,
+    "algo.rssm.cell": "keras_gru",
+    "algo.rssm.init": "split",
+    "algo.encoder.units": (400, 400),
+    "algo.encoder.outputs": 256,
+    **{f"algo.{part}.cnn_norm": "none" for part in ("encoder", "decoder")},
+    **{f"algo.{part}.norm": "layer" for part in ("rssm", "encoder", "decoder", "reward", "cont", "actor", "critic")},
+    **{f"algo.{part}.init": "torch" for part in ("actor", "critic")},
+    **{
+        f"algo.{part}.{name}": value
+        for part in ("model_optim", "actor_optim", "critic_optim", "probe.optim")
+        for name, value in {"form": "torch", "lr": 3e-4, "eps": 1e-5, "decay": 0.01, "clip": 200.0}.items()
+    },
+    "algo.actor_optim.lr": 1e-4,
+    "algo.critic_optim.lr": 1e-4,
+}
+"""PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
+as 20 of their steps (README.md). Number of steps: ours, but for Atari."""
+
+GOALS: dict[str, Any] = {"algo.probe.heads": ("mlp('goals?_direction', norm='layer', init='torch')",)}
+
+
+def pydreamer_minigrid() -> ExperimentConfig:
+    """PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: the id is ours."""
+    own = {
+        "env.id": "MiniGrid-SimpleCrossingS11N5-v0", "env.kwargs": {"max_steps": 500}, "env.map_view": True,
+        "algo.horizon": 1, "algo.encoder.keys": "view", "algo.encoder.class_units": (400, 400, 400),
+        "algo.encoder.arrival": True, "algo.decoder.keys": "view", "algo.decoder.class_units": (400, 400),
+        "algo.probe.heads": ("mlp('map', given='map_coord', units=1024, norm='layer', init='torch')",),
+    }  # fmt: skip
+    return _pydreamer(own)
+
+
+def pydreamer_atari() -> ExperimentConfig:
+    """PyDreamer on Atari, 200M frames: 64x64 RGB, sticky actions, all 18 actions (defaults.yaml: atari)."""
+    kwargs = {"repeat_action_probability": 0.25, "full_action_space": True}
+    suite = {"resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000}
+    own = {
+        "steps": 50_000_000, "env": {"id": "ALE/Pong-v5", "num": 1, **suite, "kwargs": kwargs}, "algo.rewards": "tanh",
+        "algo.rssm.deter": 1024, "algo.scales.kl": 0.1, "algo.discount": 0.99, "algo.entropy": 1e-3,
+    }  # fmt: skip
+    return _pydreamer(own)
+
+
+def pydreamer_dmc() -> ExperimentConfig:
+    """PyDreamer on DeepMind Control from 64x64 pixels, with gradients through the model (defaults.yaml: dmc)."""
+    own = {
+        "random_steps": 5000, "learning_starts": 5000, "env.id": "dm_control/quadruped-run-v0", "env.num": 1,
+        "env.action_repeat": 2, "env.time_limit": 500, **PIXELS, "algo.rewards": "tanh", "algo.entropy": 1e-4,
+        "algo.actor_gradient": "dynamics(True)", "algo.actor.continuous": "tanh_normal(0.1, 0.0, 0)",
+    }  # fmt: skip
+    return _pydreamer(own)
+
+
+def pydreamer_miniworld() -> ExperimentConfig:
+    """PyDreamer on MiniWorld with its goals probe (defaults.yaml: miniworld); give the environment as `module:Id`.
+
+    Its observations are `image`, `goal_direction` and `goals_direction`, and it reports no terminal states.
+    """
+    own = {"algo.encoder.arrival": True, "algo.encoder.depth": 32, "algo.decoder.depth": 32}
+    own |= {"algo.encoder.keys": "image", "algo.decoder.keys": "image", "env.resize": (64, 64)}
+    return _pydreamer(own | GOALS)
+
+
+def pydreamer_minerl() -> ExperimentConfig:
+    """PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.
+
+    Its observations are `image` and vectors, such as the logarithm of 1 + what the inventory holds.
+    """
+    own = {
+        "env.num": 2, "env.time_limit": 3000, "env.resize": (64, 64), "replay.reset_interval": 50,
+        "algo.batch_size": 16, "algo.batch_length": 16, "algo.rewards": "log1p", "algo.scales.vectors": 10.0,
+        "algo.scales.reward": 10.0, "algo.scales.kl": 0.3, "algo.rssm.stoch": 96, "algo.entropy": 1e-2,
+        "algo.horizon": 5, "algo.model_optim.lr": 1e-4, "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4,
+    }  # fmt: skip
+    return _pydreamer(own)
+
+
+def _pydreamer(values: Mapping[str, Any]) -> ExperimentConfig:
+    return ExperimentConfig(algo=DreamerV2Config()).merge(PYDREAMER).merge(values)
+
+
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dreamer_v3": dreamer_v3,
     "cartpole": cartpole,
@@ -268,6 +371,11 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "plan2explore_v3": plan2explore_v3,
     "dreamer_v1": dreamer_v1,
     "dreamer_v1_dmc": dreamer_v1_dmc,
+    "pydreamer_minigrid": pydreamer_minigrid,
+    "pydreamer_atari": pydreamer_atari,
+    "pydreamer_dmc": pydreamer_dmc,
+    "pydreamer_miniworld": pydreamer_miniworld,
+    "pydreamer_minerl": pydreamer_minerl,
 }
 """Presets by name."""
 
@@ -298,6 +406,7 @@ _EARLIER: dict[str, Any] = {f"algo.{part}.units": 64 for part in ("reward", "con
 }
 _V2 = _EARLIER | {"algo.rssm.latent": "categorical(16)", "algo.slow_every": 50}
 _V1 = _EARLIER | {"algo.kl": "free(1.0)"}
+_PYDREAMER: dict[str, Any] = _V2 | {"algo.encoder.outputs": 64, "algo.probe.optim.lr": 1e-3}
 _FEW_MODELS: dict[str, Any] = {"algo.ensemble.models": 5, "algo.ensemble.head.layers": 2}
 
 ON_CPU: dict[str, dict[str, Any]] = {
@@ -320,6 +429,16 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "plan2explore_v3": _CPU | _FEW_MODELS,
     "dreamer_v1": _V1,
     "dreamer_v1_dmc": _V1 | FEW_UPDATES,
+    "pydreamer_minigrid": _PYDREAMER
+    | {
+        "algo.encoder.class_units": (64, 64),
+        "algo.decoder.class_units": (64,),
+        "algo.probe.heads": ("mlp('map', given='map_coord', units=128, norm='layer', init='torch')",),
+    },
+    "pydreamer_atari": _PYDREAMER | FEW_UPDATES,
+    "pydreamer_dmc": _PYDREAMER | FEW_UPDATES,
+    "pydreamer_miniworld": _PYDREAMER | FEW_UPDATES,
+    "pydreamer_minerl": _PYDREAMER | FEW_UPDATES,
 }
 """Changes of presets for a machine without a GPU, so that a run takes about an hour on two cores; values are ours."""
 
