@@ -16,12 +16,16 @@ from corridor import Corridor
 from reverie.agent import extract as extraction
 from reverie.agent.agent import Agent
 from reverie.agent.extract import extract, pieces
+from reverie.agent.imagining import ModelState
 from reverie.algos.imagination import open_loop
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.randomness import reproducible
 from reverie.data.dataset import DatasetConfig
+from reverie.log.sinks import read_metrics
+from reverie.presets import layered
 from reverie.training.messages import say_nothing
+from reverie.training.run import train
 from tiny import FEW
 
 
@@ -222,3 +226,57 @@ def test_wrong_input_of_observe_and_imagine(agent: Agent) -> None:
     for call, given, named, kind, message in calls:
         with pytest.raises(kind, match=message):
             call(*given, **named)
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory: pytest.TempPathFactory) -> Agent:
+    """PyDreamer on MiniGrid, whose probe has hardly learned."""
+    config = layered("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
+    few = {"steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.1, "algo.batch_length": 8}
+    run = tmp_path_factory.mktemp("runs") / "mapped"
+    train(config.merge(few | {"eval_episodes": 0, "tensorboard": False, "console": False}), run=run, say=say_nothing)
+    names = {name for row in read_metrics(run / "metrics.jsonl") for name in row}
+    assert {"train/probe/map_accuracy", "loss/probe/map"} <= names
+    return reverie.load(run)
+
+
+def test_probes_are_extracted_and_asked(mapped: Agent, tmp_path: Path) -> None:
+    done = extract(mapped, out=tmp_path / "a.npz", say=say_nothing)
+    found, rows = arrays_in(done.path), mapped.episode(0)
+    assert done.manifest["arrays"]["probe/map"]["unit"] == "probability of each class [n, C]"
+    assert not any("prediction/map" in name for name in found)
+    state = ModelState(found["state/deter"][:3], found["state/stoch"][:3].astype(np.float32))
+    coord = rows.obs["map_coord"][0, :3].numpy()
+    said = mapped.probe(state, {"map_coord": coord})
+    np.testing.assert_allclose(said["map"], found["probe/map"][:3], atol=1e-5)
+    moved = mapped.probe(state, given={"map_coord": -coord})
+    assert np.abs(moved["map"] - said["map"]).max() > 1e-4
+    with pytest.raises(DataError, match=r"given = \[\]: the probes are map \(given map_coord\)"):
+        mapped.probe(state)
+    with pytest.raises(DataError, match="'place' is no observation"):
+        mapped.probe(state, {"map_coord": coord, "place": 1})
+
+
+def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped: Agent) -> None:
+    rows = mapped.episode(0)
+    state, given = mapped.observe(rows.rows(0, 3)), {"map_coord": rows.obs["map_coord"][0, 2].numpy()}
+    other = np.full((5, 5), 3)
+    edited = mapped.steer(state, {"map": other}, given)
+    before, after = (mapped.probe(one, given)["map"][..., 3] for one in (state, edited))
+    assert (after > before).all()
+    assert after.mean() > 1.5 * before.mean()
+    np.testing.assert_array_equal(edited.stoch, state.stoch)
+    assert np.abs(edited.deter).max() <= 1
+    assert mapped.imagine(edited, 4).deter.shape[1] == 5
+    for probe, beside, says in (
+        ({"map": other}, {}, "probes are map"), ({}, given, "probes are map"), ({"view": 1}, given, "probes are map"),
+        ({"map": other[:3]}, given, r"map = .*expected finite numbers of shape \[1, 5, 5\]"),
+        ({"map": other + 50}, given, "map = .*expected classes from 0 to 45"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=says):
+            mapped.steer(state, probe, beside)
+
+
+def test_an_agent_without_probes_says_so(agent: Agent) -> None:
+    with pytest.raises(ConfigError, match=r"has no probes: train DreamerV2 with algo.probe.heads"):
+        agent.probe(agent.observe(agent.episode(0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from reverie.agent.imagining import Imagined, ModelState, imagine, observe
+from reverie.agent.imagining import Imagined, ModelState, imagine, observe, probed, steer
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
 from reverie.core.checks import check_at_least
@@ -292,6 +292,49 @@ class Agent:
             DataError: ``state`` is no state of this world model, or the actions have another shape.
         """
         return imagine(self, state, steps, actions, mode_of(mode), seed)
+
+    def probe(self, state: ModelState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+        """Return what the probes of DreamerV2 (``algo.probe``) read from states, by key, ``[B, ...]``.
+
+        Args:
+            state: B states, from :meth:`observe`, :meth:`Imagined.state` or :meth:`steer`.
+            given: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B:
+                ``{"map_coord": ...}``. Probes of which something is absent are left out.
+
+        Returns:
+            Vectors in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
+
+        Raises:
+            ConfigError: the algorithm has no probes.
+            DataError: there is no probe with these, or an array has another shape.
+        """
+        return probed(self, state, given or {})
+
+    def steer(
+        self,
+        state: ModelState,
+        probe: Mapping[str, Any],
+        given: Mapping[str, Any] | None = None,
+        *,
+        steps: int = 200,
+        lr: float = 0.01,
+    ) -> ModelState:
+        """Return states that the probes read otherwise, to imagine on from: h is moved by gradient steps of Adam.
+
+        The latents z stay. Whether the world model takes such a state as the probe does is what dreaming on shows.
+
+        Args:
+            state: B states.
+            probe: what probes shall predict, by key, ``[B, *shape]`` or ``[*shape]``: classes as numbers.
+            given: see :meth:`probe`; what these probes are given.
+            steps: gradient steps on -ln p of ``probe``.
+            lr: learning rate, the largest change of a number of h in a step.
+
+        Raises:
+            ConfigError: the algorithm has no probes.
+            DataError: there is no such probe, it is given something else, or an array has another shape.
+        """
+        return steer(self, state, probe, given or {}, steps, lr)
 
     @contextlib.contextmanager
     def recorded(self, data: DatasetConfig | Reader | Path | str | None = None) -> Iterator[Recorded]:

@@ -20,13 +20,14 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError, RunError, warn
 from reverie.core.files import check_local
 from reverie.core.randomness import reproducible
-from reverie.core.types import FLAGS
+from reverie.core.types import FLAGS, Obs
 from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig
 from reverie.data.episodes import joined
 from reverie.data.output import delete, staged_file
 from reverie.data.readers.base import Reader, Rows
 from reverie.folder import check_writable, writing
+from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 from reverie.recorded import Recorded, shown
 
@@ -78,7 +79,8 @@ def extract(
     The arrays, ``[rows, ...]`` each, are ``episode``, ``step``, ``is_first``, ``is_last``, ``is_terminal``, ``action``
     and ``reward`` of the data, to join rows with; ``state/deter``, ``state/stoch`` and ``state/value``;
     ``posterior/logits``, after the row was seen, and ``prior/logits``, before; and ``prediction/KEY`` of each
-    observation, of ``reward`` and of ``cont``, from the state. Predicted images are rounded to the observations' type.
+    observation, of ``reward`` and of ``cont``, from the state; ``probe/KEY`` of each that a probe predicts, from the
+    state and what it is given of the row. Predicted images are rounded to the observations' type.
 
     Args:
         agent: an agent, or the run folder of one.
@@ -153,10 +155,10 @@ def _extracted(agent: Agent, recorded: Recorded, parts: Iterable[Rows]) -> Itera
         episode, step = int(numbers[-1]), int(since[-1]) + 1
         found: Rows = {"episode": numbers, "step": since, **{name: rows[name] for name in FLAGS}}
         found |= {"action": array(batch.action[0]), "reward": array(batch.reward[0])}
-        yield found | _inside(agent, latent, stats)
+        yield found | _inside(agent, latent, stats, batch.obs)
 
 
-def _inside(agent: Agent, latent: Latent, stats: torch.Tensor) -> Rows:
+def _inside(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) -> Rows:
     """Return the states ``[1, n, ...]``, their distributions and predictions as arrays ``[n, ...]``."""
     learner = describing(agent)
     rssm = learner.world.rssm
@@ -166,6 +168,8 @@ def _inside(agent: Agent, latent: Latent, stats: torch.Tensor) -> Rows:
         found[place] = array(values[0])
     for when, distribution in (("posterior", stats), ("prior", rssm.prior(latent.deter))):
         found |= {f"{when}/{name}": array(values[0]) for name, values in rssm.named(distribution).items()}
+    if isinstance(probe := getattr(agent.algo, "probe", None), Probe):
+        found |= {f"probe/{key}": array(said.value()[0]) for key, said in probe(latent.feature, obs).items()}
     if "posterior/logits" in found:
         found["state/stoch"] = found["state/stoch"].astype(np.uint8)
     for key, part in agent.obs_spec.items():
@@ -200,7 +204,7 @@ def _contents(agent: Agent, arrays: ZarrArrays | NpzArrays) -> dict[str, Any]:
 
 def _unit(agent: Agent, name: str) -> str:
     for key, part in agent.obs_spec.items():
-        if name == f"prediction/{dreamt_name(key)}":
+        if name in (f"prediction/{dreamt_name(key)}", f"probe/{key}"):
             images = f"{part.low:g} is black, {part.high:g} is white"
             numbers = {"vector": "the environment's units", "categorical": "probability of each class [n, C]"}
             return numbers.get(part.kind, images)

@@ -24,6 +24,7 @@ from reverie.envs.flat import make_flat
 from reverie.envs.render import painter
 from reverie.folder import writing
 from reverie.log.video import IMAGINED, OBSERVED, border, shrink, tile, to_rgb, upscale, write_video
+from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 
 if TYPE_CHECKING:
@@ -252,6 +253,69 @@ def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mo
         stoch=said[f"{INSIDE}stoch"],
         agent=agent,
     )
+
+
+@torch.no_grad()
+def probed(agent: Agent, state: ModelState, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """See :meth:`Agent.probe`."""
+    probe, feature = probe_of(agent), _latent(describing(agent).world, state).feature
+    obs = _observed(agent, given, len(feature))
+    keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
+    if not keys:
+        raise DataError(f"given = {list(given)}: the probes are {_needs(probe)}.")
+    return {key: array(said.value()) for key, said in probe(feature, obs, keys).items()}
+
+
+def steer(
+    agent: Agent, state: ModelState, probe: Mapping[str, Any], given: Mapping[str, Any], steps: int, lr: float
+) -> ModelState:
+    """See :meth:`Agent.steer`."""
+    heads, latent = probe_of(agent), _latent(describing(agent).world, state)
+    if not probe or not all(key in heads.parts and heads.given[key].keys() <= given.keys() for key in probe):
+        raise DataError(f"probe = {list(probe)}, given = {list(given)}: the probes are {_needs(heads)}.")
+    obs = _observed(agent, {**given, **probe}, len(state.deter))
+    deter = latent.deter.clone().requires_grad_()
+    optim = torch.optim.Adam([deter], lr)
+    with torch.enable_grad():
+        for _ in range(steps):
+            said = heads(latent._replace(deter=deter).feature, obs, probe)
+            (deter.grad,) = torch.autograd.grad(
+                torch.stack([v.loss(obs[k]).sum() for k, v in said.items()]).sum(), deter
+            )
+            optim.step()
+            deter.detach().clamp_(-1, 1)  # where the h of every cell is
+    return ModelState(array(deter), state.stoch)
+
+
+def probe_of(agent: Agent) -> Probe:
+    """Return the agent's probes.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    probe = getattr(agent.algo, "probe", None)
+    if not isinstance(probe, Probe):
+        raise ConfigError(f"{agent} has no probes: train DreamerV2 with algo.probe.heads.")
+    return probe
+
+
+def _needs(probe: Probe) -> str:
+    return ", ".join(key + f" (given {', '.join(needs)})" * bool(needs) for key, needs in probe.given.items())
+
+
+def _observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
+    """Return observations by key as tensors ``[B, *shape]``."""
+    found = {}
+    for key, value in values.items():
+        if key not in agent.obs_spec:
+            raise DataError(f"'{key}' is no observation: expected some of {', '.join(agent.obs_spec)}.")
+        part = agent.obs_spec[key]
+        like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
+        numbers = _like(like, value, key)
+        if part.kind == "categorical" and not np.isin(numbers.reshape(count, -1), range(min(part.classes))).all():
+            raise DataError(f"{key} = {brief(value)}: expected classes from 0 to {min(part.classes) - 1}.")
+        found[key] = torch.from_numpy(numbers).to(agent.algo.device)
+    return found
 
 
 def _like(old: np.ndarray, new: Any, name: str) -> np.ndarray:

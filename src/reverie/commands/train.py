@@ -17,6 +17,7 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
 from reverie.effect import learning_in_time, remark_on_files, without_effect
+from reverie.envs.base import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell
@@ -147,7 +148,7 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
 def question(args: list[str], said: Common, config: ExperimentConfig) -> str | None:
     """Return the question for the environment, or the data, if nothing that was said names them; None otherwise."""
     of_suite = {*(flag_value(args, "preset") or ())} & {*SUITES.values()}
-    named = said.env or said.data or config.data.path or said.resume or of_suite
+    named = said.env or said.data or config.data.path or said.resume or of_suite or config.env.id != EnvConfig().id
     if named or any(names_env(path) for path in said.config):
         return None
     ask = f"reverie train {said.algorithm}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -107,13 +107,14 @@ class Probe(nn.Module):
                 heads.append(head.build(inputs, part.width))
         self.heads = nn.ModuleList(heads)
 
-    def forward(self, feature: Tensor, obs: Obs) -> dict[str, Prediction]:
-        """Predict each key from features ``[..., F]`` and the observations that are given, ``[..., *shape]``."""
+    def forward(self, feature: Tensor, obs: Obs, keys: Collection[str] | None = None) -> dict[str, Prediction]:
+        """Predict ``keys``, or all, from features ``[..., F]`` and what is given of observations ``[..., *shape]``."""
         out = {}
         for (key, part), head in zip(self.parts.items(), self.heads, strict=True):
-            given = self.given[key]
-            x = torch.cat([feature, numbers(obs, given).to(feature.dtype)], -1) if given else feature
-            out[key] = predicted(head(x), part)
+            if keys is None or key in keys:
+                given = self.given[key]
+                x = torch.cat([feature, numbers(obs, given).to(feature.dtype)], -1) if given else feature
+                out[key] = predicted(head(x), part)
         return out
 
     def errors(self, predictions: Mapping[str, Prediction], obs: Obs, samples: int = 1) -> Metrics:
