@@ -583,10 +583,12 @@ class RecordingPyDreamer(Recording):
         """The whole comparison."""
         rows, before = self.batch(1)
         acting, agent = self.acting(rows, before), self.agent
-        agent.carried_action.copy_(before.repeat_interleave(self.samples, 0))
+        if agent.cfg.carry:
+            agent.carried_action.copy_(before.repeat_interleave(self.samples, 0))
         for number in (1, 2, 3):
-            rows, _ = self.batch(number)
-            found, post = self.noted(rows, agent.carried(), number)
+            rows, before = self.batch(number)
+            action = before.repeat_interleave(self.samples, 0)
+            found, post = self.noted(rows, agent.carried() or self.start(len(action), action), number)
             agent.carry_on(rows, post)
             if number == 1:
                 found["acting/action"] = acting

@@ -126,7 +126,7 @@ class Probe(nn.Module):
         found = {}
         for key, prediction in predictions.items():
             mean, target = prediction.value().detach(), obs[key][::samples]
-            mean = mean.unflatten(0, (-1, samples)).float().mean(1)  # [B, T, ...]
+            mean = mean.view(len(target), samples, *mean.shape[1:]).float().mean(1)  # [B, T, ...]
             if self.parts[key].kind == "categorical":
                 found[f"{key}_accuracy"] = (mean.argmax(-1) == target.reshape(mean.shape[:-1])).float().mean()
             else:

@@ -286,8 +286,6 @@ PYDREAMER: dict[str, Any] = {
 """PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
 as 20 of their steps (README.md). Number of steps: ours, but for Atari."""
 
-GOALS: dict[str, Any] = {"algo.probe.heads": ("mlp('goals?_direction', norm='layer', init='torch')",)}
-
 
 def pydreamer_minigrid() -> ExperimentConfig:
     """PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: the id is ours."""
@@ -326,9 +324,11 @@ def pydreamer_miniworld() -> ExperimentConfig:
 
     Its observations are `image`, `goal_direction` and `goals_direction`, and it reports no terminal states.
     """
-    own = {"algo.encoder.arrival": True, "algo.encoder.depth": 32, "algo.decoder.depth": 32}
-    own |= {"algo.encoder.keys": "image", "algo.decoder.keys": "image", "env.resize": (64, 64)}
-    return _pydreamer(own | GOALS)
+    own: dict[str, Any] = {"env.resize": (64, 64), "algo.encoder.arrival": True}
+    for part in ("encoder", "decoder"):
+        own |= {f"algo.{part}.keys": "image", f"algo.{part}.depth": 32}
+    own["algo.probe.heads"] = ("mlp('goals?_direction', norm='layer', init='torch')",)
+    return _pydreamer(own)
 
 
 def pydreamer_minerl() -> ExperimentConfig:
