@@ -98,8 +98,8 @@ def painted(
     None if there is no way to draw this environment from all that is predicted, as for images of any other kind than
     MiniGrid's and MinAtar's.
     """
-    spec = agent.obs_spec
-    unknown = agent.config.env.pixels != "none" or not all(dreamt_name(key) in predicted for key in spec)
+    spec = {key: part for key, part in agent.obs_spec.items() if dreamt_name(key) in predicted}
+    unknown = agent.config.env.pixels != "none" or not spec
     if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
         return None
     try:
@@ -107,7 +107,7 @@ def painted(
     except EnvError:  # as of recorded data, if its package is missing
         return None
     try:
-        paint = painter(env.env, spec)
+        paint = painter(env.env, spec, spec.keys() == agent.obs_spec.keys())
         if paint is None:
             return None
         real = {key: batch.obs[key].numpy() for key in spec}

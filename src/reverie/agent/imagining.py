@@ -161,11 +161,11 @@ class Imagined:
 
     def _painted(self) -> list[np.ndarray]:
         """Let the environment draw each row: pictures ``[T + 1, H, W, 3]`` uint8 of each episode."""
-        agent, spec = self.agent, self.agent.obs_spec
-        if self.observations.keys() >= spec.keys() and not isinstance(agent.factory, Single):
+        agent, spec = self.agent, {k: part for k, part in self.agent.obs_spec.items() if k in self.observations}
+        if spec and not isinstance(agent.factory, Single):
             env = make_flat(agent.config.env, agent.factory, 0, True)
             try:
-                if (paint := painter(env.env, spec)) is not None:
+                if (paint := painter(env.env, spec, spec.keys() == agent.obs_spec.keys())) is not None:
                     count, rows = self.rewards.shape
                     seen = {k: self._indices(v, k) for k, v in self.observations.items()}
                     one = [[paint({k: v[b, t] for k, v in seen.items()}) for t in range(rows)] for b in range(count)]

@@ -217,10 +217,13 @@ class MapView(FullView):
             "mission": whole["mission"],
         }
 
-    def render_observation(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+    def render_observation(self, observation: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
         """Draw what the agent sees, in the newest of stacked observations, uint8 ``[H, W, 3]``."""
-        side = self._inner.agent_view_size
-        return draw(self.TABLE[observation["view"].reshape(-1, side, side)[-1]], whole=False)
+        side, view = (
+            self._inner.agent_view_size,
+            observation["view"] if isinstance(observation, Mapping) else observation,
+        )
+        return draw(self.TABLE[view.reshape(-1, side, side)[-1]], whole=False)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

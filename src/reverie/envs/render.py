@@ -27,15 +27,19 @@ OWN = "render_observation"
 returns uint8 ``[H, W, 3]``."""
 
 
-def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
+def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> Paint | None:
     """Return a function that draws observations of ``spec``; None if that is not known, or ``env`` cannot be drawn.
 
+    ``whole``: whether ``spec`` has all observations of ``env``. Otherwise only wrappers draw that say from which.
     ``env`` cannot be used otherwise afterwards: its state is that of the last observation drawn.
     """
     inner = env.unwrapped
     for layer in layers_of(env):
-        if callable(own := getattr(layer, OWN, None)) and spec.keys() >= getattr(layer, "DRAWN_FROM", set()):
+        needed = getattr(layer, "DRAWN_FROM", set() if whole else None)
+        if callable(own := getattr(layer, OWN, None)) and needed is not None and spec.keys() >= needed:
             return lambda obs: _picture(layer, own, obs)
+    if not whole:
+        return None
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
         return lambda obs: minatar(next(iter(obs.values())))
     put = STATES.get((type(inner).__module__.rpartition(".")[0], type(inner).__name__))
