@@ -120,6 +120,8 @@ class EnvConfig(Config):
             check_at_least(f"env.{name}", getattr(self, name), 1)
         for name in ("noop_max", "restarts", "timeout"):
             check_at_least(f"env.{name}", getattr(self, name), 0)
+        if self.full_view and self.map_view:
+            raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if self.timeout > LONGEST:
             raise ConfigError(
                 f"env.timeout = {self.timeout:g}: expected at most {LONGEST:,} seconds, or 0 for no limit."
