@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import make_flat
@@ -192,8 +192,8 @@ def test_minigrid_as_pydreamer_sees_it():
             obs, _ = flat.reset()
     with pytest.raises(EnvError, match="map_view is for MiniGrid and BabyAI"):
         play(2, id="CartPole-v1", map_view=True)
-    with pytest.raises(ConfigError, match="set one of them"):
-        EnvConfig(full_view=True, map_view=True)
+    with pytest.raises(EnvError, match="set one of them"):
+        play(2, factory=lambda: raw, full_view=True, map_view=True)
 
 
 def test_minigrid_wrappers():

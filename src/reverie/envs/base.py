@@ -120,8 +120,6 @@ class EnvConfig(Config):
             check_at_least(f"env.{name}", getattr(self, name), 1)
         for name in ("noop_max", "restarts", "timeout"):
             check_at_least(f"env.{name}", getattr(self, name), 0)
-        if self.full_view and self.map_view:
-            raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if self.timeout > LONGEST:
             raise ConfigError(
                 f"env.timeout = {self.timeout:g}: expected at most {LONGEST:,} seconds, or 0 for no limit."
@@ -185,6 +183,8 @@ def _grid_view(env: Env, name: str) -> Env:
     if "minigrid" in sys.modules:
         from reverie.envs import minigrid  # needs the optional package
 
+        if isinstance(env, minigrid.FullView):
+            raise EnvError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if minigrid.is_minigrid(env):
             return (minigrid.FullView if name == "full_view" else minigrid.MapView)(env)
     raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")

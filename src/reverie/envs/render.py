@@ -6,7 +6,7 @@ The environments are not imported here: they are recognised by the names of thei
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -35,8 +35,8 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> 
     """
     inner = env.unwrapped
     for layer in layers_of(env):
-        needed = getattr(layer, "DRAWN_FROM", set() if whole else None)
-        if callable(own := getattr(layer, OWN, None)) and needed is not None and spec.keys() >= needed:
+        needed: Collection[str] | None = getattr(layer, "DRAWN_FROM", set() if whole else None)
+        if callable(own := getattr(layer, OWN, None)) and needed is not None and spec.keys() >= set(needed):
             return lambda obs: _picture(layer, own, obs)
     if not whole:
         return None
