@@ -33,7 +33,7 @@ CPU: dict[str, Any] = {
 }
 """Settings for small problems on two CPU cores."""
 
-FEW_UPDATES: dict[str, Any] = {"steps": 40_000, "replay_ratio": 0.2, "eval_episodes": 4}
+FEW_UPDATES: dict[str, Any] = {"steps": 40_000, "replay_ratio": 0.1, "eval_episodes": 4}
 """Changes of ``CPU`` for images of 64x64, whose updates take six times as long as those of vectors."""
 
 CARTPOLE: dict[str, Any] = CPU | {
@@ -411,12 +411,12 @@ _FEW_MODELS: dict[str, Any] = {"algo.ensemble.models": 5, "algo.ensemble.head.la
 
 ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v3": _CPU,
-    "atari": _CPU | FEW_UPDATES | {"replay_ratio": 0.125, "schedule.eval_every": 20_000},
+    "atari": _CPU | FEW_UPDATES | {"replay_ratio": 0.05, "schedule.eval_every": 20_000},
     "atari100k": _CPU | FEW_UPDATES | {"schedule.eval_every": 20_000},
     "dmc_proprio": _CPU,
     "dmc_vision": _CPU | FEW_UPDATES,
     "crafter": _CPU | FEW_UPDATES,
-    "procgen": _CPU | FEW_UPDATES | {"replay_ratio": 0.125},
+    "procgen": _CPU | FEW_UPDATES | {"replay_ratio": 0.05},
     "minigrid": _CPU | {"steps": 40_000},
     "minatar": _CPU | {"steps": 40_000},
     "dreamer_v2": _V2,
