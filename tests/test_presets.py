@@ -178,6 +178,15 @@ def test_flags_and_python_choose_by_the_device(
     assert [config.preset for config in [*commanded, *asked]] == [name] * 3
 
 
+def test_a_preset_may_name_the_environment(
+    commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "dreamer_v2", "--preset", "pydreamer_minigrid+cpu"])
+    assert commanded[0].env.id.startswith("MiniGrid-")
+    main(["train", "dreamer_v2", "--preset", "pydreamer_minerl"])
+    assert "in which environment?" in capsys.readouterr().err
+
+
 def test_learning_starts_within_a_short_run(
     asked: list[ExperimentConfig], commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
