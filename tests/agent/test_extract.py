@@ -20,7 +20,7 @@ from reverie.algos.imagination import open_loop
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.randomness import reproducible
-from reverie.data.dataset import DatasetConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.training.messages import say_nothing
 from tiny import FEW
 
