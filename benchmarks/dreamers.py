@@ -70,8 +70,8 @@ def random_cells(seed: int, steps: int) -> np.ndarray:
 
 def stored_cells(run: Path) -> np.ndarray:
     """Where the rows of a run are, ``[rows, 2]``."""
-    from reverie.data.store.episodes import episodes
-    from reverie.data.store.store import Store
+    from reverie.store.episodes import episodes
+    from reverie.store.store import Store
 
     store = Store(str(run / "replay"), say=print)
     return np.concatenate([np.asarray(episode.rows["obs/agent"])[:, :2] for episode in episodes(store)])

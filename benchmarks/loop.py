@@ -27,7 +27,6 @@ from machine import child, machine, write
 from reverie.core.hardware import wait_for
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
-from reverie.data.store.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder
 from reverie.log.meter import Meter
@@ -35,6 +34,7 @@ from reverie.presets import layered
 from reverie.run import train as loop
 from reverie.run.guard import LossGuard
 from reverie.run.journal import Journal
+from reverie.store.store import Store
 from reverie.training.sinks import open_sinks
 
 WARM_UP = 4

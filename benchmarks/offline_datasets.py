@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 from model_free import TASKS, folder_of, run_seed
 
-from reverie.data.dataset import DatasetConfig
-from reverie.recorded import open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import open_recorded
 
 
 class Recording(NamedTuple):

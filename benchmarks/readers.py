@@ -143,8 +143,8 @@ def make_shard(path: Path, count: int, shuffled: bool) -> None:
 def ours(path: Path) -> Any:
     """A dataset that can be sampled from."""
     from reverie.core.types import Window
-    from reverie.data.dataset import DatasetConfig
-    from reverie.recorded import open_recorded
+    from reverie.datasets.config import DatasetConfig
+    from reverie.datasets.dataset import open_recorded
 
     recorded = open_recorded(DatasetConfig(path=str(path)))
     dataset = DatasetConfig().build(recorded, window=Window(batch=256, length=2), seed=0)
@@ -231,8 +231,8 @@ def measure(reader: str, path: Path, small: Path, rows_mb: float) -> dict[str, A
 
 def measure_shard(path: Path) -> dict[str, Any]:
     """Looking through, and reading."""
-    from reverie.data.readers.base import ReadOptions
-    from reverie.data.readers.rl_unplugged import RLUnpluggedReader
+    from reverie.datasets.reader import ReadOptions
+    from reverie.datasets.rl_unplugged import RLUnpluggedReader
 
     reader = RLUnpluggedReader(path, ReadOptions())
     started = time.perf_counter()

@@ -36,8 +36,8 @@ from typing import Any
 
 from machine import machine, write
 
-from reverie.data.store.store import Store
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.store.store import Store
 
 FAULTS = Path(__file__).parent / "faults" / "faults.c"
 SAVE_EVERY = 50

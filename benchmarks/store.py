@@ -32,9 +32,9 @@ from PIL import Image
 
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import columns_of
-from reverie.data.store.store import Store
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import columns_of
+from reverie.store.store import Store
 
 ENVS, TURN_MS, BLOCK = 8, 1.0, 512
 OBS = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}

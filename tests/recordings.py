@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.data.readers.detect import open_reader
-from reverie.recorded import Recorded
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
 
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
 FORMATS = ["minari", "d4rl", "parquet", "pydreamer", "store"]

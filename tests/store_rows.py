@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from reverie.data.storage import Column
-from reverie.data.store import zarr
+from reverie.replay.storage import Column
+from reverie.store import zarr
 
 COLUMNS = {
     "obs/image": Column((4, 4, 3), "uint8"),

@@ -13,9 +13,9 @@ import yaml
 from reverie.commands.data import data_command
 from reverie.commands.datasets import as_here
 from reverie.core.errors import ConfigError, RunError
-from reverie.data import files
-from reverie.data.store.store import Store
-from reverie.data.summary import histogram
+from reverie.datasets.summary import histogram
+from reverie.store import files
+from reverie.store.store import Store
 from store_rows import COLUMNS, row, small_chunks, stacked
 
 

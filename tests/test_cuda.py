@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 import reverie
 from fake_cuda import FakeCuda, fake_cuda
 from reverie.core.types import Window
-from reverie.data.device import storage_on
-from reverie.data.mix import Mix
-from reverie.data.prefetch import ahead
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import Column, Storage
+from reverie.replay.device import storage_on
+from reverie.replay.mix import Mix
+from reverie.replay.prefetch import ahead
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import Column, Storage
 from reverie.run.checkpoint import Checkpoints
 from tiny import SETTINGS
 

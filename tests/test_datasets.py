@@ -20,11 +20,11 @@ from recordings import FORMATS, LIVED, assert_same, check, expected, joined, sam
 from reverie.agent.recording import stacked
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.spaces import ActionCodec
-from reverie.data.readers.detect import open_reader
-from reverie.data.store import zarr
-from reverie.data.store.objects import LocalObjects
-from reverie.datasets import Share, part, unflattened, validate, write
-from reverie.recorded import Recorded
+from reverie.datasets.convert import Share, part, unflattened, validate, write
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.store import zarr
+from reverie.store.objects import LocalObjects
 
 minari = pytest.importorskip("minari")
 
@@ -330,7 +330,7 @@ def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch)
 
 def kept(reader, share):
     choose = part(reader, share)
-    from reverie.data.episodes import episodes_of
+    from reverie.datasets.episodes import episodes_of
 
     return list(choose(episodes_of(reader.parts())))
 

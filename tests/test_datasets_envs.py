@@ -19,12 +19,12 @@ from recordings import LIVED, joined, same_rows
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.importing import trusting
-from reverie.data.readers.detect import open_reader
-from reverie.datasets import validate, write
+from reverie.datasets.convert import validate, write
+from reverie.datasets.detect import open_reader
+from reverie.datasets.recorded_env import env_of
 from reverie.envs.naming import written
 from reverie.experiment import ExperimentConfig
 from reverie.offline import resolved
-from reverie.recorded_env import env_of
 
 minari = pytest.importorskip("minari")
 

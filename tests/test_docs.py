@@ -19,7 +19,6 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.data.replay import ReplayConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.suites import SUITES
@@ -29,6 +28,7 @@ from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.encoder import stage_sizes
 from reverie.nn.normalise import Running
 from reverie.presets import CPU, ON_CPU, PRESETS, base
+from reverie.replay.replay import ReplayConfig
 from reverie.run.collect import Collector
 
 ROOT = Path(__file__).parents[1]

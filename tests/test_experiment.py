@@ -21,11 +21,11 @@ from reverie import experiment as experiments
 from reverie.agent.loading import load
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.types import Window
-from reverie.data import capacity
-from reverie.data.readers.detect import open_reader
+from reverie.datasets.detect import open_reader
 from reverie.effect import OF_COLLECTING
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
+from reverie.replay import capacity
 from reverie.training.messages import say_nothing
 from reverie.training.run import train
 from shared_generators import Lucky, Paying, Shared

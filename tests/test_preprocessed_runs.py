@@ -14,12 +14,12 @@ import torch
 
 import reverie
 from reverie.core.errors import ConfigError, EnvError
-from reverie.data.store.store import Store
 from reverie.experiment import ExperimentConfig, build
 from reverie.folder import RunFolder
 from reverie.presets import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
+from reverie.store.store import Store
 from reverie.training.checkpointing import Keeper
 from reverie.training.messages import say_nothing
 from reverie.training.run import train

@@ -18,12 +18,12 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
-from reverie.data.dataset import DatasetConfig
-from reverie.data.replay import ReplayConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized
+from reverie.replay.replay import ReplayConfig
 from reverie.training.messages import say_nothing
 from reverie.training.run import train
 from tiny import SETTINGS

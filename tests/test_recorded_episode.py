@@ -14,10 +14,10 @@ import torch
 import reverie
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import Batch, Window
-from reverie.data.dataset import DatasetConfig, dataset_config
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.d4rl import D4RLReader
-from reverie.recorded import open_recorded
+from reverie.datasets.config import DatasetConfig, dataset_config
+from reverie.datasets.d4rl import D4RLReader
+from reverie.datasets.dataset import open_recorded
+from reverie.datasets.reader import ReadOptions
 
 SMALL: dict[str, Any] = {"threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False}
 

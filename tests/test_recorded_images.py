@@ -14,11 +14,11 @@ from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.reader import About, Reader, ReadOptions, Rows
+from reverie.datasets.recorded_env import env_of
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import make_flat
-from reverie.recorded import Recorded
-from reverie.recorded_env import env_of
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),

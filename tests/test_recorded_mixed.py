@@ -14,10 +14,10 @@ from gymnasium.wrappers import RescaleAction, TransformReward
 import reverie
 from reverie import offline
 from reverie.core.errors import ConfigError
-from reverie.data.readers.base import About
+from reverie.datasets.reader import About
+from reverie.datasets.recorded_env import TOLD_APART, check_mixed, lacking
 from reverie.envs.base import EnvConfig
 from reverie.envs.naming import written
-from reverie.recorded_env import TOLD_APART, check_mixed, lacking
 
 FEW: dict[str, Any] = {
     "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "learning_starts": 10, "random_steps": 10,

@@ -23,14 +23,14 @@ from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
-from reverie.data import columnar, export, output
-from reverie.data.batch_sampler import BatchSamplerConfig
-from reverie.data.dataset import Dataset, DatasetConfig, crc32c
-from reverie.data.readers.detect import open_reader
-from reverie.data.storage import Column, HostStorage
+from reverie.datasets import export, output, writers
+from reverie.datasets.config import Dataset, DatasetConfig, crc32c
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig
 from reverie.offline import of_rows, resolved, write_returns
-from reverie.recorded import Recorded
+from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.storage import Column, HostStorage
 from reverie.run.checkpoint import Checkpoints
 from reverie.saved import read_saved
 
@@ -676,7 +676,7 @@ def test_a_disk_that_fills_up(
     """HDF5 would end the process: its end is not waited for, and nothing half-written stays."""
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
-    monkeypatch.setattr("reverie.data.output.shutil.disk_usage", filling)
+    monkeypatch.setattr("reverie.datasets.output.shutil.disk_usage", filling)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -690,8 +690,8 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
         with contextlib.suppress(BaseException):  # as Python does where a callback raises
             signal.raise_signal(signal.SIGTERM)
 
-    copied = columnar.transitions_of if form != "minari" else output.size_of
-    place = (columnar, "transitions_of") if form != "minari" else (export, "size_of")
+    copied = writers.transitions_of if form != "minari" else output.size_of
+    place = (writers, "transitions_of") if form != "minari" else (export, "size_of")
     monkeypatch.setattr(*place, lambda given: (swallowing(), copied(given))[1])
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.machine import keep_freed_memory
 from reverie.core.protocols import Algorithm
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.data.replay import Replay, ReplayConfig
+from reverie.replay.replay import Replay, ReplayConfig
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
 

@@ -21,9 +21,9 @@ from reverie.core.near_names import near_names
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.words import Say
-from reverie.data.dataset import DatasetConfig, no_path
-from reverie.data.readers.base import Reader
-from reverie.data.readers.named import settings_of as reader_settings
+from reverie.datasets.config import DatasetConfig, no_path
+from reverie.datasets.named import settings_of as reader_settings
+from reverie.datasets.reader import Reader
 from reverie.effect import learning_in_time, remark_on_files, sets, without_effect
 from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, env_name

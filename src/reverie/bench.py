@@ -18,10 +18,10 @@ from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.data.prefetch import ahead
 from reverie.experiment import ExperimentConfig
 from reverie.nn import gpu
 from reverie.noise import act_seconds, median_seconds, noise_batch, noise_step
+from reverie.replay.prefetch import ahead
 from reverie.run.collect import Collector, random_action
 
 MAX_TURNS = 2_000

@@ -26,15 +26,15 @@ from reverie.core.randomness import derived_seeds, reproducible, seed_everything
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Window
-from reverie.data.capacity import check_capacity, check_memory, most_rows
-from reverie.data.dataset import Dataset, DatasetConfig
-from reverie.data.mix import shares
-from reverie.data.prefetch import ahead
-from reverie.data.replay import Replay, ReplayConfig
+from reverie.datasets.config import Dataset, DatasetConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, MakeEnv, Single, env_factory
 from reverie.envs.vector import make_env
 from reverie.estimating import Estimator, PolicyEstimate, Watch
+from reverie.replay.capacity import check_capacity, check_memory, most_rows
+from reverie.replay.mix import shares
+from reverie.replay.prefetch import ahead
+from reverie.replay.replay import Replay, ReplayConfig
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.schedule import Schedule, parse_period

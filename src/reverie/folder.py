@@ -16,9 +16,9 @@ from reverie.core.errors import DataError, ReverieError, RunError
 from reverie.core.files import check_local, remedy, write_atomic
 from reverie.core.signature import differences, other_bounds, signature
 from reverie.core.space_json import space_of, text_of
+from reverie.core.spaces import Space
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import Say
-from reverie.data.readers.base import Space
 
 
 @dataclass(frozen=True)

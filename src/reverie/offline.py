@@ -25,19 +25,19 @@ from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State, Window
 from reverie.core.words import Say
-from reverie.data.dataset import Dataset, DatasetConfig
-from reverie.data.mix import Mix, shares
-from reverie.data.prefetch import ahead
-from reverie.data.readers.base import Reader
-from reverie.data.readers.detect import open_reader
+from reverie.datasets.config import Dataset, DatasetConfig
+from reverie.datasets.dataset import Recorded, open_recorded, shown
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import Reader
+from reverie.datasets.recorded_env import check_mixed, env_as_recorded, env_of, lacking
 from reverie.envs.base import make_gym, put_away
 from reverie.envs.factory import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
-from reverie.recorded import Recorded, open_recorded, shown
-from reverie.recorded_env import check_mixed, env_as_recorded, env_of, lacking
+from reverie.replay.mix import Mix, shares
+from reverie.replay.prefetch import ahead
 
 NO_ENV = "none"
 """Environment id of a run that has no environment."""

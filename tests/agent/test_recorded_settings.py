@@ -14,17 +14,17 @@ from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, record
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
-from reverie.data.dataset import DatasetConfig
-from reverie.data.readers.detect import open_reader
-from reverie.datasets import validate, write
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.convert import validate, write
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.recorded_env import env_of, to_apply
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
 from reverie.envs.naming import registered
 from reverie.experiment import ExperimentConfig
 from reverie.offline import NO_ENV, check_fit, resolved
-from reverie.recorded import Recorded
-from reverie.recorded_env import env_of, to_apply
 
 minari = pytest.importorskip("minari")
 

@@ -13,9 +13,9 @@ from reverie.algos.sac import SACObjective
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.data.storage import Column, HostStorage
 from reverie.nn.actor_critic import Stacked
 from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, returns_to_go
+from reverie.replay.storage import Column, HostStorage
 
 GAMMA, ALPHA, N = 0.9, 0.7, 3
 

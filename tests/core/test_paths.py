@@ -13,7 +13,7 @@ import pytest
 import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.data.readers.detect import open_reader
+from reverie.datasets.detect import open_reader
 
 
 @pytest.fixture(autouse=True)

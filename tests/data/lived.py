@@ -6,8 +6,8 @@ import torch
 
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import HostStorage, columns_of
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import HostStorage, columns_of
 
 OBS = {
     "id": ObsPart(kind="vector", shape=(2,), dtype="float32"),

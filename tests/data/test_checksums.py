@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reverie.core.compiler import _compiler, kernels
-from reverie.data.store import zarr
+from reverie.store import zarr
 
 PIECES = [b"", b"1", b"123456789", bytes(32), b"\xff" * 32, *(
     np.random.default_rng(n).integers(0, 256, n, dtype=np.uint8).tobytes() for n in (7, 8, 9, 15, 4096, 100_003)

@@ -16,11 +16,11 @@ from minari_files import write as write_minari
 from recordings import LIVED, same_rows
 from reverie.agent.recording import stacked
 from reverie.core.errors import ConfigError, DataError
-from reverie.data import columnar
-from reverie.data.readers import minari as minari_reader
-from reverie.data.readers.detect import open_reader
-from reverie.datasets import write
-from reverie.recorded_env import env_of
+from reverie.datasets import minari as minari_reader
+from reverie.datasets import writers
+from reverie.datasets.convert import write
+from reverie.datasets.detect import open_reader
+from reverie.datasets.recorded_env import env_of
 
 
 def test_several_observations_and_pictures_as_columns(tmp_path):
@@ -58,7 +58,7 @@ def test_columns_without_numbers_are_refused(tmp_path, to):
 @pytest.mark.parametrize("to", ["d4rl", "parquet"])
 def test_columns_keep_their_type(tmp_path, monkeypatch, to):
     """What is written first decides it: integers are not to become of later fractions."""
-    monkeypatch.setattr(columnar, "BUFFERED", 1)
+    monkeypatch.setattr(writers, "BUFFERED", 1)
     monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
     space = spaces.Box(0, 99, (2,), np.int64)
     parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]

@@ -13,12 +13,12 @@ from recordings import LIVED, Lived, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Update, Window
-from reverie.data.batch_sampler import BatchSamplerConfig
-from reverie.data.dataset import Dataset, DatasetConfig
-from reverie.data.mix import Mix, shares
-from reverie.data.replay import ReplayConfig
+from reverie.datasets.config import Dataset, DatasetConfig
+from reverie.datasets.dataset import open_recorded
 from reverie.envs.base import EnvConfig
-from reverie.recorded import open_recorded
+from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.mix import Mix, shares
+from reverie.replay.replay import ReplayConfig
 
 OBS = {"vec": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="continuous", size=1)})

@@ -19,12 +19,12 @@ from recordings import LIVED, check, expected
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import lock_of
-from reverie.data import download
-from reverie.data import fetch as fetching
-from reverie.data.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
-from reverie.data.fetch import fetch
-from reverie.data.readers.detect import open_reader
-from reverie.data.remote_file import Remote
+from reverie.datasets import download
+from reverie.datasets import fetch as fetching
+from reverie.datasets.detect import open_reader
+from reverie.datasets.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
+from reverie.datasets.fetch import fetch
+from reverie.datasets.remote_file import Remote
 
 CONTENT = bytes(range(256)) * 4000
 

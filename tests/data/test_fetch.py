@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.data import fetch as module
-from reverie.data.fetch import ATTEMPTS, KEPT, fetch
-from reverie.data.remote_file import Remote
+from reverie.datasets import fetch as module
+from reverie.datasets.fetch import ATTEMPTS, KEPT, fetch
+from reverie.datasets.remote_file import Remote
 from reverie.run.interrupt import Stopped, stopping
 
 OLD = bytes(range(256)) * 40

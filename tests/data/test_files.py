@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reverie.core.compiler import kernels
-from reverie.data import files
+from reverie.store import files
 
 
 @pytest.fixture(params=["compiled", "python"], autouse=True)
@@ -104,7 +104,7 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path
-from reverie.data import files
+from reverie.store import files
 folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])
 assert (files.kernels() is None) == (sys.argv[2] == "python")
 for at in range(1, counted + 2):

@@ -12,7 +12,7 @@ from lived import ACTION, EXTRA, OBS, Lived
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Update, Window
-from reverie.data.replay import ReplayConfig
+from reverie.replay.replay import ReplayConfig
 
 FREE = 3
 PLAIN = Window(batch=200, length=2)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import DataError
-from reverie.data.layout import Piece, Pieces, lay_out
-from reverie.data.storage import Column, HostStorage
+from reverie.replay.layout import Piece, Pieces, lay_out
+from reverie.replay.storage import Column, HostStorage
 
 COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),
            "extras/latent": Column((3,), "float32")}  # fmt: skip

@@ -14,10 +14,10 @@ from lived import ACTION, EXTRA, OBS, Lived
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
-from reverie.data import mapped
-from reverie.data.mapped import MappedStorage
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import columns_of
+from reverie.replay import mapped
+from reverie.replay.mapped import MappedStorage
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import columns_of
 
 WINDOW = Window(batch=4, length=3, context=1, crosses_episodes=True)
 

@@ -12,9 +12,9 @@ from d4rl_files import write as write_hdf5
 from recordings import FORMATS, same_rows
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.lock import lock_of
-from reverie.data import output
-from reverie.data.readers.detect import open_reader
-from reverie.datasets import write
+from reverie.datasets import output
+from reverie.datasets.convert import write
+from reverie.datasets.detect import open_reader
 
 minari = pytest.importorskip("minari")
 

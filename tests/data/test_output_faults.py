@@ -15,10 +15,10 @@ import pytest
 from gymnasium import spaces
 
 from reverie.core.errors import DataError, RunError
-from reverie.data.columnar import write_d4rl
-from reverie.data.export import write_minari
-from reverie.data.output import staged_at, staged_file
-from reverie.data.readers.base import About
+from reverie.datasets.export import write_minari
+from reverie.datasets.output import staged_at, staged_file
+from reverie.datasets.reader import About
+from reverie.datasets.writers import write_d4rl
 
 T = 200
 BOTH = spaces.Box(-np.inf, np.inf, (3,), np.float64), spaces.Box(-1, 1, (2,), np.float32)
@@ -66,7 +66,7 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """HDF5 would write the values of small datasets as they are closed, where h5py drops errors."""
-    monkeypatch.setattr("reverie.data.columnar.BUFFERED", 1)  # each episode is a block
+    monkeypatch.setattr("reverie.datasets.writers.BUFFERED", 1)  # each episode is a block
     target, staged = tmp_path / "out", tmp_path / ".out.part"
     if form == "minari":
         write = partial(write_minari, failing(fields(), staged / "data" / "main_data.hdf5"), str(target), BOTH, {})

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from reverie.core.types import Batch, Update, Window
-from reverie.data.device import DeviceStorage
-from reverie.data.prefetch import Prefetch, ahead
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import Column, HostStorage
+from reverie.replay.device import DeviceStorage
+from reverie.replay.prefetch import Prefetch, ahead
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import Column, HostStorage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COLUMNS = {

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.compiler import kernels
-from reverie.data import randint
-from reverie.data.handles import HandleQueue
-from reverie.data.randint import Integers
+from reverie.replay import randint
+from reverie.replay.handles import HandleQueue
+from reverie.replay.randint import Integers
 
 BOUNDS = st.one_of(
     st.integers(1, 300), st.integers(1, 2**34), st.sampled_from([2**31 + 1, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**30])

@@ -14,12 +14,12 @@ from d4rl_files import columns
 from d4rl_files import write as write_d4rl
 from recordings import LIVED
 from reverie.core.errors import DataError, ReverieError
-from reverie.data.readers.arrow_columns import Piece, TableColumn
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.table import COLUMNS_OF_OURS
-from reverie.datasets import write
-from reverie.recorded import Recorded
+from reverie.datasets.arrow import Piece, TableColumn
+from reverie.datasets.convert import write
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.table import COLUMNS_OF_OURS
 
 FORMATS = ("d4rl", "pieces", "tianshou", "rl_unplugged", "minari", "parquet", "pydreamer", "store")
 

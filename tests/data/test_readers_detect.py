@@ -9,10 +9,10 @@ from test_readers_hdf5 import tianshou, transitions_of
 from d4rl_files import columns, write
 from recordings import LIVED, check, expected
 from reverie.core.errors import ConfigError, DataError
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.rl_unplugged import shards_in
-from reverie.data.readers.several import by_number, files_of, wide_enough
+from reverie.datasets.concat import by_number, files_of, wide_enough
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.rl_unplugged import shards_in
 
 
 def test_a_name_says_nothing(tmp_path):

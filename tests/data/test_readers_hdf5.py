@@ -16,14 +16,14 @@ from d4rl_files import cat, columns, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart
-from reverie.data.readers import hdf5, transitions
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.d4rl import D4RLReader
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.tianshou import TianshouReader
-from reverie.data.readers.transitions import limited
+from reverie.datasets import hdf5, transitions
+from reverie.datasets.d4rl import D4RLReader
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.tianshou import TianshouReader
+from reverie.datasets.transitions import limited
 from reverie.envs.wrappers import FrameStack
-from reverie.recorded import Recorded
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from minari_files import ACTION, PLAIN, buffer, texts, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.space_json import space_of, text_of
-from reverie.data.readers import minari as readers
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.minari_storages import MinariArrowReader, MinariHdf5Reader
+from reverie.datasets import minari as readers
+from reverie.datasets.detect import open_reader
+from reverie.datasets.minari_arrow import MinariArrowReader, MinariHdf5Reader
 
 minari = pytest.importorskip("minari")
 from minari.data_collector import EpisodeBuffer  # noqa: E402  # the package is optional

@@ -17,14 +17,14 @@ import reverie
 from reverie.cli import main
 from reverie.core import discover
 from reverie.core.errors import ConfigError, DataError
-from reverie.data.dataset import DatasetConfig
-from reverie.data.episodes import episode_rows, joined
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.own import OwnReader
-from reverie.datasets import write
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.convert import write
+from reverie.datasets.dataset import Recorded, open_recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.episodes import episode_rows, joined
+from reverie.datasets.own import OwnReader
+from reverie.datasets.reader import About, Reader, ReadOptions, Rows
 from reverie.experiment import ExperimentConfig
-from reverie.recorded import Recorded, open_recorded
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False, "data.estimate_updates": 0,
@@ -35,8 +35,8 @@ MODULE = '''
 import numpy as np
 from gymnasium import spaces
 
-from reverie.data.episodes import episode_rows
-from reverie.data.readers.base import About, Reader
+from reverie.datasets.episodes import episode_rows
+from reverie.datasets.reader import About, Reader
 
 
 class Folder(Reader):

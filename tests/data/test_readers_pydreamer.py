@@ -6,9 +6,9 @@ from gymnasium import spaces
 
 from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
-from reverie.data.readers import pydreamer
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.pydreamer import PyDreamerReader, follows
+from reverie.datasets import pydreamer
+from reverie.datasets.detect import open_reader
+from reverie.datasets.pydreamer import PyDreamerReader, follows
 
 
 def arrays(lived, discrete=False):

@@ -14,11 +14,11 @@ from PIL import Image
 
 from recordings import LIVED, Lived, expected, joined
 from reverie.core.errors import DataError
-from reverie.data.readers import rl_unplugged
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.rl_unplugged import RLUnpluggedReader
-from reverie.data.readers.tfrecord import CutOff, example, masked, records
+from reverie.datasets import rl_unplugged
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.rl_unplugged import RLUnpluggedReader
+from reverie.datasets.tfrecord import CutOff, example, masked, records
 
 SIDE = 6
 

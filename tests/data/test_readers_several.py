@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows
-from reverie.data.readers.several import SeveralReader
+from reverie.datasets.concat import SeveralReader
+from reverie.datasets.reader import About, Reader, ReadOptions, Rows
 
 
 class Told(Reader):

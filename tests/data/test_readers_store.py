@@ -8,16 +8,16 @@ import yaml
 
 from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
-from reverie.data.readers import store as reader_file
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.several import OF_ROWS
-from reverie.data.readers.store import StoreReader
-from reverie.data.storage import Column
-from reverie.data.store import zarr
-from reverie.data.store.episodes import LOST, STEPLESS
-from reverie.data.store.store import Store
-from reverie.datasets import write
-from reverie.recorded_env import CANNOT, LATE
+from reverie.datasets import own_store as reader_file
+from reverie.datasets.concat import OF_ROWS
+from reverie.datasets.convert import write
+from reverie.datasets.detect import open_reader
+from reverie.datasets.own_store import StoreReader
+from reverie.datasets.recorded_env import CANNOT, LATE
+from reverie.replay.storage import Column
+from reverie.store import zarr
+from reverie.store.episodes import LOST, STEPLESS
+from reverie.store.store import Store
 
 COLUMNS = {
     "obs/vec": Column((2,), "float32"),

@@ -13,12 +13,12 @@ from PIL import Image
 
 from recordings import FIELDS, LIVED, Lived, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
-from reverie.data.dataset import DatasetConfig
-from reverie.data.readers import table, transitions
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.detect import open_reader
-from reverie.datasets import validate
-from reverie.recorded import Recorded
+from reverie.datasets import table, transitions
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.convert import validate
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet  # noqa: E402  # the package is optional

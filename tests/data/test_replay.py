@@ -12,10 +12,10 @@ from lived import ACTION, EXTRA, OBS, Lived
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ExtraPart
 from reverie.core.types import Step, Update, Window
-from reverie.data.device import DeviceStorage
-from reverie.data.feedback import Feedback
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import HostStorage, columns_of
+from reverie.replay.device import DeviceStorage
+from reverie.replay.feedback import Feedback
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import HostStorage, columns_of
 
 KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
 

@@ -16,13 +16,13 @@ from lived import ACTION, EXTRA, OBS, Lived
 
 from reverie.core.errors import DataError
 from reverie.core.types import Update, Window
-from reverie.data.device import DeviceStorage
-from reverie.data.feedback import Feedback
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import HostStorage, columns_of
-from reverie.data.store.manifest import Damage
-from reverie.data.store.read import Chunk
+from reverie.replay.device import DeviceStorage
+from reverie.replay.feedback import Feedback
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import HostStorage, columns_of
 from reverie.run.encode import decode, encode
+from reverie.store.manifest import Damage
+from reverie.store.read import Chunk
 
 CONFIGS = [
     ReplayConfig(online=False),

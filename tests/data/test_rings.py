@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from reverie.core.compiler import kernels
 from reverie.core.errors import DataError
-from reverie.data import priorities, rings
-from reverie.data.device import DeviceStorage
-from reverie.data.mapped import MappedStorage
-from reverie.data.priorities import SumTree
-from reverie.data.rings import Rings, as_numpy
-from reverie.data.storage import SMALL, Column, HostStorage, Storage, bytes_of, record_of
+from reverie.replay import priorities, rings
+from reverie.replay.device import DeviceStorage
+from reverie.replay.mapped import MappedStorage
+from reverie.replay.priorities import SumTree
+from reverie.replay.rings import Rings, as_numpy
+from reverie.replay.storage import SMALL, Column, HostStorage, Storage, bytes_of, record_of
 
 COLUMNS = {
     "obs/image": Column((16, 24, 16), "uint8"),  # 6 KB: past the caches

@@ -14,9 +14,9 @@ from lived import Lived
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import Update, Window
-from reverie.data.mixture import FractionsConfig
-from reverie.data.priorities import PriorityConfig, SumTree
-from reverie.data.replay import ReplayConfig
+from reverie.replay.mixture import FractionsConfig
+from reverie.replay.priorities import PriorityConfig, SumTree
+from reverie.replay.replay import ReplayConfig
 
 CROSSING = pytest.mark.parametrize("crosses", [True, False])
 

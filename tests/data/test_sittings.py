@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from reverie.data.store.manifest import Manifest, Segment, decoded
-from reverie.data.store.sittings import Part, Sitting, begun, held_until, parts_of, same_until, since, until
+from reverie.store.manifest import Manifest, Segment, decoded
+from reverie.store.sittings import Part, Sitting, begun, held_until, parts_of, same_until, since, until
 from store_rows import COLUMNS
 
 A, B, C = Sitting("a", 0), Sitting("b", 20), Sitting("c", 30)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.data.storage import Column
-from reverie.data.store.store import Store
-from reverie.data.store.zarr import chunk_rows
+from reverie.replay.storage import Column
+from reverie.store.store import Store
+from reverie.store.zarr import chunk_rows
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -253,7 +253,7 @@ def test_chunks_are_a_few_megabytes(monkeypatch):
 
 
 def test_a_newer_format_is_refused(store, tmp_path, said, monkeypatch):
-    monkeypatch.setattr("reverie.data.store.manifest.FORMAT", 99)
+    monkeypatch.setattr("reverie.store.manifest.FORMAT", 99)
     store.begin(COLUMNS, STREAMS)
     store.close(5)
     monkeypatch.undo()

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.data.export import to_minari, to_pydreamer
-from reverie.data.output import size_of
-from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.detect import open_reader
-from reverie.data.readers.pydreamer import PyDreamerReader
-from reverie.data.storage import Column
-from reverie.data.store.check import validate
-from reverie.data.store.episodes import LOST, STEPLESS, Episode, episodes
-from reverie.data.store.store import Store
+from reverie.datasets.detect import open_reader
+from reverie.datasets.export import to_minari, to_pydreamer
+from reverie.datasets.output import size_of
+from reverie.datasets.pydreamer import PyDreamerReader
+from reverie.datasets.reader import ReadOptions
+from reverie.replay.storage import Column
+from reverie.store.check import validate
+from reverie.store.episodes import LOST, STEPLESS, Episode, episodes
+from reverie.store.store import Store
 from store_rows import COLUMNS, small_chunks
 
 minari = pytest.importorskip("minari")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.data import files
-from reverie.data.store.retry import Patience
-from reverie.data.store.store import Store
+from reverie.store import files
+from reverie.store.retry import Patience
+from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -178,8 +178,8 @@ SCRIPT = """
 import sys
 sys.path[:0] = [{tests!r}]
 from store_rows import COLUMNS, STREAMS, row
-from reverie.data.store import zarr
-from reverie.data.store.store import Store
+from reverie.store import zarr
+from reverie.store.store import Store
 zarr.CHUNK_BYTES = 8 * 48
 store = Store(sys.argv[1], say=print)
 start = store.resume("0", store.segments[0].rows, COLUMNS, STREAMS) if store.segments else 0

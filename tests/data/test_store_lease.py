@@ -10,11 +10,11 @@ import uuid
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.data.store import lease
-from reverie.data.store.lease import EXPIRES, RENEWS, Owner
-from reverie.data.store.objects import LEASE, LocalObjects
-from reverie.data.store.places import open_objects
-from reverie.data.store.store import Store
+from reverie.store import lease
+from reverie.store.lease import EXPIRES, RENEWS, Owner
+from reverie.store.objects import LEASE, LocalObjects
+from reverie.store.places import open_objects
+from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, small_chunks, stacked
 
 
@@ -274,7 +274,7 @@ def test_closing_leaves_the_lease_of_another(url, clock, said):
 
 
 def test_it_is_renewed_while_nothing_is_written(clock, said, monkeypatch):
-    monkeypatch.setattr("reverie.data.store.store.RENEWS", 0.01)
+    monkeypatch.setattr("reverie.store.store.RENEWS", 0.01)
     renewed = threading.Event()
     url = f"memory://{uuid.uuid4().hex}/replay"
     store = opened(url, clock, said, "/runs/one")

@@ -12,9 +12,9 @@ import uuid
 import pytest
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.store import remote
-from reverie.data.store.retry import Patience
-from reverie.data.store.store import Store
+from reverie.store import remote
+from reverie.store.retry import Patience
+from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.data.readers.table_ends import EpisodeIds, Tables, ends_of
+from reverie.datasets.table_ends import EpisodeIds, Tables, ends_of
 
 
 def found(numbers, terminal, lacking):

@@ -12,10 +12,10 @@ from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import FORMATS, LIVED, Lived, expected, same_rows
 from reverie.core.errors import ConfigError
-from reverie.data.readers.base import About
-from reverie.data.readers.detect import open_reader
-from reverie.data.validation import Validator
-from reverie.datasets import good, validate, write
+from reverie.datasets.convert import good, validate, write
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import About
+from reverie.datasets.validate import Validator
 
 
 def report(tmp_path, change, lived=LIVED):

@@ -5,10 +5,10 @@ import pytest
 from gymnasium import spaces
 
 from d4rl_files import columns, write
-from reverie.data.readers.detect import open_reader
-from reverie.data.validation import outside
-from reverie.datasets import validate
-from reverie.datasets import write as copy
+from reverie.datasets.convert import validate
+from reverie.datasets.convert import write as copy
+from reverie.datasets.detect import open_reader
+from reverie.datasets.validate import outside
 
 
 def broken(values, space):

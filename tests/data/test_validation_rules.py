@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from reverie.core.types import FLAGS
-from reverie.data.readers.base import About, Rows
-from reverie.data.validation import BLANK, Validator, replay
+from reverie.datasets.reader import About, Rows
+from reverie.datasets.validate import BLANK, Validator, replay
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 ABOUT = About(observation=BOX, action=BOX)

@@ -14,8 +14,8 @@ from lived import ACTION, OBS, Lived
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Update, Window
-from reverie.data.feedback import Feedback
-from reverie.data.replay import ReplayConfig
+from reverie.replay.feedback import Feedback
+from reverie.replay.replay import ReplayConfig
 
 SEQUENCE = ReplayConfig(sequence=True)
 

@@ -1,4 +1,4 @@
-"""The figure in ``data/window_index.py`` shows the windows that there are."""
+"""The figure in ``replay/window_index.py`` shows the windows that there are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.data import window_index
-from reverie.data.storage import Column, HostStorage
-from reverie.data.window_index import AllStarts, EpisodeStarts
+from reverie.replay import window_index
+from reverie.replay.storage import Column, HostStorage
+from reverie.replay.window_index import AllStarts, EpisodeStarts
 
 FIGURE = window_index.__doc__ or ""
 

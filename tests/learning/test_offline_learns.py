@@ -19,9 +19,9 @@ from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.data.replay import ReplayConfig
 from reverie.nn.returns_to_go import RETURN, returns_to_go
 from reverie.objectives.filters import Binary, Exp
+from reverie.replay.replay import ReplayConfig
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"move": ActionPart(kind="continuous", size=1)})

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step, Window
-from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.wrappers import FrameStack
 from reverie.nn.frames import Frames
+from reverie.replay.replay import Replay, ReplayConfig
 
 SPEC = {
     "camera": ObsPart(kind="image", shape=(3, 2, 2), dtype="uint8"),

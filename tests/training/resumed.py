@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from reverie.algos.dqn import DQNConfig
-from reverie.data.store.store import Store
 from reverie.experiment import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.store.store import Store
 from reverie.training.evaluator import Result
 from reverie.training.messages import say_nothing
 from reverie.training.run import train

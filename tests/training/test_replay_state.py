@@ -11,10 +11,10 @@ import pytest
 import reverie.training.replay_state
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.storage import columns_of
-from reverie.data.store import zarr
-from reverie.data.store.store import Store
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import columns_of
+from reverie.store import zarr
+from reverie.store.store import Store
 from reverie.training.replay_state import DurableReplay
 
 OBS = {"image": ObsPart(kind="image", shape=(24, 24, 3), dtype="uint8")}

@@ -17,12 +17,12 @@ from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, everything, 
 
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.core.errors import RunError
-from reverie.data import extras
-from reverie.data.store.store import Store
 from reverie.experiment import build
 from reverie.log.sinks import read_metrics
+from reverie.replay import extras
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
+from reverie.store.store import Store
 from reverie.training.messages import say_nothing
 from reverie.training.replay_state import DurableReplay
 from reverie.training.run import train

@@ -12,14 +12,14 @@ import torch
 from resumed import CONFIG, Walk, leaves
 
 from reverie.core.errors import RunError
-from reverie.data.store import manifest
-from reverie.data.store.manifest import Segment
-from reverie.data.store.store import Store
 from reverie.experiment import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.lock import RunLock
 from reverie.run.verify import step_of
 from reverie.saved import read_saved
+from reverie.store import manifest
+from reverie.store.manifest import Segment
+from reverie.store.store import Store
 from reverie.training.checkpointing import place_of
 from reverie.training.messages import say_nothing
 from reverie.training.replay_state import DurableReplay

@@ -25,15 +25,15 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step
-from reverie.data.dataset import DatasetConfig, dataset_config
-from reverie.data.readers.base import Reader
+from reverie.datasets.config import DatasetConfig, dataset_config
+from reverie.datasets.dataset import Recorded, open_recorded
+from reverie.datasets.reader import Reader
 from reverie.envs.base import make_gym
 from reverie.envs.factory import MakeEnv
 from reverie.envs.flat import FlatEnv
 from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.offline import NO_ENV, check_fit
-from reverie.recorded import Recorded, open_recorded
 from reverie.run.collect import initial_state
 from reverie.run.evaluate import Evaluation, evaluate
 

@@ -15,8 +15,8 @@ from reverie.core.errors import RunError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.core.words import Say, plural
-from reverie.data.dataset import DatasetConfig
-from reverie.data.readers.base import Reader
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.reader import Reader
 from reverie.experiment import make_eval_env
 from reverie.run.collect import executed
 

@@ -21,8 +21,8 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.core.words import Say
-from reverie.data.dataset import DatasetConfig
-from reverie.data.readers.base import Reader
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.reader import Reader
 from reverie.folder import RunFolder, check_writable, write_json, writing
 
 

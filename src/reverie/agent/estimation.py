@@ -18,13 +18,13 @@ from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
 from reverie.core.types import Window
 from reverie.core.words import Say
-from reverie.data.dataset import Dataset, DatasetConfig, dataset_config
-from reverie.data.readers.base import Reader
+from reverie.datasets.config import Dataset, DatasetConfig, dataset_config
+from reverie.datasets.dataset import Recorded, open_recorded, shown
+from reverie.datasets.reader import Reader
 from reverie.estimating import Estimator, PolicyEstimate, Watch, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
 from reverie.offline import NO_ENV, looked_at
-from reverie.recorded import Recorded, open_recorded, shown
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
 from reverie.saved import check_origin, read_saved

@@ -22,14 +22,14 @@ from reverie.core.files import check_local
 from reverie.core.randomness import reproducible
 from reverie.core.types import FLAGS, Obs
 from reverie.core.words import Say
-from reverie.data.dataset import DatasetConfig
-from reverie.data.episodes import joined
-from reverie.data.output import delete, staged_file
-from reverie.data.readers.base import Reader, Rows
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import Recorded, shown
+from reverie.datasets.episodes import joined
+from reverie.datasets.output import delete, staged_file
+from reverie.datasets.reader import Reader, Rows
 from reverie.folder import check_writable, writing
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
-from reverie.recorded import Recorded, shown
 
 PIECE, CHUNK_BYTES = 256, 4 * 2**20
 """Rows that are filtered at once; most bytes of a chunk in a file, unless a piece has more."""

@@ -19,10 +19,10 @@ from reverie.core.errors import ConfigError, DataError, warn
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.words import Say, plural
-from reverie.data.export import size_written, write_minari
-from reverie.data.output import Exported, size_of
-from reverie.data.readers.base import Space
-from reverie.data.readers.minari import ENV_ID, ENV_SETTINGS
+from reverie.datasets.export import size_written, write_minari
+from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
+from reverie.datasets.output import Exported, size_of
+from reverie.datasets.reader import Space
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import put_away
 from reverie.envs.flat import readable

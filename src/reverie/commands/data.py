@@ -26,8 +26,8 @@ from reverie.core.errors import ConfigError, RunError, did_you_mean, warn
 from reverie.core.words import Say, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.data.store.manifest import Segment
-    from reverie.data.store.store import Store
+    from reverie.store.manifest import Segment
+    from reverie.store.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ RL Unplugged, PyDreamer, Arrow or Parquet, or a run.
 
 def is_of_a_store(path: str) -> bool:
     """Return whether ``path`` is a run, or a store in a folder or behind a URL, and not a dataset of another format."""
-    from reverie.data.readers.store import is_store
-    from reverie.data.store.manifest import BACKUP, MANIFEST
+    from reverie.datasets.own_store import is_store
+    from reverie.store.manifest import BACKUP, MANIFEST
 
     folder = Path(path)
     if "://" in path or settings_in(folder) is not None or (folder / BACKUP).is_file():
@@ -112,7 +112,7 @@ def open_store(path: str, say: Say = warn) -> Store:
     Raises:
         RunError: there is none; the message says where one may be.
     """
-    from reverie.data.store.store import Store
+    from reverie.store.store import Store
 
     store = Store(store_of(path), say=say)
     if not store.segments and not store.aside:
@@ -213,7 +213,7 @@ def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, 
     """Return number, lengths and returns of the episodes, and the damage found in the columns needed for that."""
     import numpy as np
 
-    from reverie.data.store.episodes import episodes
+    from reverie.store.episodes import episodes
 
     scores, lengths, parts = [], [], 0
     damage: list[tuple[str, str]] = []
@@ -236,7 +236,7 @@ def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 def validate_command(args: list[str]) -> int:
     """Print what is damaged."""
-    from reverie.data.store.check import validate
+    from reverie.store.check import validate
 
     said = parse(ValidateCommand, args, "data validate")
     if not is_of_a_store(said.path) or said.quarantine is not None:
@@ -260,9 +260,9 @@ def validate_command(args: list[str]) -> int:
 
 def export_command(args: list[str]) -> int:
     """Write the episodes of a store in another format."""
-    from reverie.data.export import one_layout, to_minari, to_pydreamer
-    from reverie.data.store.episodes import episodes
+    from reverie.datasets.export import one_layout, to_minari, to_pydreamer
     from reverie.folder import writing
+    from reverie.store.episodes import episodes
 
     said = parse(ExportCommand, args, "data export")
     kind, target = said.to

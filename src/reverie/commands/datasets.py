@@ -10,12 +10,12 @@ from tyro.conf import Positional, arg
 
 from reverie.commands.args import Trusting, fail, print_sections
 from reverie.core.words import plural
-from reverie.data.formats import Format
+from reverie.datasets.formats import Format
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.data.output import Exported
-    from reverie.data.readers.base import About, Reader, ReadOptions
-    from reverie.data.summary import Summary
+    from reverie.datasets.output import Exported
+    from reverie.datasets.reader import About, Reader, ReadOptions
+    from reverie.datasets.summary import Summary
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
 
@@ -41,7 +41,7 @@ class Reading:
     @property
     def options(self) -> ReadOptions:
         """Options of the readers."""
-        from reverie.data.readers.base import ReadOptions
+        from reverie.datasets.reader import ReadOptions
 
         return ReadOptions(
             reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
@@ -68,7 +68,7 @@ class Source(Trusting, Reading):
 
     def open(self) -> Reader:
         """Open the dataset."""
-        from reverie.data.readers.detect import open_reader
+        from reverie.datasets.detect import open_reader
 
         return open_reader(self.path, self.options)
 
@@ -98,8 +98,8 @@ class ValidateCommand(Source):
 
 def dataset_info(said: InfoCommand) -> int:
     """Print what a dataset holds."""
-    from reverie.data.summary import summarise
-    from reverie.recorded import shown
+    from reverie.datasets.dataset import shown
+    from reverie.datasets.summary import summarise
 
     with said.open() as reader:
         about = reader.about()
@@ -127,8 +127,8 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     """Return the lines of ``info`` by section."""
     import numpy as np
 
-    from reverie.data.episodes import mostly_stepless
-    from reverie.data.summary import histogram
+    from reverie.datasets.episodes import mostly_stepless
+    from reverie.datasets.summary import histogram
 
     episodes = len(summary.scores)
     steps = sum(summary.lengths)
@@ -170,8 +170,8 @@ def short(space: object) -> str:
 
 def dataset_validate(said: ValidateCommand) -> int:
     """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
-    from reverie.data.output import check_target
-    from reverie.datasets import good, validate, write
+    from reverie.datasets.convert import good, validate, write
+    from reverie.datasets.output import check_target
 
     with said.open() as reader:
         if said.quarantine is not None:

@@ -49,7 +49,7 @@ def dream_command(args: list[str]) -> int:
         return fail(f"{unused} without --data: nothing is read, as the agent plays the episodes.", 2)
     from reverie.agent.dreaming import dream
     from reverie.agent.loading import load
-    from reverie.data.dataset import DatasetConfig
+    from reverie.datasets.config import DatasetConfig
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)

@@ -55,7 +55,7 @@ def estimate_command(args: list[str]) -> int:
         return fail(f"{unused} without --data: the data that the run was trained on are read as they were then.", 2)
     from reverie.agent.estimation import estimate
     from reverie.core.machine import choose_device  # imports torch
-    from reverie.data.dataset import DatasetConfig
+    from reverie.datasets.config import DatasetConfig
 
     print_trouble(choose_device(said.device).partition(":")[0])
     with Watched() as watch:

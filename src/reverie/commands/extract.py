@@ -42,7 +42,7 @@ def extract_command(args: list[str]) -> int:
         return fail(f"{unused} without --data: the run's own rows are read as they were written.", 2)
     from reverie.agent.extract import extract
     from reverie.core.machine import choose_device
-    from reverie.data.dataset import DatasetConfig
+    from reverie.datasets.config import DatasetConfig
 
     print_trouble(choose_device(said.device).partition(":")[0])
     done = extract(

@@ -14,10 +14,10 @@ from tyro.conf import Positional, arg
 from reverie.commands.args import Trusting, parse
 from reverie.commands.datasets import Source, tell
 from reverie.core.errors import ConfigError
-from reverie.data.formats import Format
+from reverie.datasets.formats import Format
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.data.readers.base import Reader
+    from reverie.datasets.reader import Reader
 
 Target = Annotated[Positional[str], arg(metavar="TARGET")]
 
@@ -103,7 +103,7 @@ def remarks_of(reader: Reader) -> None:
 def convert_command(args: list[str]) -> int:
     """Write a dataset in another format."""
     said = parse(ConvertCommand, args, "data convert")
-    from reverie.datasets import write
+    from reverie.datasets.convert import write
 
     with said.open() as reader:
         done = write(reader, said.target, said.to)
@@ -115,8 +115,8 @@ def convert_command(args: list[str]) -> int:
 def subsample_command(args: list[str]) -> int:
     """Write a part of a dataset."""
     said = parse(SubsampleCommand, args, "data subsample")
-    from reverie.data.output import check_target
-    from reverie.datasets import Share, part, write
+    from reverie.datasets.convert import Share, part, write
+    from reverie.datasets.output import check_target
 
     share = Share(fraction=said.fraction, steps=said.steps, by=said.by, seed=said.seed)
     with said.open() as reader:
@@ -132,7 +132,7 @@ def record_command(args: list[str]) -> int:
     said = parse(RecordCommand, args, "data record")
     from reverie.agent.loading import load
     from reverie.agent.recording import RecordConfig, record
-    from reverie.data.output import check_target
+    from reverie.datasets.output import check_target
 
     config = RecordConfig(episodes=said.episodes, steps=said.steps, epsilon=said.epsilon, noise=said.noise,
                           actions=said.mode, seed=said.seed)  # fmt: skip
@@ -148,7 +148,7 @@ def record_command(args: list[str]) -> int:
 def download_command(args: list[str]) -> int:
     """Download a dataset."""
     said = parse(DownloadCommand, args, "data download")
-    from reverie.data.download import download_minari, download_shards
+    from reverie.datasets.download import download_minari, download_shards
     from reverie.folder import writing
 
     kind, _, name = said.name.partition(":")

@@ -109,7 +109,7 @@ def checkpoint_line(folder: Path) -> str:
 
 def replay_line(folder: Path) -> str:
     """Return the number of rows stored in ``folder``."""
-    from reverie.data.store.store import Store
+    from reverie.store.store import Store
 
     if not folder.is_dir():
         return "none in this folder"

@@ -33,18 +33,18 @@ from reverie.core.randomness import RngState
 from reverie.core.specs import ObsSpec
 from reverie.core.types import FLAGS, Batch, State
 from reverie.core.words import Say, plural
-from reverie.data.replay import Replay, ReplayConfig
-from reverie.data.sizes import parse_size
-from reverie.data.store.store import Store
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, writing
 from reverie.log.meter import Meter
 from reverie.offline import DurableDataset
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.sizes import parse_size
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.lock import RunLock
 from reverie.run.schedule import Due, position
 from reverie.run.verify import problem_of
 from reverie.saved import as_read
+from reverie.store.store import Store
 from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
 
 LEARNER = ("algo", "clock", "best", "settings")
@@ -291,7 +291,7 @@ class Keeper:
         self.lock.close()
 
     def _lock(self) -> None:
-        """Lock a store outside of the run's folder. One behind a URL has a lease of its own (data/store/lease.py)."""
+        """Lock a store outside of the run's folder. One behind a URL has a lease of its own (store/lease.py)."""
         if self.elsewhere is not None:
             with writing(self.elsewhere):
                 self.elsewhere.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,13 @@ from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
 from reverie.core.types import Window
 from reverie.core.words import Say, plural
-from reverie.data.capacity import replay_bytes
-from reverie.data.dataset import Statistics
-from reverie.data.episodes import worth_the_same
-from reverie.data.mix import shares
+from reverie.datasets.config import Statistics
+from reverie.datasets.episodes import worth_the_same
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.nn.rewards import Factor
 from reverie.noise import Pace
+from reverie.replay.capacity import replay_bytes
+from reverie.replay.mix import shares
 
 FAR = 30.0
 """Size of recorded rewards, or its inverse, from which a setting in units of values no longer fits them."""

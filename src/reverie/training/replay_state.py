@@ -1,6 +1,6 @@
 """Save and restore what a checkpoint holds besides the learner, so that a resumed run continues exactly.
 
-Rows are appended to a *store* (``data/store/store.py``) as they are collected. A checkpoint holds the position in the
+Rows are appended to a *store* (``store/store.py``) as they are collected. A checkpoint holds the position in the
 store, the few rows that the store had not confirmed by then, the latents, which every update changes, and the
 environments in the middle of their episodes.
 
@@ -8,7 +8,7 @@ Terms:
 
 - *segment*: rows in a store with fixed columns and a fixed number of streams (one per environment);
 - *stored*: number of rows per stream that the store had confirmed; *tail*: the rows after them, held by the checkpoint;
-- *sitting*: one process's stretch of writing to a segment; equal sittings mean equal rows (``data/store/sittings.py``);
+- *sitting*: one process's stretch of writing to a segment; equal sittings mean equal rows (``store/sittings.py``);
 - *set aside*: moved to ``aside/`` in the store, where rows stay readable but are not part of the run any more;
 - *home*: the segment in which a resumed run can go on writing; *parts*: the places where its rows are, in order.
 
@@ -42,13 +42,13 @@ from reverie.core.errors import RunError
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
 from reverie.core.words import Say, plural
-from reverie.data.layout import Piece, Pieces, lay_out
-from reverie.data.replay import Replay
-from reverie.data.store import sittings as marks
-from reverie.data.store.manifest import Segment
-from reverie.data.store.sittings import Part, begun, held_until, parts_of, same_until, until
-from reverie.data.store.store import Store
+from reverie.replay.layout import Piece, Pieces, lay_out
+from reverie.replay.replay import Replay
 from reverie.run.collect import Collector
+from reverie.store import sittings as marks
+from reverie.store.manifest import Segment
+from reverie.store.sittings import Part, begun, held_until, parts_of, same_until, until
+from reverie.store.store import Store
 from reverie.training.stored_rows import Found, Names, all_pieces, found_pieces, length_of, once, own_rows
 
 PATIENCE = 10.0

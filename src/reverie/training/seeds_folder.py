@@ -15,7 +15,7 @@ from reverie.core.discover import algorithm_name, found_elsewhere, same_algorith
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import write_atomic
 from reverie.core.words import Say
-from reverie.data.readers.named import found_elsewhere as reader_found
+from reverie.datasets.named import found_elsewhere as reader_found
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, new_path
 from reverie.saved import SCHEMA, is_leftover, learned_otherwise, read_yaml

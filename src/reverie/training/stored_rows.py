@@ -9,10 +9,10 @@ import numpy as np
 
 from reverie.core.errors import RunError
 from reverie.core.words import Say
-from reverie.data.layout import Piece
-from reverie.data.store.manifest import Segment
-from reverie.data.store.sittings import Part, Sittings
-from reverie.data.store.store import Store
+from reverie.replay.layout import Piece
+from reverie.store.manifest import Segment
+from reverie.store.sittings import Part, Sittings
+from reverie.store.store import Store
 
 Rows = dict[str, np.ndarray]
 Names = Sequence[str] | None
@@ -32,7 +32,7 @@ class Found:
     tail: Rows
     """Rows that the store had not confirmed when the checkpoint was written; they lie in the checkpoint."""
     sittings: Sittings
-    """Sittings (data/store/sittings.py) in which the stored rows were written."""
+    """Sittings (store/sittings.py) in which the stored rows were written."""
     home: Segment | None
     """The segment that holds all of them, in which the run can go on; None if there is none."""
     lost: int = 0

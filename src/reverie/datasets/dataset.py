@@ -1,0 +1,273 @@
+"""Read a recorded dataset as the rows that learners see.
+
+The readers know file formats but not what spaces mean; ``core/spaces.py`` knows spaces but no files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.images import ImageOptions
+from reverie.core.spaces import ActionCodec, ObsCodec
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import FLAGS, Batch
+from reverie.core.words import plural
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.detect import open_reader
+from reverie.datasets.episodes import episodes_of
+from reverie.datasets.reader import About, Reader, Rows
+from reverie.datasets.recorded_env import check_shown, to_apply
+from reverie.envs.base import EnvConfig
+from reverie.replay.storage import columns_of
+
+MEASURED = (
+    "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
+    "matching action space, that is used instead)"
+)
+OUTSIDE = "an action outside its bounds was moved to the nearest bound ({:,} times)"
+CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
+
+
+class Recorded:
+    """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
+
+    Raises:
+        DataError: the files are not of their format, are damaged, or hold values that cannot be learned from.
+        ConfigError: an option does not fit, or a package is missing.
+    """
+
+    def __init__(
+        self, reader: Reader, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
+    ) -> None:
+        """Prepare to read; no rows are read yet.
+
+        Args:
+            reader: of the files.
+            env: settings of an environment, whose changes to observations and rewards are applied to the recorded ones.
+            action_space: the environment's, for data that declare none.
+        """
+        self.reader = reader
+        self.about: About = reader.about()
+        self.obs: ObsCodec | None = None
+        self.actions: ActionCodec | None = None
+        self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
+        seen, self.action_spec = self._spaces(env, action_space)
+        if env is not None and not self.about.env_settings:
+            check_shown(seen, env)
+            if env.action_repeat > 1:
+                reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
+        todo = to_apply(self.about, env or EnvConfig())
+        self.clip = todo.clip_reward
+        self.clipped = str(self.about.env_settings.get("clip_reward", "none"))
+        """How the rewards had been clipped when they were collected; "none" if they are the true ones."""
+        if self.clipped != "none":
+            reader.note(CLIPPED.format(self.clipped))
+        try:
+            self.images = ImageOptions(seen, todo.resize, todo.grayscale)
+        except EnvError as error:
+            raise DataError(f"{reader.path}: {error}") from None
+        self.obs_spec: ObsSpec = self.images.spec
+
+    def _spaces(self, env: EnvConfig | None, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
+        """Return the spaces of observations and actions as they were recorded."""
+        if self.about.specs is not None:
+            return self._own(self.about.specs, env)
+        keep: Callable[[str], bool] = env.keeps if env is not None else bool
+        try:
+            self.obs = ObsCodec(self.about.observation, keep, env.channels if env is not None else "auto")
+            self.spaces = self.about.observation, self._action_space(action_space)
+            self.actions = ActionCodec(self.spaces[1])
+        except EnvError as error:
+            raise DataError(f"{self.reader.path}: {error}") from None
+        # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
+        # and our own exports to Minari are in the policy's range.
+        parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
+        return self.obs.spec, ActionSpec(parts=parts)
+
+    def _own(self, specs: tuple[ObsSpec, ActionSpec], env: EnvConfig | None) -> tuple[ObsSpec, ActionSpec]:
+        kept = {key: part for key, part in specs[0].items() if env is None or env.keeps(key)}
+        if not kept:
+            raise DataError(
+                f"{self.reader.path}: env.include and env.exclude select none of the recorded observations "
+                f"({', '.join(specs[0])})."
+            )
+        return kept, specs[1]
+
+    def _action_space(self, given: spaces.Space[Any] | None) -> spaces.Space[Any]:
+        """Return the declared space; if none is declared, the environment's or the bounds of the recorded actions."""
+        own = self.about.action
+        if not self.about.measured:
+            return own
+        choices = spaces.Discrete | spaces.MultiDiscrete
+        same = type(given) is type(own) or (isinstance(given, choices) and isinstance(own, choices))
+        if given is not None and same and prod(given.shape or ()) == prod(own.shape or ()):
+            return given  # scalars are as good as vectors of one
+        usual = isinstance(own, spaces.Box) and bool((own.low == -1.0).all() and (own.high == 1.0).all())
+        self.reader.note(MEASURED, int(not usual))
+        return own
+
+    @property
+    def where(self) -> str:
+        """Path and format, for messages."""
+        return f"{self.reader.path} ({self.reader.format})"
+
+    def rows(self) -> int:
+        """Number of rows of all episodes."""
+        return self.reader.rows()
+
+    def parts(self, unclipped: list[np.ndarray] | None = None) -> Iterator[Rows]:
+        """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: columns_of``.
+
+        Args:
+            unclipped: list to which the recorded rewards of each part, ``[n]``, are appended as they are read.
+
+        Raises:
+            DataError: a value is not in its space.
+        """
+
+        def noted() -> Iterator[Rows]:
+            for part in self.reader.parts():
+                if unclipped is not None:
+                    unclipped.append(part["reward"].astype(np.float32))
+                yield part
+
+        return self.converted(noted())
+
+    def converted(self, parts: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield rows of the reader as ``parts`` does; ``parts`` may be some of them, or whole episodes.
+
+        Raises:
+            DataError: a value is not in its space; the message counts the rows from the first one of ``parts``.
+        """
+        first = 0
+        for part in parts:
+            yield self._seen(part, first)
+            first += len(part["is_first"])
+
+    def _seen(self, part: Rows, first: int) -> Rows:
+        if self.obs is None or self.actions is None:
+            wanted = {f"obs/{key}" for key in self.obs_spec}
+            rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
+        else:
+            try:
+                rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
+            except DataError as error:
+                raise DataError(
+                    f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
+                    "writes the good episodes to a new dataset."
+                ) from None
+        rows = self.images(rows, "obs/")
+        rows["reward"] = self._reward(part["reward"].astype(np.float32, copy=False), first)
+        return rows | {name: part[name] for name in FLAGS}
+
+    def _reward(self, reward: np.ndarray, first: int) -> np.ndarray:
+        if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
+            row = first + int(np.argmin(np.isfinite(reward)))
+            raise DataError(
+                f"{self.reader.path}: the reward of row {row} is {reward[row - first]}. `reverie data validate` finds "
+                "all such rows; with --quarantine it writes the good episodes to a new dataset."
+            )
+        if self.clip == "none":
+            return reward
+        clip = {"sign": np.sign, "tanh": np.tanh}[self.clip]
+        clipped: np.ndarray = clip(reward.astype(np.float64)).astype(np.float32)  # in float64, as environments do
+        return clipped
+
+    def episode(self, number: int) -> Batch:
+        """Return one episode as a batch ``[1, T]`` on the CPU, with all of its rows and without extras.
+
+        Rows before it are read as well.
+
+        Args:
+            number: 0 for the first episode in the order of ``parts``; -1 for the last one, -2 for that before it.
+
+        Raises:
+            ConfigError: there is no such episode.
+            DataError: a value is not in its space.
+        """
+        given: Any = number
+        if isinstance(given, bool) or not isinstance(given, Integral):
+            raise ConfigError(f"episode = {brief(number)}: expected a whole number, 0 for the first episode.")
+        latest: deque[Rows] = deque(maxlen=max(1, -int(number)))
+        count = 0
+        for rows in episodes_of(self.parts()):
+            latest.append(rows)
+            count += 1
+            if count - 1 == number:
+                break
+        if not -count <= number < count:
+            raise ConfigError(
+                f"episode = {number}: {self.where} has {plural(count, 'episode')}"
+                + (f", 0 to {count - 1}, or {-count} to -1 from the end." if count else ".")
+            )
+        return self.batch(latest[0] if number < 0 else latest[-1], int(number) % count)
+
+    def beginnings(self, longest: int) -> Iterator[Batch]:
+        """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones.
+
+        Raises:
+            DataError: a value is not in its space.
+        """
+        for number, rows in enumerate(episodes_of(self.parts())):
+            yield self.batch({name: values[:longest] for name, values in rows.items()}, number)
+
+    def batch(self, rows: Rows, number: int) -> Batch:
+        """Return rows ``[T, ...]`` of :meth:`parts` as a batch ``[1, T]`` on the CPU, with ``number`` as its index."""
+        wanted = columns_of(self.obs_spec, self.action_spec, {})
+        columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in wanted.items()}
+        return Batch.of_columns(columns, torch.tensor([number]))
+
+    def close(self) -> None:
+        """Close open files."""
+        self.reader.close()
+
+    def remarks(self) -> list[str]:
+        """Return what has been left out or assumed so far."""
+        outside = self.actions.outside if self.actions is not None else 0
+        return [*self.reader.remarks(), *([OUTSIDE.format(outside)] if outside else [])]
+
+
+def open_recorded(
+    config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
+) -> Recorded:
+    """Open the dataset that ``config`` names; see ``Recorded``.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+        ConfigError: an option does not fit, or a package is missing.
+    """
+    return Recorded(open_reader(config.path, config.reading), env, action_space)
+
+
+@contextlib.contextmanager
+def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
+    """Show the rows read in a progress bar, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda parts: parts
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.description}", markup=False)  # a file's name may have brackets
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(what, total=total or None)
+
+        def counted(parts: Iterator[Rows]) -> Iterator[Rows]:
+            for part in parts:
+                yield part
+                progress.advance(task, len(part["is_first"]))
+
+        yield counted

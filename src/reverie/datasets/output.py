@@ -1,0 +1,208 @@
+"""Outputs that appear at their place only when they are complete: checks, temporary paths, and full disks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, ReverieError, RunError
+from reverie.core.files import check_local, move_synced
+from reverie.core.lock import lock_of
+from reverie.core.signals import check_signals
+from reverie.datasets.minari import check_name, minari_root
+from reverie.datasets.reader import format_of, needs
+
+WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
+"""What is written in each format."""
+WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Numbers of failed writes: the disk is full, a quota is used up, files may not become as large, the disk is broken."""
+
+
+@dataclass
+class Exported:
+    """The result of an export."""
+
+    path: Path
+    episodes: int = 0
+    steps: int = 0
+    remarks: list[str] = field(default_factory=list)
+    """Remarks about data that could not be written."""
+
+
+@contextlib.contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
+
+    After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
+
+    Raises:
+        RunError: ``path`` exists, another process is writing it, or it cannot be written.
+    """
+    check_absent(path)
+    with lock_of(path):
+        check_absent(path)  # another process may have written it before this one got the lock
+        staged = path.with_name(f".{path.name}.part")
+        delete(staged)
+        try:
+            yield staged
+            check_signals()
+            move_synced(staged, path)
+        except BaseException as error:
+            give_room(staged)
+            delete(staged)
+            raise write_error(path, error) or error from None
+
+
+@contextlib.contextmanager
+def staged_at(path: Path) -> Iterator[Path]:
+    """Do as ``staged_file``, with an empty folder.
+
+    Raises:
+        RunError: ``path`` exists, another process is writing it, or it cannot be written.
+    """
+    with staged_file(path) as staged:
+        staged.mkdir()
+        yield staged
+
+
+def delete(path: Path) -> None:
+    """Delete a file or folder, if it exists and can be deleted."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_room(path: Path, wanted: int) -> None:
+    """Raise OSError (ENOSPC) before the disk is full, because HDF5 may then abort the whole process.
+
+    Raises:
+        OSError: fewer than ``wanted`` bytes are free on the disk of ``path``, whose folder exists.
+    """
+    if shutil.disk_usage(path.parent).free < wanted:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def size_of(values: Any) -> int:
+    """Return the bytes of all arrays in nested dictionaries and tuples."""
+    if isinstance(values, Mapping | tuple):
+        return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
+    return int(np.asarray(values).nbytes)
+
+
+def give_room(staged: Path) -> None:
+    """Truncate unfinished files to free their space, which HDF5 needs to flush and close them."""
+    for path in [staged, *staged.rglob("*")]:
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+
+
+@contextlib.contextmanager
+def hdf5_file(staged: Path) -> Iterator[Any]:
+    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it.
+
+    Raises:
+        ConfigError: h5py is missing.
+        OSError, RuntimeError: it cannot be written. ``staged_file`` makes a clear error of it.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise needs("h5py", "hdf5", error) from None
+    # Without a cache of chunks HDF5 writes values when they are set. It would write cached ones as their dataset is
+    # closed, which h5py does in a destructor: the error would be lost, and HDF5 would crash as the file is closed.
+    with h5py.File(staged, "w", rdcc_nbytes=0) as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            give_room(staged)  # closing it may fail on a full disk otherwise
+            raise
+
+
+def write_error(path: Path, error: BaseException) -> RunError | None:
+    """Return an error that says why ``path`` cannot be written if that is the cause of ``error``, else None."""
+    if (number := write_errno(error)) is None:
+        return None
+    why = "the disk is full" if number == errno.ENOSPC else os.strerror(number)
+    return RunError(
+        f"cannot write {path}: {why}. Free some space, or choose another disk; the unfinished output has been removed."
+    )
+
+
+def write_errno(error: BaseException | None) -> int | None:
+    """Return the number (errno) of the failed write that ``error``, or one before it, is about; None if it is another.
+
+    HDF5 has the number in its text. After a failed write, closing its file can fail for another reason. Errors of ours,
+    as of damaged sources, say themselves what they are about.
+    """
+    while error is not None and not isinstance(error, ReverieError):
+        found = re.search(r"(?:write failed|unable to extend).*?errno = (\d+)", str(error), re.DOTALL)
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        if found or number in WRITE_ERRNOS:
+            return number
+        error = error.__context__
+    return None
+
+
+def check_target(target: str, to: str) -> None:
+    """Check that ``target``, a path or minari:NAME, can be written in the format ``to``, one of ``WRITTEN``.
+
+    Called before the work of hours.
+
+    Raises:
+        ConfigError: the name of a Minari dataset is invalid, the name is that of another format, or a URL.
+        RunError: ``target`` exists.
+    """
+    name = target.removeprefix("minari:")
+    path = Path(target).expanduser() if name == target else minari_root() / name
+    if name != target and to != "minari":
+        raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
+    if name != target:
+        check_name(name)
+    else:
+        check_local(target, "target")
+        check_suffix(path, to)
+    check_absent(path)
+
+
+def check_suffix(path: Path, to: str) -> None:
+    """Raise ConfigError if the suffix of ``path`` is that of another format than ``to``."""
+    if (named := format_of(path) or WRITTEN[to]) != WRITTEN[to]:
+        others = [other for other, content in WRITTEN.items() if content == named]
+        hint = f", or write {named} by `reverie data convert --to {others[0]}`" if others else ""
+        raise ConfigError(
+            f"{path} has the suffix of {named}, but the format {to} is written as {WRITTEN[to]}: pass another "
+            f"name{hint}."
+        )
+
+
+def check_absent(path: Path) -> None:
+    """Raise RunError if ``path`` exists."""
+    if path.exists():
+        raise RunError(f"{path} exists: choose another name, or delete it first.")
+
+
+def check_distinct(names: Mapping[str, str], what: str) -> None:
+    """Check that the columns of ``names`` get different names in a file; ``what`` begins the error message.
+
+    Raises:
+        ConfigError: two of them get the same one.
+    """
+    owners: dict[str, str] = {}
+    for column, name in names.items():
+        if (other := owners.setdefault(name, column)) != column:
+            raise ConfigError(
+                f"{what} would call both {other} and {column} '{name}'. Use Minari's format, which can store "
+                "everything (--to minari)."
+            )

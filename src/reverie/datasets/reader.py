@@ -1,0 +1,311 @@
+"""The interface of readers of recorded data: spaces, and rows, one part at a time.
+
+A reader puts things in the right order: which reward came with which observation, where episodes begin and end, and
+the last observation of each. The values stay as recorded; ``core/spaces.py`` turns them into what learners see.
+
+Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``,
+``is_last`` and ``is_terminal``, as in ``core/types.py``. The parts form one stream: an episode may begin in one part
+and end in a later one. The very first row is ``is_first``, the very last one ``is_last``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.config import Opaque
+from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.words import repeated
+
+Rows = dict[str, np.ndarray]
+Space = spaces.Space[Any]
+
+Named = str | tuple[str, ...]
+"""The name of a table's column, or of several that together are one vector."""
+
+SUFFIXES = {
+    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
+    ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+}  # fmt: skip
+"""The content of files by their suffix, in lower case."""
+BOTH = "truncated"
+"""Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
+SEED = "seed"
+"""Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Of dtype
+object, as a seed may have 64 bits or more."""
+PART_BYTES = 1_500_000
+"""Approximate size of a part in bytes, where a reader is free to choose; small enough for a processor's cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What the user says about files that do not say it themselves."""
+
+    reader: str | Reader = ""
+    """The user's own reader, by name (``datasets/named.py``) or as an object; "" to detect the format."""
+    columns: dict[str, Named] = field(default_factory=dict)
+    """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
+    time_limit: int | None = None
+    """Number of steps after which an episode ends, at least 1, for D4RL files and tables without truncations."""
+    partial: bool = False
+    """Use the readable part of RL Unplugged's shards that were cut off."""
+
+    def __post_init__(self) -> None:
+        for role, given in self.columns.items():
+            names = list(given) if isinstance(given, list | tuple) else [given]
+            if not names or not all(isinstance(name, str) for name in names):
+                raise ConfigError(
+                    f"data.columns.{role} = {brief(given)}: expected a column name, or a list of numeric columns "
+                    "that form one vector, such as [x, y]. Name several observations obs.state, obs.camera and so on."
+                )
+        if self.time_limit is not None and self.time_limit < 1:
+            raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given: all but ``reader`` whose values are not the defaults."""
+        usual = vars(ReadOptions())
+        return {name: value for name, value in vars(self).items() if name != "reader" and value != usual[name]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Description of a dataset: what it declares, or else what its arrays show."""
+
+    observation: Space
+    action: Space
+    env: str = ""
+    """The environment's id; "" if not declared."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments that the environment was made with."""
+    env_settings: dict[str, Any] = field(default_factory=dict)
+    """For our own stores and recordings: settings of the environment that the rows come from, as plain values."""
+    env_spec: dict[str, Any] = field(default_factory=dict)
+    """The environment's specification as Gymnasium serialises it, for data that hold it."""
+    time_limit: int | None = None
+    """Number of steps after which the environment truncated episodes; None if not declared."""
+    episodes: int | None = None
+    """Number of episodes; None if it is not known without reading the rows."""
+    rewards: tuple[float, float] | None = None
+    """Declared range of rewards."""
+    measured: bool = False
+    """True if the action space is not declared, so that bounds or the number of actions come from recorded ones."""
+    declared: Space | None = None
+    """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
+    specs: tuple[ObsSpec, ActionSpec] | None = None
+    """For our own stores, whose rows are as learners see them: their observations and actions; else None."""
+    text: dict[str, str] = field(default_factory=dict)
+    """Further facts for people, by title."""
+
+
+class Reader(Opaque, ABC):
+    """A recorded dataset in one file, or in several files that belong together.
+
+    Users may write one for a format of their own (docs/datasets.md). Its rows are checked by ``own.py: OwnReader``.
+
+    Raises:
+        DataError: the dataset is of another format, is damaged, or cannot be learned from.
+        ConfigError: an option does not fit, or a package is missing.
+    """
+
+    format: ClassVar[str]
+    """Name of the format, for messages."""
+
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    """Arguments that the object was made with, for its name in a file."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """Create the object, which ``__init__`` completes, and remember its arguments."""
+        made = super().__new__(cls)
+        made.given = given, named
+        return made
+
+    def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
+        self.path, self.options = Path(path), options or ReadOptions()
+        self.notes: Counter[str] = Counter()
+        """Assumptions about the dataset as a whole, and how often each was made."""
+        self.met: Counter[str] = Counter()
+        """What was left out or assumed in the latest reading of the rows, and how often."""
+
+    def __repr__(self) -> str:
+        """Return the name that files hold: ``module:Class(setting=value)``."""
+        from reverie.datasets.named import name_of  # imports this module
+
+        return name_of(self)
+
+    def uses(self, option: str) -> bool:
+        """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
+        return False
+
+    @abstractmethod
+    def about(self) -> About:
+        """Return the spaces, and whatever else is known about the dataset."""
+
+    def env_id(self) -> str:
+        """Return the environment's id as ``about`` does, but without reading anything large; "" if not declared."""
+        return ""
+
+    @abstractmethod
+    def rows(self) -> int:
+        """Return how many rows ``parts`` will yield. Some formats must be scanned for that, without decoding values."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[Rows]:
+        """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
+
+    def as_recorded(self) -> Iterator[Rows]:
+        """Yield all rows with values in the spaces of ``about``; the same as ``parts`` except for our own stores.
+
+        There may be columns ``BOTH`` and ``SEED`` as well.
+        """
+        return self.parts()
+
+    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
+        """Look up the environment's action space, if it is needed to give actions of our own stores in its units.
+
+        Called before ``about`` and ``as_recorded``.
+
+        Args:
+            answer: returns the action space of the environment of an ``About``, or None and the reason.
+        """
+
+    def files(self) -> Sequence[Path]:
+        """Return the files that the rows are read from, in order."""
+        return [self.path]
+
+    def disordered(self) -> np.ndarray:
+        """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to.
+
+        Empty if next observations were not recorded.
+        """
+        return np.empty(0, np.int64)
+
+    def close(self) -> None:
+        """Close all files. Nothing can be read after that."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def note(self, what: str, times: int = 1) -> None:
+        """Add to ``notes`` something that the user of the data should know."""
+        if times:
+            self.notes[what] += times
+
+    def meet(self, what: str, times: int = 1) -> None:
+        """Add to ``met`` something that was found while reading rows."""
+        if times:
+            self.met[what] += times
+
+    def remarks(self) -> list[str]:
+        """Return all notes as sentences."""
+        return [repeated(what, times) for what, times in self.noted().items()]
+
+    def noted(self) -> Counter[str]:
+        """Return the sum of ``notes`` and ``met``."""
+        return self.notes + self.met
+
+
+def format_of(path: Path) -> str:
+    """Return the format that a file's suffix names, in upper or lower case, one of ``SUFFIXES``; "" if none."""
+    return SUFFIXES.get(path.suffix.lower(), "")
+
+
+def needs(package: str, extra: str, error: ImportError) -> ConfigError:
+    """Return the error for a package that is not installed."""
+    return ConfigError(f"{package} is needed to read this ({error}): pip install 'reverie-rl[{extra}]'.")
+
+
+def as_flags(values: np.ndarray, where: str) -> np.ndarray:
+    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages.
+
+    Raises:
+        DataError: it has other values, or some are missing; the message names the first of them.
+    """
+    values = values.reshape(-1)
+    wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
+    if wrong.any():
+        row = int(wrong.argmax())
+        found = f"the value {values[row]}" if values[row] == values[row] else "no value"
+        raise DataError(f"{where} has {found} in row {row:,}: expected true or false, or 1 or 0.")
+    return values.astype(bool)
+
+
+# ---------------------------------------------------------------- spaces of arrays that declare none
+
+
+def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any], *more: np.dtype[Any]) -> Space:
+    """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
+
+    All others are unbounded floats of the smallest dtype that holds the numbers of ``dtype`` and of those of ``more``,
+    which later observations have. 64-bit integers beyond 2^53 do not fit: ``spaces.py: check_held`` finds them.
+
+    Raises:
+        DataError: they are not numbers.
+    """
+    if dtype == np.uint8 and len(shape) in (2, 3):
+        return spaces.Box(0, 255, shape, np.uint8)
+    if odd := [each for each in (dtype, *more) if each.kind not in "biuf"]:
+        raise DataError(f"observations have dtype {odd[0]}: expected numbers.")
+    return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype, *more).type)
+
+
+def action_space(
+    blocks: Callable[[], Iterable[np.ndarray]], where: Path | str, *, scaled: bool = False
+) -> tuple[Space, bool]:
+    """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
+
+    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, in a dtype
+    that holds their numbers. Measured bounds are rounded to float32, as which learners see actions.
+
+    Args:
+        blocks: returns the actions, some at a time; called several times.
+        where: the file, for messages.
+        scaled: True for formats that store the policy's output in [-1, 1] rather than the environment's actions: then
+            [-1, 1] does not count as measured.
+
+    Raises:
+        DataError: there are no actions, none that float32 holds, or negative integers.
+    """
+    seen = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
+    if not seen:
+        raise DataError(f"{where} contains no actions, or none that are finite float32 numbers.")
+    low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2].kind in "iub" for s in seen)
+    if whole and low < 0:
+        raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
+    shape = next(block.shape[1:] for block in blocks() if block.size)
+    bounds = np.array([float(bound) for s in seen for bound in s[:2]])
+    if not _fits(bounds).all():  # reported when rows are learned from
+        return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
+    dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
+    if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
+        return spaces.Box(-1.0, 1.0, shape, dtype), not scaled
+    each = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
+    lows, highs = np.min([e[0] for e in each], axis=0), np.max([e[1] for e in each], axis=0)
+    if not whole:
+        lows, highs = lows.astype(np.float32), highs.astype(np.float32)
+        highs = np.where(highs > lows, highs, lows + 1)
+        return spaces.Box(lows.astype(dtype), highs.astype(dtype), shape, dtype), True
+    counts = np.maximum(highs.astype(np.int64), 1) + 1
+    return (spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))), True
+
+
+def _finite_rows(block: np.ndarray) -> np.ndarray:
+    finite: np.ndarray = block[_fits(block.reshape(len(block), -1)).all(axis=1)]
+    return finite
+
+
+def _fits(values: np.ndarray) -> np.ndarray:
+    """Return a mask of those of ``values`` that are finite float32 numbers, as which learners see them."""
+    fits: np.ndarray = np.abs(values) <= np.finfo(np.float32).max
+    return fits

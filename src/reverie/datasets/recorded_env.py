@@ -1,0 +1,172 @@
+"""The environment that recorded data name, and what its settings mean for learning from the rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from reverie.core.errors import ConfigError, EnvError
+from reverie.core.importing import check_module
+from reverie.core.specs import ObsSpec
+from reverie.datasets.reader import About
+from reverie.datasets.wrappers import is_like, names_of, own_wrappers, wrappers_in
+from reverie.envs.base import EnvConfig, make_gym, put_away
+from reverie.envs.flat import readable
+from reverie.envs.naming import registered, written
+
+LATE = {
+    "resize": ("resize", "grayscale", "frame_stack"),
+    "grayscale": ("frame_stack",),
+    "clip_reward": ("clip_reward",),
+}
+"""Settings of environments that can be applied to recorded rows, unless one of those listed was applied before."""
+CANNOT = {
+    "frame_stack": "frames can only be stacked during learning (algo.frames, if the algorithm has it)",
+    "action_repeat": "the number of frames per decision cannot be changed afterwards",
+    "pool_frames": "the frames between two rows were not recorded",
+    "pixels": "images cannot be rendered from recorded rows",
+}
+"""Settings that cannot be applied to recorded rows, and why."""
+TOLD_APART = ("action_repeat", "pool_frames", "clip_reward")
+"""Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
+NOT_COMPARED = {"max_episode_steps", "render_mode", "frameskip"}
+"""Arguments of environments that other settings decide, or that change nothing learned."""
+
+
+def to_apply(about: About, env: EnvConfig) -> EnvConfig:
+    """Return the settings of ``env`` that still have to be applied to recorded rows.
+
+    Data may name the settings that they were made with; these are not applied again. For other data nothing is known,
+    and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
+
+    Raises:
+        ConfigError: a setting asks for what cannot be done to recorded rows.
+    """
+    usual = EnvConfig()
+    was = usual.merge(dict(about.env_settings))
+    todo = {}
+
+    def differs(name: str) -> bool:
+        return bool(getattr(was, name) != getattr(usual, name))
+
+    for name in (*LATE, *(CANNOT if about.env_settings else ())):
+        asked = getattr(env, name)
+        if asked in (getattr(usual, name), getattr(was, name)):
+            continue
+        hinder = LATE.get(name, (name,))
+        before = [f"env.{other} = {getattr(was, other)}" for other in hinder if differs(other)]
+        if name in LATE and not before:
+            todo[name] = asked
+            continue
+        why = CANNOT.get(name, "this cannot be undone")
+        told = " and ".join(before) or f"env.{name} = {getattr(was, name)}"
+        raise ConfigError(f"env.{name} = {asked}: the rows were recorded with {told}; {why}. Leave it out.")
+    return usual.merge(todo)
+
+
+def check_mixed(about: About, env: EnvConfig) -> None:
+    """Check that recorded rows mean the same as those that an environment with the settings ``env`` gives.
+
+    Only settings that the data declare count. ``noop_max`` and ``time_limit`` may differ: they decide where episodes
+    begin and are truncated, not what a row means. Shapes are compared elsewhere.
+
+    Raises:
+        ConfigError: the rows of both are those of two different tasks.
+    """
+    usual = EnvConfig()
+    was = usual.merge(dict(about.env_settings))
+    for name in TOLD_APART if about.env_settings else ():
+        before, now = getattr(was, name), getattr(env, name)
+        if before != now == getattr(usual, name):  # others are applied to the rows, or refused: ``to_apply``
+            raise ConfigError(
+                f"env.{name} = {now}: the rows were recorded with env.{name} = {before}, and the run learns from both "
+                f"as from one task. Set env.{name} = {before}, or pass data recorded with env.{name} = {now}."
+            )
+
+
+def lacking(about: About, made: EnvSpec | None) -> list[str]:
+    """Return what the data declare of their environment that an environment of the same id does not have.
+
+    These are arguments (``gravity = 9.0``) and names of wrappers.
+
+    Args:
+        about: description of the data.
+        made: the environment's spec; None if it has none, so that nothing is known.
+    """
+    has = json.loads(written(made)[0] or "{}") if made is not None else {}
+    if has.get("id") != about.env.rpartition(":")[2]:
+        return []
+    declared = about.env_settings.get("kwargs", about.env_kwargs)
+    given = {name: value for name, value in declared.items() if name not in NOT_COMPARED}
+    arguments = [f"{name} = {value}" for name, value in given.items() if has["kwargs"].get(name) != value]
+    wrappers = [one for one in own_wrappers(about) if not any(is_like(one, other) for other in wrappers_in(has))]
+    return arguments + ([names_of(wrappers)] if wrappers else [])
+
+
+def made_with(about: About) -> list[str]:
+    """Return what the id of an environment does not imply of rows: ``env.resize = (64, 64)``, or names of wrappers."""
+    usual = EnvConfig()
+    was = usual.merge(dict(about.env_settings))
+    names = (name for name in (*LATE, *CANNOT, "noop_max") if getattr(was, name) != getattr(usual, name))
+    wrappers = [str(one.get("entry_point")) for one in own_wrappers(about)]
+    return [f"env.{name} = {getattr(was, name)}" for name in names] + wrappers
+
+
+def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
+    """Check that rows without stored settings could come from an environment with the settings ``env``.
+
+    Raises:
+        ConfigError: the settings imply stacked frames, rendered images or images, and the rows have none.
+    """
+    images = [part for part in seen.values() if part.kind == "image"]
+    has = ", ".join(f"{key} {list(part.shape)}" for key, part in seen.items())
+    count = env.frame_stack
+    if count > 1 and any(p.shape[-1] % count if p.kind == "image" else p.shape[:1] != (count,) for p in seen.values()):
+        raise ConfigError(f"env.frame_stack = {count}: the recorded observations are not stacks of {count} frames "
+                          f"({has}); {CANNOT['frame_stack']}. Leave it out.")  # fmt: skip
+    if env.pixels != "none" and "image" not in seen:
+        raise ConfigError(
+            f"env.pixels = '{env.pixels}': {CANNOT['pixels']}, and these have no 'image' ({has}). Leave it out."
+        )
+    if (env.resize or env.grayscale) and not images:
+        name = "resize" if env.resize else "grayscale"
+        raise ConfigError(f"env.{name} needs image observations; the recorded rows have none ({has}). Leave it out.")
+
+
+def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
+    """Return the settings of the environment that data name, made as they say, with the other settings of ``env``."""
+    env = env or EnvConfig()
+    if about.env_settings:  # not the number of copies, nor what is asked for and can be applied here
+        usual = EnvConfig()
+        own = {name for name in (*LATE, "kwargs", "time_limit") if getattr(env, name) != getattr(usual, name)}
+        return env.merge({name: v for name, v in about.env_settings.items() if name not in {"num", "vector"} | own})
+    found = env.merge({"id": about.env, "kwargs": dict(env.kwargs or about.env_kwargs)})
+    spec = registered(about.env) if env.time_limit is None and about.time_limit is not None else None
+    if spec is not None and spec.max_episode_steps != about.time_limit:
+        return found.merge({"time_limit": about.time_limit})
+    return found
+
+
+def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
+    """Make the environment of ``env_of``, if that is what the rows were recorded in.
+
+    Raises:
+        EnvError: it cannot be made, or not with the wrappers that the data declare: they name the code of these, and no
+            data may choose which code runs here.
+    """
+    config = env_of(about, env)
+    check_module(config.id, "the dataset")
+    made = make_gym(config, None, render=False)
+    shown = readable(made, config.mission)
+    has = wrappers_in(json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {})
+    missing = [one for one in wrappers_in(about.env_spec) if not any(is_like(one, other) for other in has)]
+    if missing:
+        put_away(made)
+        raise EnvError(
+            f"the data were recorded in {about.env} with {names_of(missing)}, and {about.env} without that is another "
+            "task. Register an environment with it under an id of your own, and name that to evaluate in it."
+        )
+    return shown if shown.observation_space == about.observation else made

@@ -1,0 +1,315 @@
+"""Converts transitions, as most files hold them, to rows.
+
+A transition is an observation, the action taken there, and its outcome: a reward, whether the episode ends, perhaps the
+next observation. A row is an observation, with the reward that came with it. So an episode of n transitions has n + 1
+rows, the last of which holds the final observation::
+
+    transition    o0 a0 r1    o1 a1 r2    o2 a2 r3 end
+    row           o0 a0 0     o1 a1 r1    o2 a2 r2         o3 0 r3 last
+
+If ``o3`` was not recorded there are two cases. After a terminal end its value is never used, as it is 0 by definition:
+``o2`` is repeated. After a truncation its value is needed and cannot be made up: the last transition is left out, and
+``o2`` becomes the last row.
+
+If the next observation of ``a1`` was recorded, it must equal the observation of the next transition. If it does not (a
+file whose transitions were shuffled or filtered), the episode is truncated there, with the recorded next observation
+as its last row. Floats are compared as float32, as which rows are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.datasets.reader import PART_BYTES, Rows
+
+REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
+DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
+OPEN = "an episode has no end: it is treated as truncated"
+STEPLESS = "an episode without steps is left out"
+TORN = "a step does not start from the previous step's next observation: the episode is truncated there"
+BLOCK = 1 << 14
+"""Number of transitions that are read together."""
+COMPARED = 1 << 10
+"""Number of transitions whose observations are compared together; they fit into a processor's cache."""
+
+
+class Column(Protocol):
+    """One field of all n transitions, wherever it is stored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``[n, ...]``."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        ...
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
+        ...
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """Return a copy of the values of the transitions ``index``, which is in ascending order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayColumn:
+    """A column in memory."""
+
+    values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``[n, ...]``."""
+        return self.values.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.values.dtype
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        return self.values[start:stop]
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        found: np.ndarray = self.values[index]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transitions:
+    """Columns of n transitions in the order in which they were collected, episode after episode."""
+
+    obs: Mapping[str, Column]
+    next_obs: Mapping[str, Column]
+    """The same keys as ``obs``; empty if next observations were not recorded."""
+    action: Mapping[str, Column]
+    reward: Column
+    end: np.ndarray  # [n] bool, an episode ends with this transition, terminated or truncated
+    terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
+    note: Callable[[str, int], None]
+    where: str
+    """The file, for messages."""
+    closing: np.ndarray | None = None
+    """Which of the ``ends`` hold only the final observation, and no transition, bool ``[n]``; None if none do."""
+    ends_told: bool = True
+    """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
+
+    def __post_init__(self) -> None:
+        self._check()
+        if len(self.end):
+            self.note(OPEN, int(not self.end[-1]))
+        if self.ends_told:
+            self.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._told())))
+        if not self.next_obs:
+            unseen = self.ends if self.closing is None else self.ends & ~self.closing
+            self.note(DROPPED, int(np.count_nonzero(unseen & ~self.terminal)))
+            self.note(REPEATED, int(np.count_nonzero(unseen & self.terminal)))
+
+    def _check(self) -> None:
+        """Check the shapes of the columns.
+
+        Raises:
+            DataError: rewards are not scalars, or next observations have other shapes than observations, or are known
+                for some of these only.
+        """
+        if int(np.prod(self.reward.shape[1:], dtype=np.int64)) != 1:
+            raise DataError(f"{self.where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
+        for name, column in self.next_obs.items():
+            if name not in self.obs or column.shape[1:] != self.obs[name].shape[1:]:
+                before = list(self.obs[name].shape[1:]) if name in self.obs else "missing"
+                raise DataError(
+                    f"{self.where}: next observations of {name} have shape {list(column.shape[1:])}, but the shape of "
+                    f"observations is {before}: expected the same."
+                )
+        if self.next_obs and (unknown := sorted(self.obs.keys() - self.next_obs.keys())):
+            raise DataError(
+                f"{self.where}: next observations of {', '.join(self.next_obs)} were recorded, but not of "
+                f"{', '.join(unknown)}: expected those of all observations, or of none. Leave them out for all."
+            )
+
+    def _told(self) -> np.ndarray:
+        """Return where an end is declared or no transition follows, bool ``[n]``."""
+        out: np.ndarray = self.end | self.terminal
+        out[-1:] = True
+        return out
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Where an end is declared or the next transition does not begin with what this one led to, bool ``[n]``."""
+        out = self._told()
+        for name, column in self.next_obs.items():
+            mark_jumps(self.obs[name], column, out)
+        return out
+
+    @cached_property
+    def _adds(self) -> np.ndarray:
+        """Where a row with the final observation of an episode is added, bool ``[n]``."""
+        if self.next_obs:
+            return self.ends
+        return self.terminal if self.closing is None else self.terminal & ~self.closing
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that ``parts`` will yield."""
+        return len(self.end) + int(np.count_nonzero(self._adds))
+
+    def disordered(self) -> np.ndarray:
+        """Return the numbers of episodes that were cut because the next transition begins with another observation."""
+        ends = self.ends
+        episode = np.cumsum(ends) - ends
+        found: np.ndarray = episode[ends & ~self._told()] if self.ends_told else np.empty(0, np.int64)
+        return found
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield the rows, about ``PART_BYTES`` at a time."""
+        columns = [*self.obs.values(), *self.action.values()]
+        size = sum(int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize for c in columns)
+        block = block_of(size)
+        ends, carried = self.ends, Carried()
+        for start in range(0, len(ends), block):
+            yield self._part(start, min(start + block, len(ends)), ends, carried)
+
+    def _part(self, start: int, stop: int, ends: np.ndarray, carried: Carried) -> Rows:
+        place = Places.of(ends[start:stop], self.terminal[start:stop], self._adds[start:stop])
+        rows = {name: column.read(start, stop).take(place.source, axis=0) for name, column in self.obs.items()}
+        for name, column in self.next_obs.items():
+            if len(place.shown):
+                rows[name][place.added] = column.at(start + place.shown)
+        for name, column in self.action.items():
+            rows[name] = column.read(start, stop).take(place.source, axis=0)
+            rows[name][place.last] = 0
+        rows |= place.flags(carried.inside)
+        rows["reward"] = place.rewards(self.reward.read(start, stop), carried.reward)
+        carried.inside = not ends[stop - 1]
+        carried.reward = self.reward.read(stop - 1, stop).item() if carried.inside else 0.0
+        return rows
+
+
+@dataclass
+class Carried:
+    """State that one part hands on to the next."""
+
+    inside: bool = False
+    """True if an episode continues in the next part."""
+    reward: float = 0.0
+    """Reward of the first row of the next part."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Maps m rows to the n transitions that they come from. *Added* rows hold the final observation of an episode."""
+
+    source: np.ndarray
+    """Index of each row's transition, ``[m]``; for an added row, of the transition that led to it."""
+    added: np.ndarray
+    """Indices of the added rows."""
+    shown: np.ndarray
+    """Index of the transition of each added row."""
+    last: np.ndarray
+    """Indices of the rows that end an episode, in ascending order."""
+    terminal: np.ndarray
+    """For each row of ``last``, whether it is terminal."""
+
+    @classmethod
+    def of(cls, ends: np.ndarray, terminal: np.ndarray, adds: np.ndarray) -> Places:
+        """Compute the mapping from flags, bool ``[n]``; ``adds`` marks the ends after which a row is added."""
+        shown = np.flatnonzero(adds)
+        added = shown + 1 + np.arange(len(shown))
+        source = np.arange(len(ends) + len(shown))
+        if len(shown):
+            extra = np.zeros(len(source), np.int64)
+            extra[added] = 1
+            source -= np.cumsum(extra)
+        at = np.flatnonzero(ends)  # a transition's own row is its index plus the number of rows added before it
+        last = at + np.searchsorted(shown, at) + adds[at]
+        return cls(source, added, shown, last, terminal[at])
+
+    def flags(self, inside: bool) -> Rows:
+        """Return ``is_first``, ``is_last`` and ``is_terminal``; with ``inside`` the first row continues an episode."""
+        first, last, terminal = (np.zeros(len(self.source), bool) for _ in range(3))
+        first[:1] = not inside
+        last[self.last] = True
+        terminal[self.last] = self.terminal
+        first[1:] = last[:-1]
+        return {"is_first": first, "is_last": last, "is_terminal": terminal}
+
+    def rewards(self, rewards: np.ndarray, carried: float) -> np.ndarray:
+        """Return each row's reward: that of the previous transition; 0 in the first row of an episode."""
+        flat = rewards.reshape(len(rewards), -1)[:, 0]
+        out = np.empty(len(self.source), np.float32)
+        out[:1] = carried
+        out[1:] = flat.take(self.source[:-1])
+        after = self.last + 1
+        out[after[after < len(out)]] = 0.0
+        return out
+
+
+def block_of(size: int) -> int:
+    """Return how many transitions of ``size`` bytes make a part: at least 256."""
+    return max(256, PART_BYTES // max(1, size))
+
+
+def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
+    """Return where episodes are truncated if each has at most ``limit`` steps, bool ``[n]``."""
+    out = np.zeros_like(terminal)
+    start = 0
+    for end in [*(np.flatnonzero(terminal) + 1).tolist(), len(terminal)]:
+        out[start + limit - 1 : end : limit] = True
+        start = end
+    found: np.ndarray = out & ~terminal
+    return found
+
+
+def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
+    """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
+    total = obs.shape[0]
+    for begin in range(0, total - 1, BLOCK):
+        end = min(begin + BLOCK, total - 1)
+        led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
+        for start in range(begin, end, COMPARED):
+            stop = min(start + COMPARED, end)
+            one, two = (as_stored(values[start - begin : stop - begin]) for values in (led_to, follows))
+            differs = one != two
+            differs[ends[start:stop]] = False
+            if differs.any():
+                differs &= (one == one) & (two == two)  # NaN is reported elsewhere
+                ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
+
+
+def as_stored(values: np.ndarray) -> np.ndarray:
+    """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
+
+
+def torn(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
+    """Find an episode that is interrupted by another one: its number comes again after it was left without an ``end``.
+
+    Args:
+        episode: number of the episode of each transition, ``[n]``.
+        end: whether an episode ends with the transition, bool ``[n]``.
+
+    Returns:
+        The index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
+    """
+    cut = episode[1:] != episode[:-1]
+    left = np.flatnonzero(cut & ~end[:-1])
+    numbers, first = np.unique(episode[left], return_index=True)
+    after = dict(zip(numbers.tolist(), left[first].tolist(), strict=True))
+    for again in (np.flatnonzero(cut) + 1).tolist():
+        found = after.get(episode[again].item(), len(episode))
+        if found < again:
+            return found, again
+    return -1, -1

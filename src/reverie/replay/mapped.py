@@ -1,0 +1,134 @@
+"""Rows in memory-mapped files: more rows than fit into memory, at the speed of the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import ConfigError
+from reverie.core.machine import available_memory
+from reverie.replay.storage import Column, HostStorage
+
+FITS = 0.5
+"""Files of at most this share of the available memory are expected to stay cached in it."""
+
+
+class MappedStorage(HostStorage):
+    """Rows in one file for all small columns and one for each large column, made when the first row is added.
+
+    Files are unlinked before they are mapped, where the system allows it, so they vanish with the process however it
+    ends. Their space is allocated at once, so that a full disk is an error then and not a crash later.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
+        """Check the disk's free space; write nothing yet.
+
+        Raises:
+            ConfigError: there is too little.
+        """
+        self.folder = folder
+        super().__init__(columns, streams, capacity)
+
+    def _reserve(self) -> None:
+        free = shutil.disk_usage(existing(self.folder)).free
+        if self.nbytes > free:
+            raise self._too_large(free)
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """See ``HostStorage``.
+
+        Raises:
+            ConfigError: the files cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return super().columns
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise self._too_large(shutil.disk_usage(self.folder).free) from None
+            raise ConfigError(
+                f"storage = 'mmap': cannot create memory-mapped files in {self.folder} ({error.strerror or error}). "
+                "Choose another run folder, or set replay.storage = 'ram' (for recorded data, data.storage = 'ram')."
+            ) from None
+
+    def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array in a new memory-mapped file."""
+        shape = (self.streams, self.capacity, *shape)
+        size = max(1, math.prod(shape) * dtype.itemsize)
+        descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
+        unlink_now_or_later(self, name)  # before allocating: a process killed now leaves at most an empty file
+        try:
+            allocate(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        if self.nbytes <= FITS * (available_memory() or 0):
+            in_large_pages(memory)
+        return np.frombuffer(memory, dtype, count=math.prod(shape)).reshape(shape)
+
+    def _too_large(self, free: int) -> ConfigError:
+        rows = self.streams * self.capacity
+        return ConfigError(
+            f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only {free / 1e9:.1f} GB "
+            "are free. Free some space, or reduce the rows (for a replay, replay.capacity) to at most "
+            f"{int(0.9 * free / (self.nbytes / rows))}."
+        )
+
+
+def existing(folder: Path) -> Path:
+    """Return ``folder``, or its nearest parent that exists."""
+    folder = folder.absolute()
+    return folder if folder.exists() or folder == folder.parent else existing(folder.parent)
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Give a file ``size`` bytes, and allocate them on the disk if the file system supports it.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    os.ftruncate(descriptor, size)
+
+
+def in_large_pages(memory: mmap.mmap) -> None:
+    """Ask the system to use huge pages for a mapped file, where it can.
+
+    After a page has been written to the disk, the next write to it causes a page fault; with pages of 4 KiB these took
+    up to half of the time of adding rows. Do not use it for files larger than the memory: each window would then read
+    2 MiB of every column from the disk.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def unlink_now_or_later(owner: object, name: str) -> None:
+    """Delete a file; if the system refuses because it is in use, delete it once ``owner`` is garbage-collected."""
+    try:
+        os.unlink(name)
+    except PermissionError:
+
+        def again() -> None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+        weakref.finalize(owner, again)

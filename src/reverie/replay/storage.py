@@ -1,0 +1,299 @@
+"""Storage of rows: one ring buffer per stream, with one column for each field of a row.
+
+``HostStorage`` is here, ``DeviceStorage`` in ``replay/device.py``, ``MappedStorage`` in ``replay/mapped.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import FLAGS
+from reverie.replay.rings import Rings, as_numpy, slots_of
+
+SMALL = 1024
+"""Bytes of one row up to which a column is interleaved with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Shape and dtype of one field of a row; for the other attributes see ``ExtraPart``."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    blank: float = 0.0
+    kept: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]) -> dict[str, Column]:
+    """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names.
+
+    Raises:
+        ConfigError: a column has a dtype that NumPy does not have, such as bfloat16.
+    """
+    columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
+    columns["action"] = Column((action.width,), "float32")
+    columns["reward"] = Column((), "float32")
+    columns |= {name: Column((), "bool") for name in FLAGS}
+    columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
+    for name, column in columns.items():
+        try:
+            np.dtype(column.dtype)
+        except TypeError:
+            raise ConfigError(f"{name} has dtype {column.dtype!r}: expected the name of a NumPy dtype.") from None
+    return columns
+
+
+def record_of(columns: Mapping[str, Column]) -> np.dtype[np.void]:
+    """Return the structured dtype of one row of all small ``columns``, which are interleaved in memory.
+
+    A window of a few rows is then in one place. If each column were in another, the cache misses would take longer than
+    the rest of sampling.
+    """
+    small = sorted(
+        ((name, column) for name, column in columns.items() if column.nbytes <= SMALL),
+        key=lambda entry: -np.dtype(entry[1].dtype).itemsize,  # the largest first, so that none needs padding before it
+    )
+    return np.dtype([(name, column.dtype, column.shape) for name, column in small], align=True)
+
+
+def bytes_of(columns: Mapping[str, Column]) -> int:
+    """Return the bytes of one row of all ``columns``, padding included."""
+    return record_of(columns).itemsize + sum(column.nbytes for column in columns.values() if column.nbytes > SMALL)
+
+
+class Storage(ABC):
+    """Rows of ``streams`` streams of equal length. Row ``t`` of a stream is in slot ``t % capacity``.
+
+    Rows are numbered from 0 and numbers are never reused. A row's *handle* is the integer ``row * streams + stream``;
+    an older row has a smaller handle.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
+        """Make an empty storage with ``capacity`` rows per stream."""
+        self.specs, self.streams, self.capacity = dict(columns), streams, capacity
+        self.count = self.first = 0
+        self.nbytes = streams * capacity * bytes_of(columns)
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest row still held."""
+        return max(self.first, self.count - self.capacity)
+
+    def begin_at(self, first: int) -> None:
+        """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted."""
+        self.first = self.count = first
+
+    def add(self, rows: Mapping[str, Tensor]) -> None:
+        """Add one row to each stream; if the rings are full, it overwrites the oldest one.
+
+        Raises:
+            DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
+        """
+        if self.count == self.first:
+            self._check({name: tuple(value.shape) for name, value in rows.items()}, (self.streams,))
+        self._put(rows, self.count % self.capacity)
+        self.count += 1
+
+    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Absent extras are blank.
+
+        Raises:
+            DataError: a column is missing, unknown or of a wrong shape.
+        """
+        more = next((values.shape[1] for values in rows.values()), 0)
+        absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
+        shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
+        self._check(shapes | {name: values.shape for name, values in rows.items()}, (self.streams, more))
+        rows = {**rows, **{name: blank for name in absent if (blank := self._blank(name, more)) is not None}}
+        for slots, part in self._runs(self.count, self.count + more):
+            self._assign_all(rows, part, slots)
+        self.count += more
+
+    def make_room(self, rows: int) -> None:
+        """Add ``rows`` rows to each stream, at most the capacity, with whatever is in that memory. Extras are blank."""
+        for slots, part in self._runs(self.count, self.count + rows):
+            for name in self.specs:
+                if name.startswith(EXTRAS):
+                    self._assign(name, slots, self._blank(name, part.stop - part.start))
+        self.count += rows
+
+    def _blank(self, name: str, rows: int) -> np.ndarray | None:
+        """Return the blank values of a column for ``rows`` rows of each stream; None if they are zeros."""
+        spec = self.specs[name]
+        return np.full((self.streams, rows, *spec.shape), spec.blank, spec.dtype) if spec.blank else None
+
+    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+        """Return views ``[N, rows, ...]`` of the memory for the next rows, to fill before ``make_room`` adds them.
+
+        None if that memory is not contiguous, or not on the host.
+        """
+        return None
+
+    def read(
+        self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None, *, copy: bool = True
+    ) -> dict[str, np.ndarray]:
+        """Return copies of rows ``start`` to ``stop`` of all columns or of ``names``: ``[N, n, ...]``.
+
+        With ``stream``, only that one: ``[1, n, ...]``. Without ``copy``, the rows themselves if they lie in one piece.
+
+        Raises:
+            DataError: some of them are not held.
+        """
+        if not self.oldest <= start <= stop <= self.count:
+            raise DataError(f"cannot read rows {start} to {stop}: there are rows {self.oldest} to {self.count}.")
+        streams = slice(None) if stream is None else slice(stream, stream + 1)
+        rows = {}
+        for name in self.specs if names is None else names:
+            pieces = [self._fetch(name, streams, slots) for slots, _ in self._runs(start, stop)]
+            if len(pieces) == 1 and not copy:
+                rows[name] = pieces[0]
+                continue
+            spec, n = self.specs[name], len(range(self.streams)[streams])
+            rows[name] = np.concatenate(pieces or [np.empty((n, 0, *spec.shape), spec.dtype)], axis=1)
+        return rows
+
+    def replace(self, name: str, start: int, stream: int, values: np.ndarray) -> None:
+        """Overwrite one column of held rows, from ``start`` on, with ``values`` ``[n, ...]``."""
+        for slots, part in self._runs(start, start + len(values)):
+            self._assign(name, slots, values[None, part], stream)
+
+    def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
+        """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; absent ones are set to 0."""
+        for name in self.specs:
+            self._assign(name, slots, rows[name][:, part] if name in rows else None)
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
+        """Yield the contiguous runs of rows ``start`` to ``stop``, at most the capacity: ``(slots, which rows)``."""
+        done = start
+        while done < stop:
+            slot = done % self.capacity
+            run = min(stop - done, self.capacity - slot)
+            yield slice(slot, slot + run), slice(done - start, done - start + run)
+            done += run
+
+    @abstractmethod
+    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+        """Write one row of each stream to ``slot``."""
+
+    @abstractmethod
+    def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
+        """Overwrite ``slots`` of all streams, or of one, with ``values`` ``[N, n, ...]``, or with zeros if None."""
+
+    @abstractmethod
+    def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
+        """Return a column's values in ``slots`` of ``streams``, possibly as a view."""
+
+    @abstractmethod
+    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
+        """Return the windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]`` by column.
+
+        ``is_last`` is also set where the next row of a window ``is_first`` (``replay/rings.py``).
+        """
+
+    @abstractmethod
+    def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
+        """Overwrite one column with ``values`` ``[B, T', ...]``, from ``offset`` rows after ``handles`` ``[B]`` on.
+
+        Rows evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
+        """
+
+    def slots(self, handles: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """See ``replay/rings.py: slots_of``."""
+        return slots_of(handles, offsets, self.streams, self.capacity)
+
+    def _check(self, shapes: Mapping[str, tuple[int, ...]], leading: tuple[int, ...]) -> None:
+        if shapes.keys() != self.specs.keys():
+            missing, unknown = sorted(self.specs.keys() - shapes.keys()), sorted(shapes.keys() - self.specs.keys())
+            raise DataError(f"the rows do not have the declared columns: missing {missing}, unknown {unknown}.")
+        for name, shape in shapes.items():
+            expected = (*leading, *self.specs[name].shape)
+            if shape != expected:
+                raise DataError(f"{name} has shape {shape}: expected {expected} (streams first).")
+
+
+class HostStorage(Storage):
+    """Rows in host memory. If the attribute ``pin`` is set, windows are gathered into pinned memory."""
+
+    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
+        """Reserve the memory; its pages are touched only when rows are added.
+
+        Raises:
+            ConfigError: there is too little; the message names the bytes.
+        """
+        super().__init__(columns, streams, capacity)
+        self.pin = False
+        self._reserve()
+
+    def _reserve(self) -> None:
+        try:
+            _ = self.columns
+        except (MemoryError, ValueError):
+            raise ConfigError(
+                f"{self.streams * self.capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than is "
+                "available. Lower replay.capacity, use memory-mapped files (replay.storage = 'mmap', or data.storage = "
+                "'mmap' for recorded data), or store smaller observations."
+            ) from None
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Ring buffers by column, ``[N, capacity, ...]``."""
+        record = self._memory(record_of(self.specs), ())
+        return {
+            name: self._memory(np.dtype(spec.dtype), spec.shape) if spec.nbytes > SMALL else record[name]
+            for name, spec in self.specs.items()
+        }
+
+    def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Return an uninitialised array ``[N, capacity, *shape]``."""
+        return np.empty((self.streams, self.capacity, *shape), dtype)
+
+    @cached_property
+    def rings(self) -> Rings:
+        """The object that copies rows into and out of ``columns``."""
+        return Rings(self.columns)
+
+    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+        """See ``Storage``."""
+        slot = self.count % self.capacity
+        if slot + rows > self.capacity:
+            return None
+        return {name: ring[:, slot : slot + rows] for name, ring in self.columns.items()}
+
+    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+        self.rings.put(rows, slot)
+
+    def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
+        self.rings.extend(rows, part, slots.start)
+
+    def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
+        streams = slice(None) if stream is None else slice(stream, stream + 1)
+        self.columns[name][streams, slots] = 0 if values is None else values
+
+    def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
+        return self.columns[name][streams, slots]
+
+    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
+        """See ``Storage``."""
+        return self.rings.windows(handles, length, self.pin)
+
+    def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
+        """See ``Storage``. Windows are written one by one, with at most two copies each and no index arrays."""
+        rows, streams = np.divmod(handles, self.streams)
+        for row, stream, new in zip((rows + offset).tolist(), streams.tolist(), as_numpy(values), strict=True):
+            start = max(row, self.oldest)
+            self.replace(name, start, stream, new[start - row : max(0, self.count - row)])

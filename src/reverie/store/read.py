@@ -1,0 +1,128 @@
+"""Reads rows of a store, one chunk at a time; damaged rows are reported and replaced by zeros."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reverie.core.errors import RunError
+from reverie.store.manifest import Damage, Segment
+from reverie.store.objects import LocalObjects, Objects
+from reverie.store.threads import for_each
+from reverie.store.zarr import chunk_name, decode
+
+Room = Callable[[int], Mapping[str, np.ndarray] | None]
+"""Given a number of rows, returns the arrays to read them into, or None for new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows ``start`` to ``stop - 1`` of some streams."""
+
+    start: int
+    stop: int
+    streams: tuple[int, ...]
+    """Numbers of the S streams."""
+    rows: dict[str, np.ndarray]
+    """Columns ``[S, stop - start, *shape]`` by name; zeros where damaged."""
+    damaged: list[Damage]
+    placed: bool = False
+    """True if the rows are in the arrays that the caller's ``room`` gave."""
+
+    def whole(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield every undamaged range of rows: the number of its stream, and its columns ``[n, *shape]``."""
+        for index, stream in enumerate(self.streams):
+            for start, stop in self.intact(stream):
+                part = slice(start - self.start, stop - self.start)
+                yield stream, {name: column[index, part] for name, column in self.rows.items()}
+
+    def intact(self, stream: int) -> list[tuple[int, int]]:
+        """Return the ranges ``(start, stop)`` of row numbers, in order, in which no column of ``stream`` is damaged."""
+        good = np.ones(self.stop - self.start + 2, bool)
+        good[0] = good[-1] = False
+        for damage in self.damaged:
+            if damage.stream == stream:
+                good[damage.start - self.start + 1 : damage.stop - self.start + 1] = False
+        edges = np.flatnonzero(good[1:] != good[:-1]) + self.start
+        return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def read(
+    objects: Objects,
+    segment: Segment,
+    start: int = 0,
+    stop: int | None = None,
+    streams: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+    room: Room | None = None,
+) -> Iterator[Chunk]:
+    """Yield the committed rows ``start`` to ``stop - 1``, oldest first, one chunk at a time.
+
+    ``room`` returns the arrays that a chunk is read into, or None for new ones. Damage in columns that are not among
+    ``columns`` goes unnoticed.
+
+    Raises:
+        RunError: the place is behind a URL and cannot be read. A file that a local disk cannot read counts as damaged.
+    """
+    chosen = tuple(range(segment.streams) if streams is None else streams)
+    names = tuple(segment.columns if columns is None else columns)
+    start, stop = max(start, segment.first), min(segment.rows if stop is None else stop, segment.rows)
+    while start < stop:
+        end = min(stop, (start // segment.chunk + 1) * segment.chunk)
+        yield read_chunk(objects, segment, start, end, chosen, names, room and room(end - start))
+        start = end
+
+
+def read_chunk(
+    objects: Objects,
+    segment: Segment,
+    start: int,
+    stop: int,
+    streams: tuple[int, ...],
+    columns: Sequence[str],
+    room: Mapping[str, np.ndarray] | None = None,
+) -> Chunk:
+    """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays.
+
+    Raises:
+        RunError: the place is behind a URL and cannot be read.
+    """
+    number, low = divmod(start, segment.chunk)
+    high, full = low + stop - start, stop - start == segment.chunk
+    shape = (len(streams), stop - start)
+    specs = {name: segment.columns[name] for name in columns}
+    rows = {
+        name: np.empty((*shape, *spec.shape), spec.dtype) if room is None else room[name]
+        for name, spec in specs.items()
+    }
+    known = [d for d in segment.damaged if d.stream in streams and d.start < stop and d.stop > start]
+    damaged = [Damage(d.file, d.stream, max(d.start, start), min(d.stop, stop), d.reason) for d in known]
+
+    def fetch(job: tuple[str, int]) -> None:
+        name, index = job
+        out = rows[name][index]
+        file = chunk_name(segment, name, streams[index], number)
+        direct = full and out.flags.c_contiguous
+        whole = out if direct else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
+        try:
+            decode(objects.get(file), whole)
+            if not direct:
+                out[...] = whole[low:high]
+        except (FileNotFoundError, ValueError) as error:
+            why = "is missing" if isinstance(error, FileNotFoundError) else str(error)
+        except OSError as error:
+            if not isinstance(objects, LocalObjects):  # the server may answer again in a minute
+                raise RunError(f"{objects.where}/{file} cannot be read: {error}. Try again later.") from error
+            why = f"cannot be read: {error.strerror or error}"
+        else:
+            return
+        damaged.append(Damage(file, streams[index], start, stop, why))
+        out[...] = 0
+
+    jobs = [(name, index) for name in rows for index in range(len(streams))]
+    for_each(fetch, jobs, max(objects.threads, min(4, os.cpu_count() or 1)))
+    damaged.sort(key=lambda d: (d.stream, d.start, d.file))
+    return Chunk(start, stop, streams, rows, damaged, placed=room is not None)

@@ -1,0 +1,158 @@
+"""The place of a store behind a URL: S3, Google Cloud, Azure, memory, or anything else that fsspec knows."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable
+from typing import Any
+
+from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.store.objects import Objects
+from reverie.store.retry import reason
+from reverie.store.threads import for_each
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""Extra of this package (``pip install 'reverie-rl[s3]'``) that each kind of URL needs."""
+CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`",
+    "gcs": "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
+    "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    # A missing answer must become an error at some time; retrying is left to the caller (``retry.py``).
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
+}
+EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "memory"}
+"""Kinds of URLs whose file systems can create an object on condition that there is none yet."""
+OTHER_VERSION = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
+"""Error codes of S3 for a condition that does not hold."""
+
+
+class RemoteObjects(Objects):
+    """Objects in cloud storage. Each is written by one request, which is all or nothing."""
+
+    leased = True
+
+    def __init__(self, url: str) -> None:
+        """Prepare the file system of ``url``; no request is sent yet.
+
+        Raises:
+            ConfigError: the kind of URL is unknown, or a package is missing.
+        """
+        self.where, self.threads, self.failures = url.rstrip("/"), 8, (Exception,)
+        self.kind = url.partition("://")[0]
+        self.fs, path = file_system(url, self.kind)
+        if hasattr(self.fs, "retries"):
+            self.fs.retries = 1
+        self.root = path.rstrip("/")
+
+    def get(self, name: str) -> bytes:
+        """See ``Objects``."""
+        data: bytes = self.fs.cat_file(self._path(name))
+        return data
+
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
+        """See ``Objects``."""
+        self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def publish(self) -> None:
+        """See ``Objects``. Does nothing: an object is safe once its request has returned."""
+
+    def tag(self, name: str) -> str:
+        """See ``Objects``. S3 has version tags of its own (ETag)."""
+        if EXTRAS.get(self.kind) != "s3":
+            return super().tag(name)
+        try:
+            return str(self.fs.info(self._path(name))["ETag"])
+        except FileNotFoundError:
+            return ""
+
+    def swap(self, name: str, data: bytes, tag: str) -> bool:
+        """See ``Objects``. Uses a conditional request where the place has one, and else the default of ``Objects``."""
+        try:
+            if not tag and self.kind in EXCLUSIVE:
+                self.fs.pipe_file(self._path(name), data, mode="create")
+            elif EXTRAS.get(self.kind) == "s3":
+                self.fs.pipe_file(self._path(name), data, IfMatch=tag)
+            else:
+                return super().swap(name, data, tag)
+        except (FileExistsError, FileNotFoundError):
+            return self._is(name, data)
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                return super().swap(name, data, tag)
+            if code_of(error) in OTHER_VERSION:
+                return self._is(name, data)
+            raise
+        return True
+
+    def _is(self, name: str, data: bytes) -> bool:
+        """Return True if an object holds ``data``: then our own write had succeeded, but its answer was lost."""
+        try:
+            return self.get(name) == data
+        except FileNotFoundError:
+            return False
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See ``Objects``."""
+
+        def remove(name: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self._path(name))
+
+        for_each(remove, names, self.threads)
+
+    def sizes(self, prefix: str = "") -> dict[str, int | None]:
+        """See ``Objects``."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
+        return {path[len(self.root) + 1 :]: info.get("size") for path, info in sorted(found.items())}
+
+    def error(self, error: Exception) -> RunError:
+        """See ``Objects``."""
+        return RunError(f"the store {self.where} cannot be used: {reason(error)}. {self._advice(error)}")
+
+    def _advice(self, error: Exception) -> str:
+        extra = EXTRAS.get(self.kind, "")
+        refused = isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {error}".lower()
+        if refused and extra:
+            return f"Credentials are missing or not accepted: {CREDENTIALS[extra]}."
+        if isinstance(error, FileNotFoundError):
+            return f"Create the bucket {self.root.strip('/').partition('/')[0]} first, or check its name."
+        return "Check the address and the network, or choose a local folder."
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+
+def code_of(error: OSError) -> str:
+    """Return the error code of S3; "" if the error is not from S3."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def file_system(url: str, kind: str) -> tuple[Any, str]:
+    """Return the fsspec file system of ``url``, and the path within it.
+
+    Raises:
+        ConfigError: the kind of URL is unknown, or a package is missing.
+    """
+    import fsspec
+
+    extra = EXTRAS.get(kind)
+    options = {**OPTIONS.get(extra or "", {}), "skip_instance_cache": True, "use_listings_cache": False}
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **(options if extra else {}))
+    except ImportError as error:
+        how = f"pip install 'reverie-rl[{extra}]'" if extra else f"{reason(error)}"
+        raise ConfigError(f"the store '{url}' needs a package that is not installed: {how}.") from None
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise ConfigError(f"the store '{url}' cannot be opened: {reason(error)}.") from None
+        known = sorted(fsspec.available_protocols())
+        raise ConfigError(
+            f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
+            "Expected a folder, s3://, gs://, az://, or another scheme of fsspec."
+        ) from None
+    return fs, path

@@ -1,0 +1,327 @@
+"""The thread that writes rows to a store: full chunks at once, the rest of the last chunk when ``flush`` is called."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from reverie.core.errors import DataError, RunError
+from reverie.core.words import Say
+from reverie.replay.rings import Rings, Rows
+from reverie.store.manifest import Segment
+from reverie.store.objects import AT_ONCE, Objects
+from reverie.store.retry import Patience, Stopped
+from reverie.store.threads import for_each
+from reverie.store.zarr import chunk_name, compressor, encode, files_of
+
+T = TypeVar("T")
+Block = dict[str, np.ndarray]
+"""One chunk of every stream and column, ``[streams, R, *shape]``."""
+
+
+class Writer:
+    """Copies rows of one segment into memory, and writes them to the store in a thread of its own.
+
+    ``add`` copies into the newest *block*. The thread writes full blocks, or as much of the newest as a flush asks for.
+    A block leaves memory once all its rows are committed. Neither side locks a block: the thread reads rows only up to
+    the row number that it was told, and ``add`` writes only rows after that.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        segment: Segment,
+        commit: Callable[[Segment], None],
+        *,
+        say: Say,
+        buffer_bytes: int,
+        newest: Block | None = None,
+        guard: Callable[[], None] | None = None,
+        every: float = 0.0,
+        waits: bool = True,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            objects: the place of the store.
+            segment: the segment to append to.
+            commit: writes a manifest in which this segment has the rows that were written.
+            say: gets messages, from any thread.
+            buffer_bytes: bytes of rows that may wait in memory; at least two blocks may.
+            newest: the last block, if the segment ends within one.
+            guard: raises if nothing may be written any more. Called before each write, and after ``every`` seconds
+                without one.
+            every: see ``guard``.
+            waits: True to retry failed writes until they succeed; else ``add`` and ``flush`` raise the error.
+        """
+        self.objects, self.segment, self.commit, self.guard, self.every = objects, segment, commit, guard, every
+        self.count = self.committed = segment.rows
+        self.checked, self.waits = False, waits
+        self.stopping: Callable[[], bool] = lambda: False
+        self.block_bytes = segment.nbytes_of_row * segment.streams * segment.chunk
+        self.most_blocks = max(2, buffer_bytes // self.block_bytes)
+        self.blocks: dict[int, Block] = {}
+        if segment.rows % segment.chunk:
+            self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
+        self.spare: list[Block] = []
+        self.rings: Rings | None = None  # writes rows into the newest block
+        self.wanted = segment.rows
+        self.oldest_wanted = segment.first
+        self.failure: BaseException | None = None
+        self.changed = threading.Condition()
+        self.patience = Patience(objects.where, objects.failures, say, self._waiting, waits)
+        self.thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self.thread.start()
+
+    def add(self, rows: Rows) -> None:
+        """Copy one row of each stream, columns ``[N, *shape]``.
+
+        Raises:
+            DataError: a column is missing, unknown or of another shape. Only the first call checks.
+            RunError: writing has failed for good; the row is not added.
+        """
+        if not self.checked:
+            self._check(rows, 1)
+        slot = self.count % self.segment.chunk
+        block = self._block(slot)
+        if self.rings is None or self.rings.columns is not block:
+            self.rings = Rings(block)
+        self.rings.put(rows, slot)
+        self._added(1)
+
+    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Copy n rows of each stream, columns ``[N, n, *shape]``.
+
+        Raises:
+            DataError: a column is missing, unknown or of another shape.
+            RunError: writing has failed for good.
+        """
+        self._check(rows, 2)
+        done, total = 0, next(iter(rows.values())).shape[1]
+        while done < total:
+            slot = self.count % self.segment.chunk
+            n = min(total - done, self.segment.chunk - slot)
+            for name, column in self._block(slot).items():
+                column[:, slot : slot + n] = rows[name][:, done : done + n]
+            done += n
+            self._added(n)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write all rows added so far, waiting at most ``timeout`` seconds (None: for ever); True if that was done."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.changed:
+            self.wanted = goal = self.count
+            self.changed.notify_all()
+        while self.committed < goal and (end is None or time.monotonic() < end):
+            self._wait(0.5 if end is None else min(0.5, max(0.0, end - time.monotonic())))
+        return self.committed >= goal
+
+    def drop(self, before: int) -> None:
+        """Let the thread delete the files that hold only rows before number ``before``."""
+        with self.changed:
+            self.oldest_wanted = max(self.oldest_wanted, before)
+            self.changed.notify_all()
+
+    def pending(self) -> dict[str, np.ndarray]:
+        """Return copies of the rows that are not committed, columns ``[N, count - committed, *shape]``."""
+        with self.changed:
+            start, chunk = self.committed, self.segment.chunk
+            blocks = [(number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
+        out: dict[str, np.ndarray] = {}
+        for name, column in self.segment.columns.items():
+            empty = np.empty((self.segment.streams, 0, *column.shape), column.dtype)
+            parts = [block[name][:, max(0, start - base) : self.count - base] for base, block in blocks]
+            out[name] = np.concatenate([empty, *parts], axis=1)
+        return out
+
+    def close(self, timeout: float | None) -> bool:
+        """Flush and end the thread; True if everything is committed."""
+        try:
+            return self.flush(timeout)
+        finally:
+            self.patience.stop.set()
+            with self.changed:
+                self.changed.notify_all()
+            self.thread.join(1.0)
+
+    # ------------------------------------------------------------ the caller's side
+
+    def _block(self, slot: int) -> Block:
+        number = self.count // self.segment.chunk
+        if slot and number in self.blocks:
+            return self.blocks[number]
+        self.patience.look()
+        self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
+        if len(self.blocks) >= self.most_blocks:
+            self._wait_for_room()
+        with self.changed:
+            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block(np.empty)
+        return block
+
+    def _wait_for_room(self) -> None:
+        """Wait until a block is free, or until the run is to stop: its last rows may exceed the bound."""
+        waiting, said = time.monotonic(), False
+        while len(self.blocks) >= self.most_blocks and not self.stopping():
+            self._wait(0.2)
+            if not said and time.monotonic() - waiting > 1.0:
+                said = True
+                self.patience.say(
+                    f"the buffer of the store {self.objects.where} is full (replay.buffer): {self._waiting()} are "
+                    "waiting. The run pauses until some of them are written"
+                )
+        if said:
+            self.patience.say("the store accepts rows again: the run continues")
+
+    def _added(self, n: int) -> None:
+        self.count += n
+        if self.count % self.segment.chunk == 0:
+            with self.changed:
+                self.changed.notify_all()
+
+    def _wait(self, timeout: float) -> None:
+        """Wait until the thread has done something, at most ``timeout`` seconds; Ctrl-C interrupts it."""
+        self._raise_failure()
+        with self.changed:
+            self.changed.wait(timeout)
+        self.patience.look()
+
+    def _raise_failure(self) -> None:
+        if isinstance(self.failure, RunError):
+            raise self.failure
+        if not self.waits and isinstance(self.failure, self.objects.failures):
+            raise self.objects.error(self.failure) from self.failure
+        if self.failure is not None:
+            raise RunError(f"writing to the store {self.objects.where} failed: {self.failure!r}.") from self.failure
+
+    def _waiting(self) -> str:
+        rows = (self.count - self.committed) * self.segment.streams
+        return f"{rows} rows ({rows * self.segment.nbytes_of_row / 1e6:.0f} MB)"
+
+    def _check(self, rows: Rows, axes: int) -> None:
+        columns = self.segment.columns
+        if rows.keys() != columns.keys():
+            missing, unknown = sorted(columns.keys() - rows.keys()), sorted(rows.keys() - columns.keys())
+            raise DataError(f"the rows do not have the columns of the store: missing {missing}, unknown {unknown}.")
+        length = tuple(rows[next(iter(columns))].shape)[1:axes]
+        for name, value in rows.items():
+            expected = (self.segment.streams, *length, *columns[name].shape)
+            if tuple(value.shape) != expected:
+                raise DataError(f"{name} has shape {tuple(value.shape)}: expected {expected} (streams first).")
+        self.checked = True
+
+    def _new_block(self, make: Callable[..., np.ndarray]) -> Block:
+        shape = (self.segment.streams, self.segment.chunk)
+        return {name: make((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
+
+    # ------------------------------------------------------------ the thread's side
+
+    def _run(self) -> None:
+        try:
+            compressor()  # loaded here, while the run is still being set up
+            while not self.patience.stop.is_set():
+                stop, drop = self._next()
+                self._check_allowed()
+                if stop > self.committed:
+                    self._write(stop)
+                if drop > self.segment.first:
+                    self._drop(drop)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.failure = error
+            with self.changed:
+                self.changed.notify_all()
+
+    def _next(self) -> tuple[int, int]:
+        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive).
+
+        If there is a guard, return after ``every`` seconds without work, so that it can be called.
+        """
+        chunk = self.segment.chunk
+        with self.changed:
+            while True:
+                goal = max(self.wanted, self.count // chunk * chunk)
+                stop = min(goal, (self.committed // chunk + 1) * chunk)
+                drop = min(self.oldest_wanted, self.committed) // chunk * chunk
+                if stop > self.committed or drop > self.segment.first or self.patience.stop.is_set():
+                    return stop, drop
+                if not self.changed.wait(self.every if self.guard is not None else None):
+                    return self.committed, self.segment.first
+
+    def _check_allowed(self) -> None:
+        if self.guard is not None:
+            self.patience.begin()
+            self.patience.insist(self.guard)
+            self.patience.end()
+
+    def _count(self, segment: Segment) -> None:
+        """Commit the rows of ``segment``, unless the guard forbids it now that the files have been written."""
+        if self.guard is not None:
+            self.guard()
+        self.commit(segment)
+        self.segment = segment
+
+    def _write(self, stop: int) -> None:
+        """Write the rows before number ``stop``, which all lie in one block: first the chunks, then the manifest."""
+        number = self.committed // self.segment.chunk
+        block = self.blocks[number]
+        self.patience.begin()
+        self.patience.insist(lambda: self._write_chunks(number, block, stop - number * self.segment.chunk))
+        segment = replace(self.segment, rows=stop)
+        self.patience.insist(lambda: self._count(segment))
+        with self.changed:
+            self.committed = stop
+            if stop % self.segment.chunk == 0:
+                del self.blocks[number]
+                if len(self.spare) < 2:
+                    self.spare.append(block)
+            self.changed.notify_all()
+        self.patience.end()
+
+    def _write_chunks(self, number: int, block: Block, rows: int) -> None:
+        def stage(job: tuple[str, tuple[bytes | memoryview, ...]]) -> None:
+            file, parts = job
+            self.patience.insist(lambda: self.objects.stage(file, *parts))
+
+        pieces = [(name, stream) for name in block for stream in range(self.segment.streams)]
+        for some in groups(pieces, [block[name][0].nbytes for name, _ in pieces]):
+            encoded = encode([filled(block[name][stream], rows) for name, stream in some])
+            names = [chunk_name(self.segment, name, stream, number) for name, stream in some]
+            for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
+        self.objects.publish()
+
+    def _drop(self, first: int) -> None:
+        """Delete files of rows before ``first``. The manifest goes first: it must never count rows that are gone."""
+        old = range(self.segment.first // self.segment.chunk, first // self.segment.chunk)
+        segment = replace(self.segment, first=first)
+        self.patience.begin()
+        self.patience.insist(lambda: self._count(segment))
+        self.patience.insist(lambda: self.objects.delete(files_of(segment, old)))
+        self.patience.end()
+
+
+def filled(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return ``rows`` ``[R, *shape]`` with zeros after the first ``count``; a copy unless all of them count."""
+    if count == len(rows):
+        return rows
+    out = np.zeros_like(rows)
+    out[:count] = rows[:count]
+    return out
+
+
+def groups(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
+    """Split ``items`` into consecutive groups of at most ``AT_ONCE`` bytes, or of a single larger item."""
+    some: list[T] = []
+    held = 0
+    for item, size in zip(items, sizes, strict=True):
+        if some and held + size > AT_ONCE:
+            yield some
+            some, held = [], 0
+        some.append(item)
+        held += size
+    yield some

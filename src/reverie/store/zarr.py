@@ -1,0 +1,175 @@
+"""The Zarr 3 format of a store: the metadata of groups and arrays, and the bytes of a chunk.
+
+Chunks are encoded here and not by the Zarr library, for three reasons: many files must be synchronised together before
+the manifest counts them, files must be replaced atomically, and no event loop should run beside the run's threads. The
+codecs are those of Zarr (Zstandard, then a CRC32C); the tests read everything back with ``zarr.open``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from reverie.core.compiler import kernels
+from reverie.replay.storage import Column
+from reverie.store.manifest import Manifest, Segment, seal
+
+LEVEL = 1
+"""Compression level of Zstandard: the fastest of its standard levels."""
+CHUNK_BYTES, BLOCK_BYTES, MOST_ROWS = 4 * 2**20, 256 * 2**20, 4096
+META = "zarr.json"
+
+
+def chunk_rows(columns: Iterable[Column], streams: int) -> int:
+    """Return the number of rows per chunk: a power of two of at most ``MOST_ROWS``, 2 to 4 MiB of the largest column.
+
+    Fewer if there are so many streams that one chunk of all streams and columns, which is held in memory, would exceed
+    ``BLOCK_BYTES``. At least 1.
+    """
+    sizes = [max(column.nbytes, 1) for column in columns]
+    most = min(MOST_ROWS, CHUNK_BYTES // max(sizes), BLOCK_BYTES // (sum(sizes) * streams))
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
+    """Return the file name of chunk ``number`` of one stream and column, such as ``0/obs/image/c.2.17.0.0.0``.
+
+    Its first row is ``number * segment.chunk``.
+    """
+    return f"{segment.name}/{column}/c.{stream}.{number}{'.0' * len(segment.columns[column].shape)}"
+
+
+@functools.cache
+def codec() -> Any:
+    """Return the Zstandard codec that Zarr uses, for reading."""
+    from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
+
+    return Zstd()
+
+
+@functools.cache
+def compressor() -> zstandard.ZstdCompressor:
+    """Return the Zstandard compressor for writing: one call compresses many chunks, without holding the GIL."""
+    return zstandard.ZstdCompressor(level=LEVEL)
+
+
+def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
+    """Compress each chunk, contiguous rows ``[R, *shape]``; return (compressed, its CRC32C as 4 bytes) of each."""
+    contents: list[Any] = [rows.reshape(-1).view(np.uint8) for rows in chunks]
+    pieces: Any = compressor().multi_compress_to_buffer(contents)
+    compressed = [memoryview(piece) for piece in pieces]
+    return [(piece, struct.pack("<I", crc)) for piece, crc in zip(compressed, checksums(compressed), strict=True)]
+
+
+def checksums(pieces: Sequence[memoryview]) -> list[int]:
+    """Return the CRC32C of each piece; computed without holding the GIL if there are compiled kernels."""
+    library = kernels()
+    if library is None:
+        import google_crc32c
+
+        return [google_crc32c.value(bytes(piece)) for piece in pieces]
+    buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
+    places = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
+    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
+    found = np.empty(len(buffers), np.uint32)
+    library.checksums(places.ctypes.data, sizes.ctypes.data, found.ctypes.data, len(buffers))
+    out: list[int] = found.tolist()
+    return out
+
+
+def decode(data: bytes, out: np.ndarray) -> None:
+    """Decode a chunk into the contiguous array ``out`` ``[R, *shape]``.
+
+    Raises:
+        ValueError: it is damaged; the message says how.
+    """
+    import google_crc32c
+
+    if len(data) < 4:
+        raise ValueError(f"has only {len(data)} bytes")
+    content, (checksum,) = data[:-4], struct.unpack("<I", data[-4:])
+    if google_crc32c.value(content) != checksum:
+        raise ValueError("does not match its CRC32C checksum")
+    try:
+        codec().decode(content, out=out.reshape(-1).view(np.uint8))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"cannot be decompressed ({error})") from error
+
+
+def array_meta(segment: Segment, name: str) -> dict[str, Any]:
+    """Return the ``zarr.json`` of a column. Its shape says how many rows are committed."""
+    column = segment.columns[name]
+    kind = np.dtype(column.dtype)
+    grid = {"chunk_shape": [1, segment.chunk, *column.shape]}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [segment.streams, segment.rows, *column.shape],
+        "data_type": kind.name,
+        "chunk_grid": {"name": "regular", "configuration": grid},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": kind.type(0).item(),
+        "codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
+            {"name": "crc32c"},
+        ],
+        "attributes": {},
+        "dimension_names": ["stream", "row", *(f"axis{i}" for i in range(len(column.shape)))],
+    }
+
+
+def group_meta(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``zarr.json`` of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def segment_meta(segment: Segment) -> dict[str, dict[str, Any]]:
+    """Return every ``zarr.json`` of a segment, by name: of the group, the groups inside it and the columns."""
+    about = {k: v for k, v in segment.plain().items() if k in ("start", "first", "imported", "origin", "offset")}
+    metas = {f"{segment.name}/{META}": group_meta(about)}
+    for name in segment.columns:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            metas[f"{segment.name}/{'/'.join(parts[:depth])}/{META}"] = group_meta({})
+        metas[f"{segment.name}/{name}/{META}"] = array_meta(segment, name)
+    return metas
+
+
+def store_meta(manifest: Manifest) -> dict[str, bytes]:
+    """Return the bytes of every ``zarr.json`` of a store, by name. All follow from the manifest."""
+    metas = {META: group_meta({})}
+    if any("/" in segment.name for segment in manifest.aside):
+        metas[f"aside/{META}"] = group_meta({})
+    for segment in (*manifest.segments, *manifest.aside):
+        metas |= segment_meta(segment)
+    return {name: packed(meta) for name, meta in metas.items()}
+
+
+def packed(meta: dict[str, Any]) -> bytes:
+    """Return the bytes of a ``zarr.json``, with a seal (SHA-256) among its attributes."""
+    attributes = {**meta["attributes"], "seal": seal(meta)}
+    return json.dumps({**meta, "attributes": attributes}, indent=1).encode()
+
+
+def is_sealed(data: bytes) -> bool:
+    """Return True if a ``zarr.json`` matches its own seal."""
+    try:
+        meta = json.loads(data)
+        return bool(meta["attributes"].pop("seal") == seal(meta))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def files_of(segment: Segment, numbers: range) -> Iterator[str]:
+    """Yield the names of the chunk files of every stream and column with those chunk numbers."""
+    for number in numbers:
+        for name in segment.columns:
+            for stream in range(segment.streams):
+                yield chunk_name(segment, name, stream, number)
