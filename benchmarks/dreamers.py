@@ -131,7 +131,8 @@ def main() -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         for done in as_completed([pool.submit(run_seed, *case) for case in wanted if case not in there]):
             if done.exception():
-                pool.shutdown(cancel_futures=True)
+                print(done.exception(), file=sys.stderr, flush=True)
+                continue
             rows = sorted([*rows, done.result()], key=lambda r: (r["task"], r["algorithm"], r["seed"]))
             print(json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells")}), flush=True)
             args.out.write_text(json.dumps({"machine": host, "summary": summary(rows), "rows": rows}, indent=1) + "\n")
