@@ -22,6 +22,7 @@ from reverie.nn.matmul import MIN_ROWS, linear
 from reverie.nn.packing import Kept, packed
 from reverie.nn.recurrence import mlp
 from reverie.nn.sequence import StepLinear
+from reverie.nn.strided import strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -237,12 +238,11 @@ class StridedConv(nn.Module):
         nn.init.xavier_uniform_(weight)
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        self.convolve = F.conv_transpose2d if transposed else F.conv2d
+        self.convolve = transposed_conv if transposed else strided_conv
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, H', W', outputs]``."""
-        y = self.convolve(x.permute(0, 3, 1, 2), self.weight.to(x.dtype), self.bias.to(x.dtype), stride=2)
-        return y.permute(0, 2, 3, 1)
+        return self.convolve(x, self.weight, self.bias)
 
 
 class MLP(nn.Sequential):

@@ -47,14 +47,20 @@ def _tiles(*sides: int) -> bool:
     return min(sides) >= MIN_SIDE and max(sides) >= MIN_ROWS and compiled() and tiles_granted()
 
 
-def _by_tiles(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU."""
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``."""
+    if not _tiles(*a.shape, b.shape[1]):
+        found: Tensor = a @ b if _product is None else _product(a, b.T, bias, "none", [], "")
+        if _product is None and bias is not None:
+            found += bias
+        return found if out is None else out.copy_(found)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
-    out, work = a.new_empty(len(a), b.shape[1]), len(a) * b.numel()
     bias = None if bias is None else bias.contiguous()
+    out = a.new_empty(len(a), b.shape[1]) if out is None else out
+    threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
     library().product(
         a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-        *out.shape, len(b), torch.get_num_threads() if work >= SHARED else 1,
+        *out.shape, len(b), threads,
     )  # fmt: skip
     return out
 
@@ -66,7 +72,7 @@ class _FastLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         if _tiles(*x.shape, len(weight)):
-            return _by_tiles(x, weight.T, bias)
+            return product(x, weight.T, bias)
         # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
         out: Tensor = _product(x, weight.contiguous(), bias, "none", [], "")
         return out
@@ -86,7 +92,7 @@ class _FastLinear(torch.autograd.Function):
 def _input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
     """Return g W ``[M, inputs]``."""
     if _tiles(*grad.shape, weight.shape[1]):
-        return _by_tiles(grad, weight)
+        return product(grad, weight)
     out: Tensor = _product(grad, weight.contiguous().T, None, "none", [], "")
     return out
 
@@ -133,7 +139,7 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     if not _pays(x, rows):
         return grad.T @ x
     if _tiles(rows, inputs, outputs):
-        return _by_tiles(grad.T, x)
+        return product(grad.T, x)
     if inputs > NARROW:
         out: Tensor = _product(grad.T, x.T, None, "none", [], "")
         return out
