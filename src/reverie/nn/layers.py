@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from reverie.core.compiled import compiled
 from reverie.core.shapes import expect
 from reverie.nn.fused import elu, norm_silu
-from reverie.nn.matmul import MIN_ROWS, linear
+from reverie.nn.matmul import MIN_ROWS, elu_layers, linear
 from reverie.nn.packing import Kept, packed
 from reverie.nn.recurrence import mlp
 from reverie.nn.sequence import StepLinear
@@ -105,6 +105,15 @@ class DenseMLP(nn.Sequential):
         widths = [inputs, *units]
         super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
         self.width = widths[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., width]``."""
+        kinds = [type(layer) for layer in self]
+        if kinds == [Dense, ELU] * (len(kinds) // 2) and not any(m._forward_hooks for m in self):
+            y = elu_layers(x, [*self.parameters()])
+            if y is not None:
+                return y
+        return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 class StepLayers:

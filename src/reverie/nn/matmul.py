@@ -8,13 +8,14 @@ matrix units compute the same in 1.8 times the speed of either (``products.c``),
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import compiled, library
+from reverie.core.compiled import compiled, first_order, library
 from reverie.nn.perceptron import SHARED, tiles_granted
 
 MIN_ROWS = 128
@@ -47,22 +48,42 @@ def _tiles(*sides: int) -> bool:
     return min(sides) >= MIN_SIDE and max(sides) >= MIN_ROWS and compiled() and tiles_granted()
 
 
-def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``."""
+def product(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    elu: bool = False,
+    slope: Tensor | None = None,
+) -> Tensor:
+    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``.
+
+    With ``elu``, ELU follows; with ``slope`` ``[M, N]``, outputs of ELU, its derivative is multiplied.
+    """
     if not _tiles(*a.shape, b.shape[1]):
-        found: Tensor = a @ b if _product is None else _product(a, b.T, bias, "none", [], "")
-        if _product is None and bias is not None:
-            found += bias
-        return found if out is None else out.copy_(found)
+        return _plain_product(a, b, bias, out, elu, slope)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     bias = None if bias is None else bias.contiguous()
     out = a.new_empty(len(a), b.shape[1]) if out is None else out
     threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
+    more = (0 if x is None else x.data_ptr() for x in (bias, slope))
     library().product(
-        a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-        *out.shape, len(b), threads,
-    )  # fmt: skip
+        a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), *more, out.data_ptr(), *out.shape, len(b), elu, threads
+    )
     return out
+
+
+def _plain_product(
+    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None, elu: bool, slope: Tensor | None
+) -> Tensor:
+    """Do :func:`product` without matrix units."""
+    found: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
+    if elu:
+        F.elu_(found)
+    if slope is not None:
+        found *= slope.clamp(max=0).add_(1)
+    return found if out is None else out.copy_(found)
 
 
 class _FastLinear(torch.autograd.Function):
@@ -115,6 +136,45 @@ def _pays(x: Tensor, rows: int) -> bool:
     """Return whether oneDNN can be used for ``x`` and is faster."""
     here = _product is not None and x.device.type == "cpu" and not torch.compiler.is_compiling()
     return here and x.dtype == torch.float32 and rows >= MIN_ROWS
+
+
+class _EluLayers(torch.autograd.Function):
+    """Layers y = ELU(x W^T + b), one after the other: ELU and its slope are parts of the products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        values = [x]
+        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+            values.append(product(values[-1], weight.T, bias, elu=True))
+        ctx.save_for_backward(*values, *parameters[::2])
+        return values[-1]
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needs, layers = wanted(ctx), len(ctx.saved_tensors) // 2
+        values, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+        found: list[Tensor | None] = [None] * len(needs)
+        g = torch.ops.aten.elu_backward(grad.contiguous(), 1, 1, 1, True, values[-1])
+        for i in range(layers - 1, -1, -1):
+            if needs[2 * i + 1]:
+                found[2 * i + 1] = weight_gradient(values[i], g)
+            if needs[2 * i + 2]:
+                found[2 * i + 2] = g.sum(0)
+            if not any(needs[: 2 * i + 1]):
+                return tuple(found)
+            g = product(g, weights[i], slope=values[i] if i else None)
+        found[0] = g
+        return tuple(found)
+
+
+def elu_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor | None:
+    """Return x after layers with ELU, of weights and biases in turn; None where computing them singly is as fast."""
+    rows = x.numel() // x.shape[-1]
+    if not (parameters and _pays(x, rows) and _tiles(rows, *(len(p) for p in parameters)) and compiled(x, *parameters)):
+        return None
+    y: Tensor = _EluLayers.apply(x.reshape(rows, -1).contiguous(), *parameters)  # type: ignore[no-untyped-call]  # untyped
+    return y.view(*x.shape[:-1], -1)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
