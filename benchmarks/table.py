@@ -103,11 +103,16 @@ def peers_table(result: Result) -> list[str]:
     cells = []
     for r in rows:
         times = [time(r.get(key), unit) for key, unit in TIMES.items()]
-        ratio = f"{r['ratio']:.1f}" if r.get("ratio") else "-"  # of neighbours in time, not of the medians
+        # of neighbours in time, not of the medians
+        ratios = [
+            f"{r[key]:.1f}" if r.get(key) else "-" for key in ("ratio", "ratio_cpu") if any(key in x for x in rows)
+        ]
         size = f"{r['parameters'] / 1e6:.2f}M" if r.get("parameters") else "-"
         memory = f"{r['peak_gb']:.2f} GB" if r.get("peak_gb") else "-"
-        cells.append([r["setting"], r["system"], size, *times[:2], ratio, *times[2:], memory])
+        cells.append([r["setting"], r["system"], size, *times[:2], *ratios, *times[2:], memory])
     head = ["setting", "system", "parameters", "first update", "one update", "x ours", "act, 1 env", "8 envs", "memory"]
+    if any("ratio_cpu" in r for r in rows):
+        head.insert(6, "of processor time")
     return [*grid(head, cells), *notes(rows)]
 
 

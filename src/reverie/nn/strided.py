@@ -1,8 +1,8 @@
 """Convolutions of stride 2 without padding, and transposed ones, as matrix products of a few images at a time.
 
 A window of k x k pixels of C channels is a row of k k C numbers, and the weights are a matrix of such rows; a transposed
-convolution multiplies with the matrix' transpose and adds up windows that overlap. PyTorch takes twice the time for images
-that are contiguous in the order H, W, C. ``tests/nn/test_strided.py`` compares both.
+convolution multiplies with the matrix' transpose and adds up windows that overlap. On CPUs PyTorch's convolutions take up
+to ten times as long where channels are many and pixels few. ``tests/nn/test_strided.py`` compares both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from reverie.core.compiled import call, compiled, first_order
 from reverie.nn.matmul import product, wanted
 from reverie.nn.stages import parts
 
+LONG = 1024
+"""Numbers in a window from which a convolution is computed here; with fewer, copying windows takes too long."""
+
 
 def strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Map images ``[M, H, W, C]`` by weights ``[outputs, C, k, k]`` to ``[M, (H - k) // 2 + 1, .., outputs]``."""
-    if compiled(x, weight, bias) and x.numel():
+    if weight[0].numel() >= LONG and compiled(x, weight, bias) and x.numel():
         return cast(Tensor, call(_Strided, x, weight, bias))
     y = F.conv2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
     return y.permute(0, 2, 3, 1)
@@ -51,7 +54,9 @@ class _Windows:
         """Return the windows of images ``[m, H, W, C]``: ``[m h w, k k C]``."""
         (m, _, width, c), k = x.shape, self.kernel
         down = width * c
-        windows = x.as_strided((m, self.h, self.w, k, k * c), (x.stride(0), 2 * down, 2 * c, down, 1), x.storage_offset())
+        windows = x.as_strided(
+            (m, self.h, self.w, k, k * c), (x.stride(0), 2 * down, 2 * c, down, 1), x.storage_offset()
+        )
         return windows.reshape(m * self.h * self.w, -1)
 
     def add(self, windows: Tensor, x: Tensor) -> None:
