@@ -1,8 +1,9 @@
 """Convolutions of stride 2 without padding, and transposed ones, as matrix products of a few images at a time.
 
-A window of k x k pixels of C channels is a row of k k C numbers, and the weights are a matrix of such rows; a transposed
-convolution multiplies with the matrix' transpose and adds up windows that overlap. On CPUs PyTorch's convolutions take up
-to ten times as long where channels are many and pixels few. ``tests/nn/test_strided.py`` compares both.
+A window of k x k pixels of C channels is a row of k k C numbers, and the weights are a matrix of such rows; a
+transposed convolution multiplies with the matrix' transpose and adds up windows that overlap. On CPUs PyTorch's
+convolutions take up to ten times as long where channels are many and pixels few. ``tests/nn/test_strided.py`` compares
+both.
 """
 
 from __future__ import annotations
