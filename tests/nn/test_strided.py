@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from reverie.nn.strided import strided_conv, transposed_conv
 
 
-@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 2), (4, 4), (5, 4), (6, 6)])
 @pytest.mark.parametrize("channels", [(3, 5), (70, 66)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_as_pytorch(kernel, channels, transposed, monkeypatch):
@@ -16,7 +16,7 @@ def test_as_pytorch(kernel, channels, transposed, monkeypatch):
     monkeypatch.setattr("reverie.nn.strided.LONG", 1)
     sides = channels if transposed else channels[::-1]
     x = torch.randn(30, 9, 8, channels[0])
-    weight, bias = torch.randn(*sides, kernel, kernel), torch.randn(channels[1])
+    weight, bias = torch.randn(*sides, *kernel), torch.randn(channels[1])
     own, theirs = (transposed_conv, F.conv_transpose2d) if transposed else (strided_conv, F.conv2d)
 
     def plain(x, weight, bias):

@@ -240,10 +240,11 @@ class StridedConv(nn.Module):
     A side of n pixels becomes (n - kernel) // 2 + 1 or, transposed, 2 (n - 1) + kernel.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, transposed: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: tuple[int, int], transposed: bool = False) -> None:
+        """``kernel``: its height and width."""
         super().__init__()
         sides = (inputs, outputs) if transposed else (outputs, inputs)
-        weight = torch.empty(*sides, kernel, kernel)
+        weight = torch.empty(*sides, *kernel)
         nn.init.xavier_uniform_(weight)
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.bias = nn.Parameter(torch.zeros(outputs))
