@@ -100,14 +100,16 @@ def peers_table(result: Result) -> list[str]:
     """One row a system and setting, those of one setting together, the fastest update first."""
     order = list(dict.fromkeys(r["setting"] for r in result["rows"]))
     rows = sorted(result["rows"], key=lambda r: (order.index(r["setting"]), r.get("update_s") or float("inf")))
-    cells = []
+    cells, shown = [], [key for key in ("ratio", "ratio_cpu") if any(key in r for r in rows)]
     for r in rows:
         times = [time(r.get(key), unit) for key, unit in TIMES.items()]
-        ratio = f"{r['ratio']:.1f}" if r.get("ratio") else "-"  # of neighbours in time, not of the medians
+        ratios = [f"{r[key]:.1f}" if r.get(key) else "-" for key in shown]  # of neighbours in time, not of the medians
         size = f"{r['parameters'] / 1e6:.2f}M" if r.get("parameters") else "-"
         memory = f"{r['peak_gb']:.2f} GB" if r.get("peak_gb") else "-"
-        cells.append([r["setting"], r["system"], size, *times[:2], ratio, *times[2:], memory])
+        cells.append([r["setting"], r["system"], size, *times[:2], *ratios, *times[2:], memory])
     head = ["setting", "system", "parameters", "first update", "one update", "x ours", "act, 1 env", "8 envs", "memory"]
+    if "ratio_cpu" in shown:
+        head.insert(6, "of processor time")
     return [*grid(head, cells), *notes(rows)]
 
 

@@ -300,7 +300,7 @@ class Recording:
         parameters = dict(self.agent.named_parameters())
         for name, loss in losses.items():
             optim = self.agent.optims[name]
-            norm = torch.stack([g.norm() for g in optim.gradients(loss)]).norm()
+            norm = torch.stack([g.norm() for g in optim.gradients(loss, keep=True)]).norm()
             path = f"out/grad_norm/{self.optim_names.get(name, name)}"
             result.add(path, norm, self.arrays[path], "update")
         for path, theirs in self.under("grad/").items():

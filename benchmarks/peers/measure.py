@@ -81,14 +81,15 @@ def actions(sizes: Sizes, *lead: int) -> torch.Tensor:
     return torch.nn.functional.one_hot(torch.randint(0, ACTIONS, lead), ACTIONS).float()
 
 
-def median(call: Callable[[], object], seconds: float, least: int) -> float:
-    """Seconds of one call: the median of as many as fit into `seconds`, at least `least`."""
-    times: list[float] = []
-    while sum(times) < seconds or len(times) < least:
-        started = time.perf_counter()
+def median(call: Callable[[], object], seconds: float, least: int) -> tuple[float, float]:
+    """Seconds of one call and of the processors in it: medians of as many as fit into `seconds`, at least `least`."""
+    times: list[tuple[float, float]] = []
+    while sum(wall for wall, _ in times) < seconds or len(times) < least:
+        started = time.perf_counter(), time.process_time()
         call()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
+        times.append((time.perf_counter() - started[0], time.process_time() - started[1]))
+    wall, processor = (statistics.median(column) for column in zip(*times, strict=True))
+    return wall, processor
 
 
 def timed(build: Callable[[str], Subject], setting: str, seconds: float) -> dict[str, float]:
@@ -97,9 +98,9 @@ def timed(build: Callable[[str], Subject], setting: str, seconds: float) -> dict
     subject = build(setting)
     subject.update()
     out = {"parameters": subject.parameters, "first_update_s": time.perf_counter() - started}
-    out["update_s"] = median(subject.update, seconds, 3)
+    out["update_s"], out["update_cpu_s"] = median(subject.update, seconds, 3)
     for envs in (1, 8):
-        out[f"act_{envs}_ms"] = 1e3 * median(subject.actor(envs), seconds / 8, 50)
+        out[f"act_{envs}_ms"] = 1e3 * median(subject.actor(envs), seconds / 8, 50)[0]
     out["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     return out
 

@@ -11,11 +11,14 @@ from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.world_model import repeated
 from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
-from reverie.nn.encoder import EncoderConfig
+from reverie.nn.encoder import DenseEncoderConfig, EncoderConfig
+from reverie.nn.layers import StridedConv
 from reverie.nn.optim import GlobalAdamConfig
 from reverie.nn.rssm import CELLS, CellStack
+from reverie.noise import noise_batch
 from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl, importance_bound
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 from reverie.objectives.returns import lambda_return_of_states
@@ -243,12 +246,33 @@ def test_settings_that_cannot_be_are_named(changes, says):
         DreamerV2Config().merge(changes)
 
 
-def test_images_of_other_sizes_are_named_with_what_to_do():
+@pytest.mark.parametrize("size", [(3, 3), (7, 7), (10, 10), (32, 32), (84, 84), (96, 96), (5, 18)])
+def test_images_of_any_size_are_reconstructed(size):
+    obs = {"image": ObsPart(kind="image", shape=(*size, 2), dtype="uint8")}
+    sizes = {k: v for k, v in EARLIER.items() if "kernels" not in k}
+    agent = CONFIGS["v2"].merge(sizes).build(obs, ACTIONS["discrete"], torch.device("cpu"))
+    rows = noise_batch(agent, obs, ACTIONS["discrete"])
+    assert agent.update(rows).metrics["loss/reconstruction/image"].isfinite()
+    assert agent.dream(rows, 2)["image"].shape == rows.obs["image"].shape
+
+
+@pytest.mark.parametrize("size", [(3, 4), (7, 8), (11, 64), (84, 84), (96, 129)])
+def test_every_pixel_is_read(size):
+    encoder = DenseEncoderConfig(depth=1).build({"image": ObsPart(kind="image", shape=(*size, 1), dtype="float32")})
+    for module in encoder.modules():
+        if isinstance(module, StridedConv):
+            torch.nn.init.ones_(module.weight)
+    image = torch.full((1, *size, 1), 255.0, requires_grad=True)
+    encoder({"image": image}, torch.float32).sum().backward()
+    assert (image.grad != 0).all()
+
+
+def test_kernels_that_do_not_fit_are_named_with_what_to_do():
     for config in (DreamerV1Config(), DreamerV2Config()):
-        with pytest.raises(ConfigError, match=r"8x8 is too small for 4 convolutions.*env.resize = 64 64"):
-            config.build(OBS, ACTIONS["discrete"])
-        with pytest.raises(ConfigError, match=r"make images of 64x64, but 'image' is 8x8.*env.resize = 64 64"):
-            config.merge({"encoder.kernels": (4, 3)}).build(OBS, ACTIONS["discrete"])
+        with pytest.raises(ConfigError, match=r"8x8 is too small for 4 convolutions.*Leave encoder.kernels out"):
+            config.merge({"encoder.kernels": (4, 4, 4, 4)}).build(OBS, ACTIONS["discrete"])
+        with pytest.raises(ConfigError, match=r"make images of 64x64, but 'image' is 8x8: leave decoder.kernels out"):
+            config.merge({"decoder.kernels": (5, 5, 6, 6)}).build(OBS, ACTIONS["discrete"])
 
 
 # ---------------------------------------------------------------- PyDreamer

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from reverie.nn import matmul
+from reverie.nn.layers import DenseMLP
 
 
 @pytest.mark.parametrize("rows", [3, 200])
@@ -89,3 +90,20 @@ def test_block_diagonal_products_are_those_of_the_whole_matrix(rows, base, block
     for found in plain(monkeypatch, ours):
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("asked", ["all", "inputs", "weights"])
+def test_layers_with_elu_are_those_of_torch(asked):
+    torch.manual_seed(0)
+    widths = [70, 1400, 65]
+    layers = DenseMLP(widths[0], widths[1:], "none", "elu")
+    x = torch.randn(150, 2, widths[0])
+    found = []
+    for call, dtype in ((layers, torch.float32), (lambda x: F.elu(layers[2](F.elu(layers[0](x)))), torch.float64)):
+        layers.to(dtype).zero_grad()
+        leaf = x.to(dtype).requires_grad_()
+        leaves = {"all": [leaf, *layers.parameters()], "inputs": [leaf], "weights": [*layers.parameters()]}[asked]
+        y = call(leaf)
+        found.append([y.detach(), *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)])
+    for ours, exact in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)

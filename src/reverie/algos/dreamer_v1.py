@@ -117,10 +117,11 @@ class ActorCritic:
         dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
         feature = dream.feature[1:]  # [H, M, F]
         rewards, discount = reward(world, dream)[1:], world.cont(feature).prob()  # [H, M]
-        value = self.critic(feature).mean()  # [H, M]
+        judged = self.critic(feature)  # [H, M]
+        value = judged.mean()  # [H, M]
         target = lambda_return_of_states(reward=rewards.T, discount=discount.T, value=value.T, lam=self.cfg.lam).T
         weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, M]
-        critic = weight * self.critic(feature[:-1].detach()).loss(target.detach())  # [H-1, M]
+        critic = weight * judged[:-1].loss(target.detach())  # [H-1, M], of which only the critic learns
         terms = {"reward": rewards, "discount": discount, "value": value, "target": target, "weight": weight}
         return DreamLosses(-weight * target, critic, dream, terms)
 
@@ -159,7 +160,8 @@ class DreamerV1(ActorCritic, DenseDreamer):
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
         losses, more = self.behaviour_losses(rows, context, post, choose, pick)
-        return terms, metrics | more | descend({"model": self.total(terms), **losses}, self.optims)
+        shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
+        return terms, metrics | more | descend({"model": self.total(terms), **losses}, self.optims, shared)
 
     def behaviour_losses(
         self, rows: Batch, context: Context | None, post: Posterior, choose: Chooser | None, pick: Picker

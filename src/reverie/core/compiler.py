@@ -53,6 +53,7 @@ _SIGNATURES = {
     "observe": [_POINTER] * 8 + [_COUNT] * 2,
     "observe_backward": [_POINTER] * 8 + [_COUNT] * 2,
     "imagine": [_POINTER] * 6 + [_COUNT],
+    "product": [_POINTER, _COUNT, _COUNT] * 2 + [_POINTER] * 3 + [_COUNT] * 3 + [_INT, _COUNT],
     "mlp": [_POINTER] * 3 + [_COUNT] + [_POINTER] * 2 + [_COUNT, _REAL],
     "pool_norm_silu": [_POINTER] * 5 + [_COUNT] * 4 + [_REAL, _INT],
     "pooled_weight_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],

@@ -18,9 +18,12 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import (
+    PUBLISHED,
+    Kernels,
     by_size,
     check_sizes,
     check_strided,
+    fitting_kernels,
     select,
     split_classes,
     split_kinds,
@@ -254,8 +257,9 @@ class DenseDecoderConfig(Config):
 
     depth: int = 48
     """Channels of the largest hidden image; each smaller one has twice as many."""
-    kernels: tuple[int, ...] = (5, 5, 6, 6)
-    """Height and width of the kernels; of a side n they make one of 2 (n - 1) + kernel, from 1 on: 64 by default."""
+    kernels: tuple[int, ...] | None = None
+    """Height and width of the kernels; of a side n they make one of 2 (n - 1) + kernel, from 1 on. None: (5, 5, 6, 6)
+    for images of 64x64, as the authors have it; for others, the encoder's sizes in reverse."""
     units: tuple[int, ...] = (400, 400, 400, 400)
     """Widths of the dense layers."""
     class_units: tuple[int, ...] | None = None
@@ -277,13 +281,32 @@ class DenseDecoderConfig(Config):
         if not 0 <= self.class_unimix < 1:
             raise ConfigError(f"class_unimix = {self.class_unimix}: expected a number in [0, 1).")
 
-    @property
-    def side(self) -> int:
-        """Height and width of the images that the kernels make."""
-        side = 1
-        for kernel in self.kernels:
+    def kernels_for(self, images: ObsSpec) -> Kernels:
+        """Return the kernels that make these images.
+
+        Raises:
+            ConfigError: the images have several sizes, or another one than ``kernels`` make.
+        """
+        sizes = {key: (part.shape[0], part.shape[1]) for key, part in images.items()}
+        key, (h, w) = next(iter(sizes.items()))
+        for other, size in sizes.items():
+            if size != (h, w):
+                raise ConfigError(
+                    f"'{key}' is {h}x{w}, '{other}' {size[0]}x{size[1]}: the decoder makes images of one size. Resize "
+                    "them, env.resize = 64 64, or choose some by decoder.keys."
+                )
+        if self.kernels is None and (h, w) != PUBLISHED:
+            kernels, smallest = fitting_kernels((h, w))
+            return [smallest, *reversed(kernels)]
+        square, side = self.kernels or (5, 5, 6, 6), 1
+        for kernel in square:
             side = 2 * (side - 1) + kernel
-        return side
+        if (h, w) != (side, side):
+            raise ConfigError(
+                f"decoder.kernels = {square} make images of {side}x{side}, but '{key}' is {h}x{w}: leave "
+                f"decoder.kernels out, set others, or resize it, env.resize = {side} {side}."
+            )
+        return [(kernel, kernel) for kernel in square]
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> DenseDecoder:
         """Return a decoder of the keys in ``spec`` that match ``keys``.
@@ -327,13 +350,6 @@ class DenseDecoder(nn.Module):
     def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
         super().__init__()
         self.vectors, self.images = split_kinds(spec)
-        for key, part in self.images.items():
-            if part.shape[:2] != (cfg.side, cfg.side):
-                h, w = part.shape[:2]
-                raise ConfigError(
-                    f"decoder.kernels = {cfg.kernels} make images of {cfg.side}x{cfg.side}, but '{key}' is {h}x{w}: "
-                    f"resize it, env.resize = {cfg.side} {cfg.side}, or set other kernels."
-                )
         self.unimix, self.grids = cfg.class_unimix, dict[str, ObsPart]()
         if cfg.class_units is not None:
             self.vectors, self.grids = split_classes(self.vectors)
@@ -349,14 +365,15 @@ class DenseDecoder(nn.Module):
     def _cnn(self, cfg: DenseDecoderConfig) -> nn.Sequential:
         """Stages of [transposed convolution of stride 2, norm, activation]; the last has neither of the latter."""
         layers: list[nn.Module] = []
-        inputs, last = 32 * cfg.depth, len(cfg.kernels) - 1
-        for i, kernel in enumerate(cfg.kernels[:-1]):
+        kernels = cfg.kernels_for(self.images)
+        inputs, last = 32 * cfg.depth, len(kernels) - 1
+        for i, kernel in enumerate(kernels[:-1]):
             outputs = cfg.depth * 2 ** (last - 1 - i)
             after = norm_act(outputs, cfg.cnn_norm or cfg.norm, cfg.act)
             layers += [StridedConv(inputs, outputs, kernel, transposed=True), *after]
             inputs = outputs
         channels = sum(p.shape[2] for p in self.images.values())
-        return nn.Sequential(*layers, StridedConv(inputs, channels, cfg.kernels[-1], transposed=True))
+        return nn.Sequential(*layers, StridedConv(inputs, channels, kernels[-1], transposed=True))
 
     def forward(self, latent: Latent) -> dict[str, Prediction]:
         """Map latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""

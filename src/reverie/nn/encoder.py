@@ -293,8 +293,9 @@ class DenseEncoderConfig(Config):
 
     depth: int = 48
     """Channels of the first convolution; each further one has twice as many."""
-    kernels: tuple[int, ...] = (4, 4, 4, 4)
-    """Height and width of the convolution kernels."""
+    kernels: tuple[int, ...] | None = None
+    """Height and width of the convolution kernels. None: (4, 4, 4, 4) for images of 64x64, as the authors have it;
+    for others, such that every pixel is read."""
     units: tuple[int, ...] = (400, 400, 400, 400)
     """Widths of the dense layers."""
     class_units: tuple[int, ...] | None = None
@@ -327,15 +328,38 @@ class DenseEncoderConfig(Config):
         return DenseEncoder(select(spec, self.keys), self)
 
 
-def check_strided(depth: int, kernels: tuple[int, ...], units: tuple[int, ...]) -> None:
+def check_strided(depth: int, kernels: tuple[int, ...] | None, units: tuple[int, ...]) -> None:
     """Check the sizes of an encoder or decoder of DreamerV1 and V2.
 
     Raises:
         ConfigError: a size is below 1, or ``kernels`` is empty.
     """
-    if min(depth, len(kernels), *kernels, *units) < 1:
+    given = (1,) if kernels is None else kernels
+    if min(depth, len(given), *given, *units) < 1:
         given = f"depth = {depth}, kernels = {kernels}, units = {units}"
         raise ConfigError(f"{given}: expected sizes of at least 1 and at least one kernel.")
+
+
+Kernels = list[tuple[int, int]]
+"""Height and width of the kernel of each convolution of stride 2."""
+
+PUBLISHED = (64, 64)
+"""Height and width of the authors' images."""
+
+
+def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
+    """Return kernels for images of ``size``, and the size after them.
+
+    As the authors', they halve 64 pixels four times, to 2. Smaller images are halved while at least 2 pixels remain on
+    the short side, larger ones until at most 8 remain on the long side. Every pixel is read: kernels are even where
+    sides are.
+    """
+    kernels: Kernels = []
+    while not kernels or (min(size) >= 6 and (len(kernels) < 4 or max(size) > 8)):
+        h, w = ({1: 1, 2: 2, 3: 3, 4: 2, 5: 3}.get(side, 4 + side % 2) for side in size)
+        kernels.append((h, w))
+        size = ((size[0] - h) // 2 + 1, (size[1] - w) // 2 + 1)
+    return kernels, size
 
 
 def numbers(obs: Obs, parts: ObsSpec) -> Tensor:
@@ -406,20 +430,26 @@ class _StridedCNN(nn.Sequential):
     """Stages of [convolution of stride 2 without padding, norm, activation], flattened in the order H, W, C."""
 
     def __init__(self, parts: list[ObsPart], cfg: DenseEncoderConfig) -> None:
-        size, inputs = list(parts[0].shape[:2]), sum(p.shape[2] for p in parts) + 2 * cfg.arrival
+        height, width = size = parts[0].shape[:2]
+        inputs, kernels = (
+            sum(p.shape[2] for p in parts) + 2 * cfg.arrival,
+            [(k, k) for k in cfg.kernels or (4, 4, 4, 4)],
+        )
+        if cfg.kernels is None and size != PUBLISHED:
+            kernels, _ = fitting_kernels((height, width))
         layers: list[nn.Module] = []
-        for i, kernel in enumerate(cfg.kernels):
-            if min(size) < kernel:
-                h, w = parts[0].shape[:2]
+        for i, kernel in enumerate(kernels):
+            if height < kernel[0] or width < kernel[1]:
                 raise ConfigError(
-                    f"encoder.kernels = {cfg.kernels}: an image of {h}x{w} is too small for {len(cfg.kernels)} "
-                    "convolutions of stride 2. Resize it, env.resize = 64 64, or set fewer or smaller kernels."
+                    f"encoder.kernels = {cfg.kernels}: an image of {size[0]}x{size[1]} is too small for {len(kernels)} "
+                    "convolutions of stride 2. Leave encoder.kernels out, or set fewer or smaller ones."
                 )
-            size, outputs = [(s - kernel) // 2 + 1 for s in size], cfg.depth * 2**i
+            height, width = (height - kernel[0]) // 2 + 1, (width - kernel[1]) // 2 + 1
+            outputs = cfg.depth * 2**i
             layers += [StridedConv(inputs, outputs, kernel), *norm_act(outputs, cfg.cnn_norm or cfg.norm, cfg.act)]
             inputs = outputs
         super().__init__(*layers)
-        self.width = size[0] * size[1] * inputs
+        self.width = height * width * inputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Map pixels ``[..., H, W, C]`` in [-0.5, 0.5] to features ``[..., width]``."""

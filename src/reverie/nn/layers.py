@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from reverie.core.compiled import compiled
 from reverie.core.shapes import expect
 from reverie.nn.fused import elu, norm_silu
-from reverie.nn.matmul import MIN_ROWS, linear
+from reverie.nn.matmul import MIN_ROWS, elu_layers, linear
 from reverie.nn.packing import Kept, packed
 from reverie.nn.recurrence import mlp
 from reverie.nn.sequence import StepLinear
+from reverie.nn.strided import strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -104,6 +105,15 @@ class DenseMLP(nn.Sequential):
         widths = [inputs, *units]
         super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
         self.width = widths[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., width]``."""
+        kinds = [type(layer) for layer in self]
+        if kinds == [Dense, ELU] * (len(kinds) // 2) and not any(m._forward_hooks for m in self):
+            y = elu_layers(x, [*self.parameters()])
+            if y is not None:
+                return y
+        return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 class StepLayers:
@@ -230,19 +240,19 @@ class StridedConv(nn.Module):
     A side of n pixels becomes (n - kernel) // 2 + 1 or, transposed, 2 (n - 1) + kernel.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, transposed: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: tuple[int, int], transposed: bool = False) -> None:
+        """``kernel``: its height and width."""
         super().__init__()
         sides = (inputs, outputs) if transposed else (outputs, inputs)
-        weight = torch.empty(*sides, kernel, kernel)
+        weight = torch.empty(*sides, *kernel)
         nn.init.xavier_uniform_(weight)
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        self.convolve = F.conv_transpose2d if transposed else F.conv2d
+        self.convolve = transposed_conv if transposed else strided_conv
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, H', W', outputs]``."""
-        y = self.convolve(x.permute(0, 3, 1, 2), self.weight.to(x.dtype), self.bias.to(x.dtype), stride=2)
-        return y.permute(0, 2, 3, 1)
+        return self.convolve(x, self.weight, self.bias)
 
 
 class MLP(nn.Sequential):

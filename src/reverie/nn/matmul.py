@@ -1,23 +1,31 @@
-"""Matrix products on CPUs, by oneDNN.
+"""Matrix products on CPUs, by matrix units (AMX) or by oneDNN.
 
 PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN, which
 PyTorch contains for other purposes, does not have that problem (``benchmarks/product.py`` measures both). It is called
-through a private operator of PyTorch; where that is missing, everything here falls back to ``F.linear``.
+through a private operator of PyTorch; where that is missing, everything here falls back to ``F.linear``. Processors
+with matrix units compute the same, as exactly, 1.6 times as fast as both (``products.c``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.compiled import compiled, first_order, library
+from reverie.nn.perceptron import SHARED, tiles_granted
+
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
 
 NARROW = 256
 """Largest number of inputs for which a weight gradient is computed as that of a convolution."""
+
+MIN_SIDE = 64
+"""Smallest number of inputs, and of outputs, for which matrix units are used."""
 
 
 def _operator() -> Any:
@@ -35,25 +43,79 @@ def _operator() -> Any:
 _product = _operator()
 
 
-class _OneDNNLinear(torch.autograd.Function):
-    """y = x W^T + b, with dx = g W and dW = g^T x by the same operator, and db = sum of g over rows."""
+def _tiles(*sides: int) -> bool:
+    """Return whether matrix units are there and faster, for products of these sides."""
+    return min(sides) >= MIN_SIDE and max(sides) >= MIN_ROWS and compiled() and tiles_granted()
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    elu: bool = False,
+    slope: Tensor | None = None,
+) -> Tensor:
+    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``.
+
+    With ``elu``, ELU follows; with ``slope`` ``[M, N]``, outputs of ELU, its derivative is multiplied.
+    """
+    if not _tiles(*a.shape, b.shape[1]):
+        return _plain_product(a, b, bias, out, elu, slope)
+    a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
+    bias = None if bias is None else bias.contiguous()
+    out = a.new_empty(len(a), b.shape[1]) if out is None else out
+    threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
+    more = (0 if x is None else x.data_ptr() for x in (bias, slope))
+    library().product(
+        a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), *more, out.data_ptr(), *out.shape, len(b), elu, threads
+    )
+    return out
+
+
+def _plain_product(
+    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None, elu: bool, slope: Tensor | None
+) -> Tensor:
+    """Do :func:`product` without matrix units."""
+    found: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
+    if elu:
+        F.elu_(found)
+    if slope is not None:
+        found *= slope.clamp(max=0).add_(1)
+    return found if out is None else out.copy_(found)
+
+
+class _FastLinear(torch.autograd.Function):
+    """y = x W^T + b, with dx = g W and dW = g^T x in the same way, and db = sum of g over rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        out: Tensor = _product(x, weight, bias, "none", [], "")
+        if _tiles(*x.shape, len(weight)):
+            return product(x, weight.T, bias)
+        # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
+        out: Tensor = _product(x, weight.contiguous(), bias, "none", [], "")
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = wanted(ctx)
-        grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see linear()
+        grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see forward()
         return (
-            _product(grad, weight.T, None, "none", [], "") if needs_x else None,
+            _input_gradient(grad, weight) if needs_x else None,
             weight_gradient(x, grad) if needs_weight else None,
             grad.sum(0) if needs_bias else None,
         )
+
+
+def _input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
+    """Return g W ``[M, inputs]``."""
+    if _tiles(*grad.shape, weight.shape[1]):
+        return product(grad, weight)
+    out: Tensor = _product(grad, weight.contiguous().T, None, "none", [], "")
+    return out
 
 
 def wanted(ctx: Any) -> list[bool]:
@@ -76,6 +138,45 @@ def _pays(x: Tensor, rows: int) -> bool:
     return here and x.dtype == torch.float32 and rows >= MIN_ROWS
 
 
+class _EluLayers(torch.autograd.Function):
+    """Layers y = ELU(x W^T + b), one after the other: ELU and its slope are parts of the products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        values = [x]
+        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+            values.append(product(values[-1], weight.T, bias, elu=True))
+        ctx.save_for_backward(*values, *parameters[::2])
+        return values[-1]
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needs, layers = wanted(ctx), len(ctx.saved_tensors) // 2
+        values, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+        found: list[Tensor | None] = [None] * len(needs)
+        g = torch.ops.aten.elu_backward(grad.contiguous(), 1, 1, 1, True, values[-1])
+        for i in range(layers - 1, -1, -1):
+            if needs[2 * i + 1]:
+                found[2 * i + 1] = weight_gradient(values[i], g)
+            if needs[2 * i + 2]:
+                found[2 * i + 2] = g.sum(0)
+            if not any(needs[: 2 * i + 1]):
+                return tuple(found)
+            g = product(g, weights[i], slope=values[i] if i else None)
+        found[0] = g
+        return tuple(found)
+
+
+def elu_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor | None:
+    """Return x after layers with ELU, of weights and biases in turn; None where computing them singly is as fast."""
+    rows = x.numel() // x.shape[-1]
+    if not (parameters and _pays(x, rows) and _tiles(rows, *(len(p) for p in parameters)) and compiled(x, *parameters)):
+        return None
+    y: Tensor = _EluLayers.apply(x.reshape(rows, -1).contiguous(), *parameters)  # type: ignore[no-untyped-call]  # untyped
+    return y.view(*x.shape[:-1], -1)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b ``[..., outputs]`` in the dtype of x.
 
@@ -88,9 +189,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     if x.shape[-1] != weight.shape[1]:  # oneDNN would not say what is wrong
         raise ValueError(f"x has shape {tuple(x.shape)}: expected [..., {weight.shape[1]}], the inputs of the weights.")
-    # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
-    flat = x.reshape(rows, -1)
-    y: Tensor = _OneDNNLinear.apply(flat, weight.contiguous(), bias)  # type: ignore[no-untyped-call]  # torch has no type
+    y: Tensor = _FastLinear.apply(x.reshape(rows, -1), weight, bias)  # type: ignore[no-untyped-call]  # torch has no type
     return y.view(*x.shape[:-1], -1)
 
 
@@ -99,6 +198,8 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     (rows, inputs), outputs = x.shape, grad.shape[1]
     if not _pays(x, rows):
         return grad.T @ x
+    if _tiles(rows, inputs, outputs):
+        return product(grad.T, x)
     if inputs > NARROW:
         out: Tensor = _product(grad.T, x.T, None, "none", [], "")
         return out

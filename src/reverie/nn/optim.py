@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,15 +110,15 @@ class Optim:
         """
         return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
 
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Compute and return the gradient of ``loss`` for each parameter.
+    def gradients(self, loss: Tensor, keep: bool = False) -> list[Tensor]:
+        """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
         Raises:
             RunError: a parameter has no gradient, because the loss does not depend on it.
         """
         for p in self.params:
             p.grad = None
-        self._backward(loss)
+        self._backward(loss, keep)
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
             self._check_none_frozen()
@@ -131,8 +131,8 @@ class Optim:
             )
         return grads
 
-    def _backward(self, loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    def _backward(self, loss: Tensor, keep: bool) -> None:
+        loss.backward(retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _check_none_frozen(self) -> None:
         """Raise RunError if a parameter was frozen since: the flat moments would go on moving it."""
@@ -279,9 +279,10 @@ class GlobalAdam(Optim):
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalAdamConfig) -> None:
         super().__init__(parameters, cfg)  # type: ignore[arg-type]
 
-    def _backward(self, loss: Tensor) -> None:
+    def _backward(self, loss: Tensor, keep: bool) -> None:
         # An actor's loss also depends on the world model, which has an optimiser of its own.
-        loss.backward(inputs=[p for p in self.params if p.requires_grad])  # type: ignore[no-untyped-call]
+        inputs = [p for p in self.params if p.requires_grad]
+        loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def apply(self, grads: list[Tensor]) -> Metrics:
@@ -304,13 +305,15 @@ class GlobalAdam(Optim):
         return {"opt/grad_norm": norm}
 
 
-def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim]) -> Metrics:
+def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:
     """Take a step of the optimiser of each loss, by name, with gradients that are all computed before the first step.
+
+    ``shared`` are the losses of whose graph another one, after them, has a part.
 
     Returns:
         The metrics of each, as ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
     """
-    found = {name: optims[name].gradients(loss) for name, loss in losses.items()}
+    found = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}
     steps = {name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in found.items()}
     return {f"{key}/{name}": value for name, metrics in steps.items() for key, value in metrics.items()}
 

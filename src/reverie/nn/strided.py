@@ -1,0 +1,136 @@
+"""Convolutions of stride 2 without padding, and transposed ones, as matrix products of a few images at a time.
+
+A window of k x l pixels of C channels is a row of k l C numbers, and the weights are a matrix of such rows; a
+transposed convolution multiplies with the matrix' transpose and adds up windows that overlap. On CPUs PyTorch's
+convolutions take up to ten times as long where channels are many and pixels few. ``tests/nn/test_strided.py`` compares
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.core.compiled import call, compiled, first_order
+from reverie.nn.matmul import product, wanted
+from reverie.nn.stages import parts
+
+LONG = 1024
+"""Numbers in a window from which a convolution is computed here; with fewer, copying windows takes too long."""
+
+
+def strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Map images ``[M, H, W, C]`` by weights ``[outputs, C, k, l]`` to ``[M, (H - k) // 2 + 1, .., outputs]``."""
+    if weight[0].numel() >= LONG and compiled(x, weight, bias) and x.numel():
+        return cast(Tensor, call(_Strided, x, weight, bias))
+    y = F.conv2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
+    return y.permute(0, 2, 3, 1)
+
+
+def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Map images ``[M, H, W, C]`` by weights ``[C, outputs, k, l]`` to ``[M, 2 (H - 1) + k, .., outputs]``."""
+    if compiled(x, weight, bias) and x.numel():
+        return cast(Tensor, call(_Transposed, x, weight, bias))
+    y = F.conv_transpose2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
+    return y.permute(0, 2, 3, 1)
+
+
+class _Windows:
+    """The windows of images ``[M, H, W, C]`` and the matrix ``[N, k l C]`` of weights ``[N, C, k, l]``."""
+
+    def __init__(self, weight: Tensor, size: tuple[int, int]) -> None:
+        self.shape = weight.shape
+        self.h, self.w = ((side - kernel) // 2 + 1 for side, kernel in zip(size, weight.shape[2:], strict=True))
+        self.matrix = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)  # [N, k l C]
+
+    def parts(self, images: int) -> Iterator[slice]:
+        """Split the images into parts whose windows stay in the cache."""
+        return parts(images, self.h * self.w * self.matrix.shape[1])
+
+    def read(self, x: Tensor) -> Tensor:
+        """Return the windows of images ``[m, H, W, C]``: ``[m h w, k l C]``."""
+        _, c, k, line = self.shape
+        return self._at(x, 0, 0, k, line * c).reshape(len(x) * self.h * self.w, -1)
+
+    def add(self, windows: Tensor, x: Tensor) -> None:
+        """Add windows ``[m h w, k l C]`` to images ``[m, H, W, C]``, 2 x 2 pixels of each at a time: none overlap."""
+        _, c, k, line = self.shape
+        rows = windows.view(len(x), self.h, self.w, k, line * c)
+        for i in range(0, k, 2):
+            for j in range(0, line * c, 2 * c):
+                tall, wide = min(2, k - i), min(2 * c, line * c - j)
+                to = self._at(x, i, j, tall, wide)
+                to += rows[..., i : i + tall, j : j + wide]
+
+    def _at(self, x: Tensor, down: int, along: int, tall: int, wide: int) -> Tensor:
+        """View a part of every window, ``[m, h, w, tall, wide]``, in rows of numbers."""
+        (m, _, width, c), start = x.shape, x.storage_offset()
+        steps = (x.stride(0), 2 * width * c, 2 * c, width * c, 1)
+        return x.as_strided((m, self.h, self.w, tall, wide), steps, start + down * width * c + along)
+
+    def gradient(self, matrix: Tensor) -> Tensor:
+        """Return a gradient ``[N, k l C]`` of the matrix as one of the weights."""
+        count, channels, k, line = self.shape
+        return matrix.view(count, k, line, channels).permute(0, 3, 1, 2)
+
+
+class _Strided(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        x, windows = x.contiguous(), _Windows(weight, (x.shape[1], x.shape[2]))
+        y = x.new_empty(len(x), windows.h, windows.w, len(weight))
+        for part in windows.parts(len(x)):
+            product(windows.read(x[part]), windows.matrix.T, bias, y[part].view(-1, len(weight)))
+        if ctx is not None:
+            ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), grad, (needs_x, needs_weight, needs_bias) = ctx.saved_tensors, grad.contiguous(), wanted(ctx)
+        windows = _Windows(weight, (x.shape[1], x.shape[2]))
+        dx = torch.zeros_like(x) if needs_x else None
+        dmatrix = torch.zeros_like(windows.matrix) if needs_weight else None
+        for part in windows.parts(len(x)):
+            g = grad[part].view(-1, len(weight))  # [m h w, N]
+            if dx is not None:
+                windows.add(product(g, windows.matrix), dx[part])
+            if dmatrix is not None:
+                dmatrix += product(g.T, windows.read(x[part]))
+        dweight = None if dmatrix is None else windows.gradient(dmatrix)
+        return dx, dweight, grad.sum((0, 1, 2)) if needs_bias else None
+
+
+class _Transposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        x = x.contiguous()
+        size = 2 * (x.shape[1] - 1) + weight.shape[2], 2 * (x.shape[2] - 1) + weight.shape[3]
+        windows = _Windows(weight, size)
+        y = bias.expand(len(x), *size, len(bias)).contiguous()
+        for part in windows.parts(len(x)):
+            windows.add(product(x[part].view(-1, len(weight)), windows.matrix), y[part])
+        if ctx is not None:
+            ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), grad, (needs_x, needs_weight, needs_bias) = ctx.saved_tensors, grad.contiguous(), wanted(ctx)
+        windows = _Windows(weight, (grad.shape[1], grad.shape[2]))
+        dx = torch.empty_like(x) if needs_x else None
+        dmatrix = torch.zeros_like(windows.matrix) if needs_weight else None
+        for part in windows.parts(len(x)):
+            g = windows.read(grad[part])  # [m h w, k l outputs]
+            if dx is not None:
+                product(g, windows.matrix.T, None, dx[part].view(-1, len(weight)))
+            if dmatrix is not None:
+                dmatrix += product(x[part].view(-1, len(weight)).T, g)
+        dweight = None if dmatrix is None else windows.gradient(dmatrix)
+        return dx, dweight, grad.sum((0, 1, 2)) if needs_bias else None
