@@ -40,13 +40,16 @@ class Task(NamedTuple):
     flags: tuple[str, ...] = ()
 
 
-MAZE = ("--env.full-view", "--algo.encoder.keys", "agent", "--algo.decoder.keys", "agent", "--replay-ratio", "0.25")
+MAZE = (
+    *("--env.full-view", "--algo.encoder.keys", "agent", "--algo.decoder.keys", "agent"),
+    *("--replay-ratio", "0.5", "--algo.batch-size", "8", "--algo.batch-length", "16"),
+)
 """The agent sees where it is, and which way it looks; the walls are always the same."""
 TASKS = {
     "cartpole": Task("CartPole-v1", ("dreamer_v2",), 6000, 1000),
     "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 6000, 1000),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
-    "maze": Task("maze:Maze-v0", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 4000, 1000, MAZE),
+    "maze": Task("maze:Maze-v0", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 6000, 1000, MAZE),
 }
 EPISODES = 10
 

@@ -334,8 +334,8 @@ def check_strided(depth: int, kernels: tuple[int, ...] | None, units: tuple[int,
     Raises:
         ConfigError: a size is below 1, or ``kernels`` is empty.
     """
-    given = (1,) if kernels is None else kernels
-    if min(depth, len(given), *given, *units) < 1:
+    sides = (1,) if kernels is None else kernels
+    if min(depth, len(sides), *sides, *units) < 1:
         given = f"depth = {depth}, kernels = {kernels}, units = {units}"
         raise ConfigError(f"{given}: expected sizes of at least 1 and at least one kernel.")
 
