@@ -24,8 +24,8 @@ MIN_ROWS = 128
 NARROW = 256
 """Largest number of inputs for which a weight gradient is computed as that of a convolution."""
 
-MIN_SIDE = 64
-"""Smallest number of inputs, and of outputs, for which matrix units are used."""
+MIN_SIDE, WIDE = 64, 96
+"""Smallest sides of a product, and numbers of a layer's inputs and outputs, for which matrix units are used."""
 
 
 def _operator() -> Any:
@@ -43,9 +43,9 @@ def _operator() -> Any:
 _product = _operator()
 
 
-def _tiles(*sides: int) -> bool:
+def _tiles(*sides: int, least: int = MIN_SIDE) -> bool:
     """Return whether matrix units are there and faster, for products of these sides."""
-    return min(sides) >= MIN_SIDE and max(sides) >= MIN_ROWS and compiled() and tiles_granted()
+    return min(sides) >= least and max(sides) >= MIN_ROWS and compiled() and tiles_granted()
 
 
 def product(
@@ -92,7 +92,7 @@ class _FastLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        if _tiles(*x.shape, len(weight)):
+        if _tiles(*x.shape, len(weight), least=WIDE):
             return product(x, weight.T, bias)
         # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
         out: Tensor = _product(x, weight.contiguous(), bias, "none", [], "")
@@ -112,7 +112,7 @@ class _FastLinear(torch.autograd.Function):
 
 def _input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
     """Return g W ``[M, inputs]``."""
-    if _tiles(*grad.shape, weight.shape[1]):
+    if _tiles(*grad.shape, weight.shape[1], least=WIDE):
         return product(grad, weight)
     out: Tensor = _product(grad, weight.contiguous().T, None, "none", [], "")
     return out
@@ -198,7 +198,7 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     (rows, inputs), outputs = x.shape, grad.shape[1]
     if not _pays(x, rows):
         return grad.T @ x
-    if _tiles(rows, inputs, outputs):
+    if _tiles(rows, inputs, outputs, least=WIDE):
         return product(grad.T, x)
     if inputs > NARROW:
         out: Tensor = _product(grad.T, x.T, None, "none", [], "")
