@@ -424,7 +424,7 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "dreamer_v2_crafter": _V2 | FEW_UPDATES,
     "dreamer_v2_dmc_proprio": _V2,
     "dreamer_v2_dmc_vision": _V2 | FEW_UPDATES,
-    "plan2explore": _V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64},
+    "plan2explore": _V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.explore_norm.momentum": 0.99},
     "plan2explore_v1": _V1 | _FEW_MODELS | {"algo.ensemble.head.units": 64},
     "plan2explore_v3": _CPU | _FEW_MODELS,
     "dreamer_v1": _V1,
