@@ -72,12 +72,16 @@ def random_cells(seed: int, steps: int) -> np.ndarray:
 
 
 def stored_cells(run: Path) -> np.ndarray:
-    """Where the rows of a run are, ``[rows, 2]``."""
+    """Where the rows of a run are, ``[rows, 2]``, in the order of time."""
     from reverie.store.episodes import episodes
     from reverie.store.store import Store
 
-    store = Store(str(run / "replay"), say=print)
-    return np.concatenate([np.asarray(episode.rows["obs/agent"])[:, :2] for episode in episodes(store)])
+    streams: dict[int, list[np.ndarray]] = {}
+    for episode in episodes(Store(str(run / "replay"), say=print)):
+        streams.setdefault(episode.stream, []).append(np.asarray(episode.rows["obs/agent"])[:, :2])
+    rows = [np.concatenate(parts) for parts in streams.values()]  # one environment each, which step together
+    together = np.stack([x[: min(map(len, rows))] for x in rows], 1)  # [steps, environments, 2]
+    return together.reshape(-1, 2)
 
 
 def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
