@@ -11,7 +11,7 @@ import torch
 from filtering import drawer, filtered, gradients, numbers
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.compiler import SWITCH
+from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn import fused, gpu
 from reverie.noise import noise_batch

@@ -21,13 +21,13 @@ from reverie.objectives.quantile import (
 )
 
 KAPPAS = [0.0, 0.3, 1.0, 7.0]
-COMPILED = ["compiled", "sorted"]
+COMPILED = ["compiled", "defined"]
 
 
 @pytest.fixture(params=COMPILED)
 def either(request, monkeypatch):
     """With the compiled loop over pairs where it fits, and without."""
-    if request.param == "sorted":
+    if request.param == "defined":
         monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
 
 

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.accelerate import SWITCH, switched_off
 from reverie.core.compiled import first_order
-from reverie.core.compiler import SWITCH, switched_off
 
 TILE = 2048
 """Elements that a program processes at once."""

@@ -27,7 +27,7 @@ def fits(quantiles: Tensor, batch: Batch) -> bool:
     return fit and all(x.dtype is torch.bool for x in flags)
 
 
-def quantile_huber(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
+def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Compute ``quantile.quantile_huber``: ``[..., N]`` and ``[..., N']`` to ``[...]``."""
     loss: Tensor = call(_Pairs, prediction, target.detach(), kappa)
     return loss

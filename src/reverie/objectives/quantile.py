@@ -1,18 +1,13 @@
-"""Quantile regression: the loss whose minimum is a distribution's quantiles. Dabney et al. 2018, arXiv:1710.10044.
-
-The definition compares each of N predicted quantiles with each of N' targets. Here that table is never made. The
-targets are sorted, and the loss of a prediction follows from sums over four runs of sorted targets: those below and
-above the prediction, within kappa of it and beyond.
-"""
+"""Quantile regression: the loss whose minimum is a distribution's quantiles. Dabney et al. 2018, arXiv:1710.10044."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, constant, first_order
+from reverie.core.accelerate import accelerated
+from reverie.core.compiled import compiled, constant
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives import compiled_quantile
@@ -25,15 +20,14 @@ def midpoints(count: int, device: torch.device | str | None = None, dtype: torch
     return (torch.arange(count, device=device, dtype=dtype) + 0.5) / count
 
 
+@accelerated
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Return the quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10.
 
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
 
-    Algorithm 1 minimises it. It takes O((N + N') log N') time and O(N + N') memory for each distribution. It computes
-    in float64, as sums over runs are differences of large sums. In float32 on CPUs a compiled loop goes over the pairs
-    instead. Gradients reach the prediction alone; there are no second derivatives.
+    Algorithm 1 minimises it. Gradients reach the prediction alone.
 
     Args:
         prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.
@@ -47,17 +41,13 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         ValueError: the leading axes differ, there are no quantiles, or kappa is out of range (a ConfigError).
     """
     check_kappa(kappa)
-    _check_pairs(prediction, target)
-    if compiled(prediction, target):
-        return compiled_quantile.quantile_huber(prediction, target, kappa)
-    loss: Tensor = call(_Sorted, prediction, target.detach(), kappa)
-    return loss
-
-
-def _check_pairs(prediction: Tensor, target: Tensor) -> None:
     if prediction.shape[:-1] != target.shape[:-1] or not (prediction.shape[-1] and target.shape[-1]):
         shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
+    u = target.detach().to(prediction.dtype).unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., N, N']
+    loss = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) if kappa else u.abs()
+    tau = midpoints(prediction.shape[-1], u.device, u.dtype).unsqueeze(-1)  # [N, 1]
+    return ((tau - (u < 0).to(u.dtype)).abs() * loss).mean(-1).sum(-1)
 
 
 def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
@@ -125,76 +115,3 @@ def check_kappa(kappa: float) -> None:
         raise ConfigError(
             f"kappa = {kappa}: expected a finite number, 0 or more; 0 gives the quantile loss without smoothing."
         )
-
-
-class _Sorted(torch.autograd.Function):
-    """Computes the loss and its gradient in the forward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
-        n, m = prediction.shape[-1], target.shape[-1]
-        ordered = target.reshape(-1, m).double().sort(-1).values  # [M, N']
-        centre = ordered.mean(-1, keepdim=True)  # [M, 1]: sums of squares of small numbers cancel less
-        theta = prediction.reshape(-1, n).double() - centre  # [M, N]
-        below, above = _sides(theta, ordered - centre, kappa)
-        tau = midpoints(n, theta.device, torch.float64)  # [N]
-        loss = ((1 - tau) * below.loss + tau * above.loss).sum(-1) / m  # [M]
-        if ctx is not None:
-            slope = ((1 - tau) * below.slope - tau * above.slope) / m  # [M, N]
-            ctx.save_for_backward(slope.to(prediction.dtype).view_as(prediction))
-        return loss.to(prediction.dtype).view(prediction.shape[:-1])
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return slope * grad.unsqueeze(-1), None, None
-
-
-class _Side(NamedTuple):
-    """Sums over the targets on one side of each prediction."""
-
-    loss: Tensor  # [M, N], of L(u)
-    slope: Tensor  # [M, N], of |L'(u)|
-
-
-def _sides(theta: Tensor, y: Tensor, kappa: float) -> tuple[_Side, _Side]:
-    """Sum the targets below and above predictions theta ``[M, N]``, from sorted targets y ``[M, N']``."""
-    far_below = torch.searchsorted(y, theta - kappa)  # [M, N]: number of targets below theta - kappa
-    far_above = torch.searchsorted(y, theta + kappa, right=True)  # [M, N]: number of targets up to theta + kappa
-    sums = _running(y)  # [M, N' + 1]
-    reach = kappa if kappa else 1.0
-    total, m = sums[:, -1:], y.shape[-1]
-    below = _beyond(far_below * theta - sums.gather(-1, far_below), far_below, reach, kappa)
-    rest = m - far_above
-    above = _beyond(total - sums.gather(-1, far_above) - rest * theta, rest, reach, kappa)
-    if not kappa:
-        return below, above
-    at = torch.searchsorted(y, theta)  # [M, N]
-    squares = _running(y.square())
-    below = _joined(below, _within(theta, sums, squares, far_below, at))
-    return below, _joined(above, _within(theta, sums, squares, at, far_above))
-
-
-def _running(y: Tensor) -> Tensor:
-    """Return the sums of the first k numbers of each row, ``[M, N' + 1]`` for k = 0 ... N'."""
-    return torch.nn.functional.pad(y.cumsum(-1), (1, 0))
-
-
-def _beyond(distance: Tensor, count: Tensor, reach: float, kappa: float) -> _Side:
-    """Sum the targets where the loss is linear, given their summed distance and their count."""
-    count = count.to(distance.dtype)  # integers times a Python float would become float32
-    return _Side(reach * distance - 0.5 * kappa**2 * count, reach * count)
-
-
-def _within(theta: Tensor, sums: Tensor, squares: Tensor, start: Tensor, stop: Tensor) -> _Side:
-    """Sum the targets number ``start`` to ``stop``, where the loss is a square."""
-    count = stop - start
-    first = sums.gather(-1, stop) - sums.gather(-1, start)
-    second = squares.gather(-1, stop) - squares.gather(-1, start)
-    loss = 0.5 * (second - 2 * theta * first + theta.square() * count)
-    return _Side(loss.clamp(min=0), (theta * count - first).abs())
-
-
-def _joined(a: _Side, b: _Side) -> _Side:
-    return _Side(a.loss + b.loss, a.slope + b.slope)

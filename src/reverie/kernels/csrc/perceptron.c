@@ -6,7 +6,7 @@
  * threads nor on the other rows of the batch.
  */
 
-#include "../core/thread_pool.h"
+#include "thread_pool.h"
 #include "perceptron.h"
 
 /* One layer forward, for a few rows; `scratch` is [inputs, PANEL]. */

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../core/thread_pool.h"
+#include "thread_pool.h"
 
 enum { LANES = 16 }; /* predictions at once: their sums stay in registers */
 

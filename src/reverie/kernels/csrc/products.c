@@ -3,7 +3,7 @@
  * The order of each sum depends neither on the threads nor on the other rows.
  */
 
-#include "../core/thread_pool.h"
+#include "thread_pool.h"
 #include "blocks.h"
 #include "perceptron.h"
 

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "../core/thread_pool.h"
+#include "thread_pool.h"
 #include "blocks.h"
 #include "perceptron.h"
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "../core/thread_pool.h"
+#include "thread_pool.h"
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

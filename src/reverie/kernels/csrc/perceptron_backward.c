@@ -3,7 +3,7 @@
  * The order of each sum, and so its result, does not depend on the threads.
  */
 
-#include "../core/thread_pool.h"
+#include "thread_pool.h"
 #include "gates.h"
 #include "perceptron.h"
 
