@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,6 @@ from torch import Tensor
 from reverie.core.accelerate import Kernel, only
 from reverie.core.compiler import kernels
 from reverie.kernels.table import ROWS
-from reverie.objectives import quantile
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
 VARIANTS = ["plain", "odd", "one", "none", "strided", "nan", "threads", "large"]
@@ -31,6 +31,8 @@ class Case(NamedTuple):
     tolerance: float = 1e-5
     unfit: tuple[str, ...] = ("none",)
     """Variants that the kernel leaves to the definition."""
+    settings: dict[str, Any] = {}  # noqa: RUF012
+    """Arguments by name."""
 
 
 SIZES = {
@@ -46,12 +48,39 @@ def distributions(normal, s):
     return normal(s["m"], 3, s["n"]), normal(s["m"], 3, s["k"])
 
 
+def adam(normal, s):
+    shapes = (s["m"], s["n"]), (s["k"],), ()
+    params, grads, mean = ([normal(*shape) for shape in shapes] for _ in range(3))
+    square = [normal(*shape).square() for shape in shapes]
+    return params, grads, mean, square, torch.tensor(s["m"] + 1)
+
+
+ADAM = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-3}
+
+
+def polyak(normal, s):
+    return [normal(s["m"], s["n"]), normal(s["k"])], [normal(s["m"], s["n"]), normal(s["k"])], 0.3
+
+
 CASES: dict[str, list[Case]] = {
-    "quantile_huber": [
+    "compiled_quantile.quantile_huber": [
         Case(distributions, grads=(0,)),
         Case(lambda normal, s: (*distributions(normal, s), 0.0), grads=(0,)),
     ],
+    "optim.adam": [
+        Case(adam, unfit=("strided",), settings=ADAM),
+        Case(adam, unfit=("strided",), settings=ADAM | {"cosine": 20}),
+    ],
+    "optim.fused_adam": [Case(adam, settings=ADAM | {"cosine": 20})],
+    "optim.polyak": [
+        Case(lambda normal, s: (*polyak(normal, s), None, 1), unfit=("strided",)),
+        Case(lambda normal, s: (*polyak(normal, s), torch.tensor(6), 3), unfit=("strided",)),
+        Case(lambda normal, s: (*polyak(normal, s), torch.tensor(7), 3), unfit=("strided",)),
+    ],
 }
+ON_GPU = {"optim.fused_adam"}
+ELSEWHERE = {"steps.gradients"}
+"""Kernels with a test file of their own."""
 
 
 def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
@@ -81,7 +110,7 @@ def gapped(x: Tensor) -> Tensor:
     return torch.empty(*x.shape, 3, dtype=x.dtype)[..., 1].copy_(x)
 
 
-def inputs(case: Case, variant: str) -> Any:
+def inputs(case: Case, variant: str, device: str = "cpu") -> Any:
     g = torch.Generator().manual_seed(1)
     given = case.make(lambda *shape: torch.randn(shape, generator=g), SIZES.get(variant, SIZES["plain"]))
     if variant == "strided":
@@ -89,6 +118,7 @@ def inputs(case: Case, variant: str) -> Any:
     if variant == "nan":
         first = tensors(given)[0]
         first.view(-1)[0] = torch.nan
+    given = mapped(lambda x: x.to(device), given) if device != "cpu" else given
     for i in case.grads:
         tensors(given)[i].requires_grad_()
     return given
@@ -117,23 +147,26 @@ def spied(kernel: Kernel) -> tuple[Kernel, list[int]]:
     return Kernel(kernel.fits, run), calls
 
 
-def name_of(definition: Callable[..., Any]) -> str:
-    return definition.__qualname__
+def name_of(kernel: Kernel) -> str:
+    return f"{kernel.run.__module__.rsplit('.', 1)[1]}.{kernel.run.__name__}"
 
 
-EACH = [(*row, case) for row in ROWS for case in CASES[name_of(row[0])]]
-NAMES = [f"{name_of(definition)}{i}" for definition, _ in ROWS for i in range(len(CASES[name_of(definition)]))]
+EACH = [pytest.param((*row, case), id=f"{name_of(row[1])}-{i}") for row in ROWS
+        for i, case in enumerate(CASES.get(name_of(row[1]), []))]  # fmt: skip
 
 
 @pytest.fixture
 def alone(request):
-    """A definition whose only kernel notes its calls."""
+    """A definition whose only kernel notes its calls, a case, the noted calls and the device."""
     definition, kernel, case = request.param
+    device = "cuda" if name_of(kernel) in ON_GPU else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     noted, calls = spied(kernel)
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
     with only():
         rows.append(noted)
-        yield definition, case, calls
+        yield functools.partial(definition, **case.settings), case, calls, device
     assert noted not in rows
 
 
@@ -145,26 +178,32 @@ def threads():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("alone", EACH, ids=NAMES, indirect=True)
+@pytest.mark.parametrize("alone", EACH, indirect=True)
 def test_kernel_is_its_definition(alone, variant, threads):
-    definition, case, calls = alone
+    definition, case, calls, device = alone
     torch.set_num_threads(4 if variant == "threads" else 1)
-    ours = outcome(definition, inputs(case, "large" if variant == "threads" else variant))
-    theirs = outcome(definition.definition, inputs(case, "large" if variant == "threads" else variant))
+    given = functools.partial(inputs, case, "large" if variant == "threads" else variant, device)
+    ours = outcome(definition, given())
+    theirs = outcome(plain(definition), given())
     torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
     assert bool(calls) == (variant not in case.unfit)
 
 
-@pytest.mark.parametrize("alone", EACH, ids=NAMES, indirect=True)
+def plain(accelerated: functools.partial) -> Callable[..., Any]:
+    """The definition without kernels."""
+    return functools.partial(accelerated.func.definition, **accelerated.keywords)
+
+
+@pytest.mark.parametrize("alone", EACH, indirect=True)
 def test_what_does_not_fit_runs_the_definition(alone):
     """Other dtypes and shapes: the same result as the definition, or its error."""
-    definition, case, calls = alone
+    definition, case, calls, device = alone
     given = inputs(case, "plain")
     count = len(tensors(given))
     spoils = [("double", i, 0) for i in range(count) if tensors(given)[i].is_floating_point()]
     spoils += [("short", i, axis) for i in range(count) for axis in range(tensors(given)[i].ndim)]
     for kind, i, axis in spoils:
-        chosen, seen = inputs(case, "plain"), [-1]
+        chosen, seen = inputs(case, "plain", device), [-1]
 
         def change(x: Tensor, kind=kind, i=i, axis=axis, seen=seen) -> Tensor:
             seen[0] += 1
@@ -173,7 +212,7 @@ def test_what_does_not_fit_runs_the_definition(alone):
             return x.detach().double() if kind == "double" else x.detach().narrow(axis, 0, x.shape[axis] - 1)
 
         spoiled = mapped(change, chosen)
-        ours, theirs = (result_or_error(f, spoiled) for f in (definition, definition.definition))
+        ours, theirs = (result_or_error(f, spoiled) for f in (definition, plain(definition)))
         assert type(ours) is type(theirs), (kind, i, axis, ours)
         if not isinstance(ours, Exception):
             torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
@@ -202,5 +241,4 @@ def test_off_runs_the_definitions_alone(monkeypatch):
 
 
 def test_each_row_has_a_case():
-    assert {name_of(definition) for definition, _ in ROWS} == set(CASES)
-    assert quantile.quantile_huber.definition is not quantile.quantile_huber
+    assert {name_of(kernel) for _, kernel in ROWS} == set(CASES) | ELSEWHERE

@@ -43,7 +43,7 @@ def number_head(x, weight, bias, bins):
 
 def adam(parameter, gradient):
     p = nn.Parameter(parameter.clone())
-    Adam([p], 0.1).apply_to([gradient])
+    Adam([p], 0.1).apply([gradient])
     return p.detach()
 
 

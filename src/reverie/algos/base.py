@@ -21,12 +21,13 @@ from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
-from reverie.nn.adam import Adam
+from reverie.nn.adam import Adam, Loss, gradients
 from reverie.nn.modes import has_two_modes, switch
 from reverie.nn.normalise import Normalise
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
 from reverie.objectives.estimators import ValueEstimator
+from reverie.objectives.td import Losses
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -432,6 +433,13 @@ class ModelFree(Algorithm):
     def watcher(self) -> Watcher | None:
         """The preprocessor, if it keeps statistics of rows; else None."""
         return self.preprocess.watcher
+
+    def minimise(self, loss: Loss, *inputs: Any) -> Losses:
+        """Take a gradient step on each term of ``loss(*inputs)`` that has an optimiser. Return the losses before it."""
+        losses, found = gradients(loss, self.optims, *inputs)
+        for name, gradient in found.items():
+            self.optims[name].apply(gradient)
+        return losses
 
     def renew(self) -> None:
         """Prepare this trained learner for the start of another run: decaying learning rates start over."""

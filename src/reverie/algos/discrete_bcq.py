@@ -20,7 +20,6 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
-from reverie.nn.choice_steps import ClonedValuesStep
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.target import Target
@@ -213,14 +212,12 @@ class DiscreteBCQ(ModelFree):
         self.objective = DiscreteBCQObjective(network, **settings, within=self.within_range)
         self.to(device)
         self.optims = {"network": Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)}
-        known = DiscreteBCQObjective.loss, DiscreteBCQObjective.forward
-        self._step = ClonedValuesStep(self.objective, self.optims, *known)
         greedy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
         self._policy = self.preprocess.policy(greedy, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""
-        losses = self._step(self.preprocess(batch))
+        losses = self.minimise(self.objective.loss, self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

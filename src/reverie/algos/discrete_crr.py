@@ -21,7 +21,6 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
-from reverie.nn.choice_steps import ClassCriticsStep, FilteredLikelihoodStep
 from reverie.nn.choices import Choices, ChoicesActor
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normalise import Normalise, Running
@@ -170,15 +169,13 @@ class DiscreteCRR(ModelFree):
             "actor": Adam(actor.parameters(), cfg.actor_lr),
             "critic": Adam(critic.parameters(), cfg.critic_lr),
         }
-        self._critic = ClassCriticsStep(self.objective, self.optims, DiscreteCRRObjective.critic_loss)
-        known = DiscreteCRRObjective.actor_loss, DiscreteCRRObjective.advantage
-        self._actor = FilteredLikelihoodStep(self.objective, self.optims, *known)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor with the new critic, and of the targets."""
         batch = self.preprocess(batch)
-        critic, actor = self._critic(batch), self._actor(batch)
+        critic = self.minimise(self.objective.critic_loss, batch)
+        actor = self.minimise(self.objective.actor_loss, batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

@@ -16,7 +16,6 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.steps import ExplicitStep, QuantilesStep
 from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import best_quantiles, check_kappa, quantile_error, quantile_targets
@@ -106,10 +105,6 @@ class QRDQN(DQN):
         """Build the network of the quantiles of so many actions."""
         c, dtype = self.cfg, PRECISIONS[self.cfg.precision]
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
-
-    def build_step(self) -> ExplicitStep:
-        """Return the gradient step of the network."""
-        return QuantilesStep(self.objective, self.optims, QRDQNObjective.critic_loss)
 
 
 QRDQNConfig.learner = QRDQN

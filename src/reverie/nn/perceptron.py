@@ -8,7 +8,7 @@ C call computes all layers of K MLPs (``copies``) forward, and one backward:
   the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where ReLU gave 0.
 
 :class:`ReluMLP` uses them, as an autograd function, for float32 on CPUs if there is a C compiler. GPUs, other
-precisions and machines without a compiler use :func:`defined` and autograd. ``nn/steps.py`` calls them without
+precisions and machines without a compiler use :func:`defined` and autograd. ``kernels/steps.py`` calls them without
 autograd. ``tests/nn/test_perceptron.py: test_results_and_gradients_are_those_of_the_definition`` holds both equal to
 autograd in float64.
 """

@@ -1,4 +1,4 @@
-"""Steps without autograd against those of the definitions with it."""
+"""Analytic gradients against autograd's."""
 
 import copy
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from reverie.core.compiler import kernels
 from reverie.core.errors import RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.kernels import steps
 from reverie.nn.perceptron import ReluMLP
-from reverie.nn.steps import ExplicitStep, PolicyGradientStep, RegressionStep, SoftPolicyStep
 from reverie.objectives.estimators import NStep, TDLambda
 
 MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=3)})
@@ -74,6 +74,11 @@ def updates(agent, count=5):
     return [agent.update(batch(agent, seed)) for seed in range(count)]
 
 
+def analytic(agent, name):
+    """Whether the gradients of this loss are computed without autograd."""
+    return steps.fits(getattr(agent.objective, name), agent.optims, agent.preprocess(batch(agent, 0)))
+
+
 def refuse(*args, **kwargs):
     raise AssertionError("autograd was used")
 
@@ -86,7 +91,7 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd, "grad", refuse)
         fast = updates(agent)
-    monkeypatch.setattr(ExplicitStep, "known", lambda self: False)
+    monkeypatch.setattr(steps, "STEPS", {})
     slow = updates(other)
     for a, b in zip(fast, slow, strict=True):
         assert a.metrics.keys() == b.metrics.keys()
@@ -115,7 +120,7 @@ def test_of_equal_critics_each_has_its_part_in_the_gradient(monkeypatch):
         agent.objective.critic.body.theta[1] = agent.objective.critic.body.theta[0]
     other = copy.deepcopy(agent)
     updates(agent, 1)
-    monkeypatch.setattr(ExplicitStep, "known", lambda self: False)
+    monkeypatch.setattr(steps, "STEPS", {})
     updates(other, 1)
     torch.testing.assert_close(tensors(agent), tensors(other), rtol=1e-6, atol=1e-6)
 
@@ -128,17 +133,18 @@ class Doubled(SACObjective):
         return 2 * value, entropy
 
 
+@needs_compiler
 def test_another_loss_is_computed_from_its_own_definition():
     agent = built(SACConfig())
-    assert agent._actor.known()
-    assert agent._critics.known()
+    assert analytic(agent, "actor_loss")
+    assert analytic(agent, "critic_loss")
     agent.objective.__class__ = Doubled
-    assert agent._critics.known()
-    assert not agent._actor.known()
+    assert analytic(agent, "critic_loss")
+    assert not analytic(agent, "actor_loss")
     for config in (TD3BCConfig(normalise=None), DiscreteSACConfig()):
         agent = built(config)
-        assert not agent._actor.known()
-        assert agent._critics.known() == isinstance(config, TD3BCConfig)
+        assert not analytic(agent, "actor_loss")
+        assert analytic(agent, "critic_loss") == isinstance(config, TD3BCConfig)
         for update in updates(agent, 2):
             assert "loss/critic" in update.metrics
 
@@ -154,19 +160,19 @@ class Bounded(SACObjective):
 def test_what_is_overridden_or_watched_is_called():
     agent = built(SACConfig())
     agent.objective.__class__ = Bounded
-    assert not agent._actor.known()
-    assert agent._critics.known()
+    assert not analytic(agent, "actor_loss")
+    assert analytic(agent, "critic_loss") == (kernels() is not None)
 
     agent, called = built(SACConfig(graph=False)), []
     loss = agent.objective.actor_loss
     agent.objective.actor_loss = lambda rows: called.append("loss") or loss(rows)
-    assert not agent._actor.known()
+    assert not analytic(agent, "actor_loss")
     updates(agent, 2)
     assert called == ["loss", "loss"]
 
     agent, seen = built(SACConfig(graph=False)), []
     agent.objective.actor.register_forward_hook(lambda *given: seen.append(given))
-    assert not agent._actor.known()
+    assert not analytic(agent, "actor_loss")
     updates(agent, 2)
     assert len(seen) == 4  # for the targets, and for its own loss
 
@@ -209,9 +215,9 @@ def hook_gradient(agent):
 @pytest.mark.parametrize("change", [change_class, hook_body, hook_inputs, replace_forward, parametrize, hook_gradient])
 def test_a_changed_part_of_a_network_is_not_passed_over(change):
     agent = built(TD3Config(graph=False))
-    assert agent._critics.fits(batch(agent, 0)) == (kernels() is not None)
+    assert analytic(agent, "critic_loss") == (kernels() is not None)
     change(agent)
-    assert not (agent._critics.known() and agent._critics.fits(batch(agent, 0)))
+    assert not analytic(agent, "critic_loss")
 
 
 @pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
@@ -223,8 +229,7 @@ def test_hooks_of_all_modules_see_each_network_of_an_update(kind):
     finally:
         handle.remove()
     assert {agent.objective.actor, agent.objective.critic} <= set(seen)
-    assert agent._critics.known()
-    assert agent._actor.known()
+    assert analytic(agent, "critic_loss") == analytic(agent, "actor_loss") == (kernels() is not None)
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -241,24 +246,21 @@ def test_a_frozen_network_is_never_changed(captured):
 
 def test_what_no_compiled_function_can_read_goes_through_autograd(monkeypatch):
     agent, odd = built(TD3Config()), built(TD3Config(precision="bfloat16"))
-    rows = batch(agent, 0)
-    assert agent._critics.fits(rows) == (kernels() is not None)
-    assert not odd._critics.fits(rows)
-    assert not agent._critics.fits(rows.rows(0, 1))
+    assert analytic(agent, "critic_loss") == (kernels() is not None)
+    assert not analytic(odd, "critic_loss")
+    assert not steps.fits(agent.objective.critic_loss, agent.optims, batch(agent, 0).rows(0, 1))
     dueling = built(DQNConfig(dueling=True))
-    assert not dueling._step.fits(batch(dueling, 0))
+    assert not analytic(dueling, "critic_loss")
     for other in (odd, dueling):
         updates(other, 2)
     monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
-    assert not agent._critics.fits(rows)
+    assert not analytic(agent, "critic_loss")
 
 
 @needs_compiler
 def test_nan_is_not_swallowed():
-    for config, kind in ((TD3Config(), PolicyGradientStep), (SACConfig(), SoftPolicyStep)):
+    for config in (TD3Config(), SACConfig()):
         agent = built(config)
-        assert isinstance(agent._critics, RegressionStep)
-        assert isinstance(agent._actor, kind)
         rows = batch(agent, 0)
         rows.is_last[:] = False
         rows.obs["state"][0, 0, 0] = torch.nan

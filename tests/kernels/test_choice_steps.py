@@ -1,4 +1,4 @@
-"""Steps without autograd of learners of recorded choices against those of the definitions with it."""
+"""Analytic gradients of learners of recorded discrete actions against autograd's."""
 
 import copy
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
 from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.kernels import steps
 from reverie.nn.choices import Choices
-from reverie.nn.steps import ExplicitStep
 from reverie.objectives import compiled_choices
 from reverie.objectives.estimators import NStep, TDLambda
 from reverie.objectives.filters import All, Binary, Exp
@@ -77,6 +77,11 @@ def updates(agent, count=5):
     return [agent.update(batch(agent, seed)) for seed in range(count)]
 
 
+def analytic(agent, name):
+    """Whether the gradients of this loss are computed without autograd."""
+    return steps.fits(getattr(agent.objective, name), agent.optims, agent.preprocess(batch(agent, 0)))
+
+
 def refuse(*args, **kwargs):
     raise AssertionError("autograd was used")
 
@@ -89,7 +94,7 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd, "grad", refuse)
         fast = updates(agent)
-    monkeypatch.setattr(ExplicitStep, "known", lambda self: False)
+    monkeypatch.setattr(steps, "STEPS", {})
     monkeypatch.setattr(compiled_choices, "fits", lambda *numbers: False)
     slow = updates(other)
     for a, b in zip(fast, slow, strict=True):
@@ -143,17 +148,21 @@ def test_other_losses_are_computed_from_their_own_definitions():
         def forward(self, batch):
             return super().forward(batch)
 
-    for name, kind, step in (("discrete_crr", Cautious, "_actor"), ("discrete_cql", Louder, "_step"),
-                             ("bc", Other, "_step")):  # fmt: skip
+    for name, kind, loss in (
+        ("discrete_crr", Cautious, "actor_loss"),
+        ("discrete_cql", Louder, "critic_loss"),
+        ("bc", Other, "forward"),
+    ):
         agent = built(name)
-        assert getattr(agent, step).known()
+        assert analytic(agent, loss) == (kernels() is not None)
         agent.objective.__class__ = kind
-        assert not getattr(agent, step).known()
+        assert not analytic(agent, loss)
         updates(agent, 2)
     move = ActionSpec(parts={"move": ActionPart(kind="continuous", size=2)})
     for clone in (None, Stochastic()):
-        assert not BCConfig(clone=clone).build(SEEN, move)._step.known()
-    assert not built("discrete_cql", dueling=True)._step.fits(batch(built("discrete_cql"), 0))
+        agent = BCConfig(clone=clone).build(SEEN, move)
+        assert not steps.fits(agent.objective.forward, agent.optims, batch(built("bc"), 0))
+    assert not analytic(built("discrete_cql", dueling=True), "critic_loss")
 
 
 @needs_compiler
