@@ -15,9 +15,8 @@ from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
 from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.kernels import steps
+from reverie.kernels import losses, steps
 from reverie.nn.choices import Choices
-from reverie.objectives import compiled_choices
 from reverie.objectives.estimators import NStep, TDLambda
 from reverie.objectives.filters import All, Binary, Exp
 
@@ -95,7 +94,7 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
         patch.setattr(torch.autograd, "grad", refuse)
         fast = updates(agent)
     monkeypatch.setattr(steps, "STEPS", {})
-    monkeypatch.setattr(compiled_choices, "fits", lambda *numbers: False)
+    monkeypatch.setattr(losses, "untracked", lambda *numbers: False)
     slow = updates(other)
     for a, b in zip(fast, slow, strict=True):
         assert a.metrics.keys() == b.metrics.keys()
@@ -170,13 +169,15 @@ def test_what_is_masked_has_no_gradient_and_shares_add_up():
     torch.manual_seed(0)
     data = batch(built("bc_choices"), 0)
     logits = torch.randn(40, 3, 9)
-    loss, grad = compiled_choices.loss_and_gradient(logits, data.action, data.is_last, (3, 2, 4))
+    loss, grad = losses.cross_entropy_and_gradient(logits, data, (3, 2, 4))
     held = ~data.is_last[:, :-1]
     expected = -Choices(logits, (3, 2, 4)).log_prob(data.action[:, :-1])[held].mean()
     torch.testing.assert_close(loss, expected)
     assert not grad[~held].any()
     torch.testing.assert_close(grad[held].sum(-1), torch.zeros(int(held.sum())), rtol=0, atol=1e-6)
-    nothing, grad = compiled_choices.loss_and_gradient(logits, data.action, torch.ones_like(data.is_last), (3, 2, 4))
+    nothing, grad = losses.cross_entropy_and_gradient(
+        logits, replace(data, is_last=torch.ones_like(data.is_last)), (3, 2, 4)
+    )
     assert nothing == 0
     assert not grad.any()
 
@@ -198,7 +199,7 @@ def test_nan_is_not_swallowed(name):
 @needs_compiler
 def test_nan_among_values_is_what_a_state_is_worth():
     values, logits = torch.tensor([[1.0, torch.nan, 3.0]]), torch.zeros(1, 3)
-    assert compiled_choices.likely_worth(values, logits, values, -1.0).isnan().all()
-    expected, better = compiled_choices.expected_least(logits, values[None], torch.tensor([[1.0, 0.0, 0.0]]))
+    assert losses.masked_argmax_value(values, logits, values, -1.0).isnan().all()
+    expected, better = losses.expected_and_advantage(logits, values[None], torch.tensor([[1.0, 0.0, 0.0]]))
     assert expected.isnan().all()
     assert better.isnan().all()

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from reverie.core.accelerate import Kernel, only
 from reverie.core.compiler import kernels
+from reverie.core.types import Batch
 from reverie.kernels.table import ROWS
+from reverie.objectives.estimators import TD0, TD1, NStep
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
 VARIANTS = ["plain", "odd", "one", "none", "strided", "nan", "threads", "large"]
@@ -29,6 +31,8 @@ class Case(NamedTuple):
     grads: tuple[int, ...] = ()
     """Which tensors among the arguments have a gradient."""
     tolerance: float = 1e-5
+    nan: int | None = None
+    """How many of the tensors of floats may hold NaN; None: all."""
     unfit: tuple[str, ...] = ("none",)
     """Variants that the kernel leaves to the definition."""
     settings: dict[str, Any] = {}  # noqa: RUF012
@@ -48,6 +52,25 @@ def distributions(normal, s):
     return normal(s["m"], 3, s["n"]), normal(s["m"], 3, s["k"])
 
 
+def batch(normal, s) -> Batch:
+    """Windows of k + 1 rows of one of three actions."""
+    shape = s["m"], s["k"] + 1
+    last = normal(*shape) < -0.8
+    last[:, 0] = False  # where there will be NaN
+    return Batch(
+        obs={}, action=torch.eye(3)[normal(*shape).abs().long().clamp(max=2)], reward=normal(*shape),
+        is_first=torch.zeros_like(last), is_last=last, is_terminal=last & (normal(*shape) < 0),
+        weight=normal(s["m"]).abs(), index=torch.arange(s["m"]),
+    )  # fmt: skip
+
+
+def error(*lead):
+    def make(normal, s):
+        return normal(*lead, s["m"], s["k"]), normal(s["m"], s["k"]), batch(normal, s)
+
+    return make
+
+
 def adam(normal, s):
     shapes = (s["m"], s["n"]), (s["k"],), ()
     params, grads, mean = ([normal(*shape) for shape in shapes] for _ in range(3))
@@ -58,12 +81,50 @@ def adam(normal, s):
 ADAM = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-3}
 
 
+def td0(normal, s):
+    rows = batch(normal, s)
+    return {"reward": rows.reward, "terminal": rows.is_terminal, "last": rows.is_last, "value": normal(*rows.shape)}
+
+
+def quantile_error(normal, s):
+    n = s["k"]
+    return normal(s["m"], s["k"], 3, n), normal(s["m"], s["k"], n), batch(normal, s), 0.9
+
+
+def targets(estimator):
+    def make(normal, s):
+        data = batch(normal, s)
+        data.is_last[:, 1:-1] = data.is_terminal[:, 1:-1] = False  # there the result is meaningless
+        return normal(s["m"], s["k"], s["n"]), data, estimator, 0.9
+
+    return make
+
+
 def polyak(normal, s):
     return [normal(s["m"], s["n"]), normal(s["k"])], [normal(s["m"], s["n"]), normal(s["k"])], 0.3
 
 
 CASES: dict[str, list[Case]] = {
-    "compiled_quantile.quantile_huber": [
+    "losses.td0": [Case(td0, settings={"discount": 0.9}, unfit=())],
+    "losses.mean_over": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), grads=(0,))
+    ],
+    "losses.squared_error": [
+        Case(error(), grads=(0,), settings={"scale": 0.5}),
+        Case(error(3), grads=(0,)),
+    ],
+    "losses.huber_error": [Case(error(2), grads=(0,), settings={"kappa": 0.7})],
+    "losses.greedy_quantiles": [
+        Case(lambda normal, s: (normal(s["m"], 2, s["k"], s["n"]), normal(s["m"], 2, s["k"], s["n"])))
+    ],
+    "losses.quantile_targets": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
+    "losses.quantile_error": [Case(quantile_error, grads=(0,))],
+    "losses.masked_argmax_value": [
+        Case(lambda normal, s: (*(normal(s["m"], 2, s["n"]) for _ in range(3)), -0.5)),
+        Case(lambda normal, s: (*(normal(s["m"], 2, s["n"]) for _ in range(3)), -float("inf"))),
+    ],
+    "losses.expected_min_q": [Case(lambda normal, s: (normal(s["m"], s["n"]), normal(2, s["m"], s["n"])))],
+    "losses.quantile_huber": [
         Case(distributions, grads=(0,)),
         Case(lambda normal, s: (*distributions(normal, s), 0.0), grads=(0,)),
     ],
@@ -75,7 +136,7 @@ CASES: dict[str, list[Case]] = {
     "optim.polyak": [
         Case(lambda normal, s: (*polyak(normal, s), None, 1), unfit=("strided",)),
         Case(lambda normal, s: (*polyak(normal, s), torch.tensor(6), 3), unfit=("strided",)),
-        Case(lambda normal, s: (*polyak(normal, s), torch.tensor(7), 3), unfit=("strided",)),
+        Case(lambda normal, s: (*polyak(normal, s), torch.tensor(7), 3), unfit=("strided",), nan=2),
     ],
 }
 ON_GPU = {"optim.fused_adam"}
@@ -115,9 +176,8 @@ def inputs(case: Case, variant: str, device: str = "cpu") -> Any:
     given = case.make(lambda *shape: torch.randn(shape, generator=g), SIZES.get(variant, SIZES["plain"]))
     if variant == "strided":
         given = mapped(gapped, given)
-    if variant == "nan":
-        first = tensors(given)[0]
-        first.view(-1)[0] = torch.nan
+    if variant.startswith("nan"):
+        [x for x in tensors(given) if x.is_floating_point()][int(variant[3:])].view(-1)[0] = torch.nan
     given = mapped(lambda x: x.to(device), given) if device != "cpu" else given
     for i in case.grads:
         tensors(given)[i].requires_grad_()
@@ -128,13 +188,17 @@ def outcome(definition: Callable[..., Any], given: Any) -> Any:
     """Results, gradients, the arguments afterwards, and the random number that comes next."""
     torch.manual_seed(5)
     leaves = [x for x in tensors(given) if x.requires_grad]
-    out = definition(*given)
+    out = called(definition, given)
     results = tensors(out)
     tracked = [x for x in results if x.requires_grad]
     g = torch.Generator().manual_seed(2)
     total = sum((x * torch.randn(x.shape, generator=g)).sum() for x in tracked)
     grads = torch.autograd.grad(total, leaves, allow_unused=True) if tracked else ()
     return [x.detach() for x in results], grads, [x.detach() for x in tensors(given)], torch.rand(())
+
+
+def called(function: Callable[..., Any], given: Any) -> Any:
+    return function(**given) if isinstance(given, dict) else function(*given)
 
 
 def spied(kernel: Kernel) -> tuple[Kernel, list[int]]:
@@ -182,10 +246,10 @@ def threads():
 def test_kernel_is_its_definition(alone, variant, threads):
     definition, case, calls, device = alone
     torch.set_num_threads(4 if variant == "threads" else 1)
-    given = functools.partial(inputs, case, "large" if variant == "threads" else variant, device)
-    ours = outcome(definition, given())
-    theirs = outcome(plain(definition), given())
-    torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
+    several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
+    for name in several[: case.nan] if variant == "nan" else ["large" if variant == "threads" else variant]:
+        ours, theirs = (outcome(f, inputs(case, name, device)) for f in (definition, plain(definition)))
+        torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
     assert bool(calls) == (variant not in case.unfit)
 
 
@@ -197,7 +261,7 @@ def plain(accelerated: functools.partial) -> Callable[..., Any]:
 @pytest.mark.parametrize("alone", EACH, indirect=True)
 def test_what_does_not_fit_runs_the_definition(alone):
     """Other dtypes and shapes: the same result as the definition, or its error."""
-    definition, case, calls, device = alone
+    definition, case, _, device = alone
     given = inputs(case, "plain")
     count = len(tensors(given))
     spoils = [("double", i, 0) for i in range(count) if tensors(given)[i].is_floating_point()]
@@ -213,18 +277,28 @@ def test_what_does_not_fit_runs_the_definition(alone):
 
         spoiled = mapped(change, chosen)
         ours, theirs = (result_or_error(f, spoiled) for f in (definition, plain(definition)))
-        assert type(ours) is type(theirs), (kind, i, axis, ours)
+        assert type(ours) is type(theirs), (kind, i, axis, ours, theirs)
         if not isinstance(ours, Exception):
             torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
-        if kind == "double":
-            assert not calls
+
+
+@pytest.mark.parametrize("alone", EACH, indirect=True)
+def test_gradients_that_a_kernel_lacks_come_from_the_definition(alone):
+    definition, case, _, device = alone
+    if definition.func.__name__ in ("adam", "polyak"):  # in place
+        return
+    every = tuple(i for i, x in enumerate(tensors(inputs(case, "plain"))) if x.is_floating_point())
+    ours, theirs = (
+        outcome(f, inputs(case._replace(grads=every), "plain", device)) for f in (definition, plain(definition))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance)
 
 
 def result_or_error(function: Callable[..., Any], given: Any) -> Any:
     torch.manual_seed(5)
     given = mapped(lambda x: x.clone(), given)
     try:
-        return [x.detach() for x in tensors(function(*given))]
+        return [x.detach() for x in tensors(called(function, given))]
     except (ValueError, RuntimeError, IndexError) as error:
         return error
 

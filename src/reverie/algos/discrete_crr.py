@@ -25,7 +25,7 @@ from reverie.nn.choices import Choices, ChoicesActor
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.values import DiscreteQEnsemble
-from reverie.objectives import compiled_choices
+from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.filters import Exp, Filter
@@ -142,9 +142,7 @@ class DiscreteCRRObjective(CRRObjective):
         """sum_a pi'(a | s) min_i Q'_i(s, a), ``[...]``."""
         policy: Choices = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, ..., A]
-        if compiled_choices.fits(policy.logits, values):
-            return compiled_choices.expected_least(policy.logits, values)[0]
-        return policy.mean(values.amin(0))
+        return expected_min_q(policy.logits, values)
 
 
 class DiscreteCRR(ModelFree):

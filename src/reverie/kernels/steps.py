@@ -23,16 +23,24 @@ from torch.nn.modules import module as torch_module
 
 from reverie.core.types import Batch
 from reverie.kernels.conditions import cpu32
+from reverie.kernels.losses import (
+    cross_entropy_and_gradient,
+    error_and_gradient,
+    expected_and_advantage,
+    losses_of,
+    mean_and_shares,
+    means,
+    quantile_error_and_gradient,
+)
 from reverie.nn.actor_critic import DeterministicActor, Inputs, QEnsemble
 from reverie.nn.adam import Adam, Loss
 from reverie.nn.choices import ChoicesActor
 from reverie.nn.perceptron import Layout, Pass, ReluMLP, back, forth
 from reverie.nn.squashed import TanhGaussianActor, draw, draw_back
 from reverie.nn.values import DiscreteQEnsemble, DiscreteQNetwork
-from reverie.objectives import compiled_choices, compiled_quantile, compiled_td
 from reverie.objectives.conservative import pressed
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, before, losses_of, mean_over
+from reverie.objectives.td import Losses, before, mean_over
 
 Gradients = dict[str, Sequence[Tensor]]
 
@@ -152,7 +160,7 @@ def regression(scale: float) -> Callable[[Any, Batch], tuple[Losses, Gradients]]
         target = o.targets(batch)
         kept = forward_kept(o.critic, before(batch.obs), batch.action[:, :-1])
         values = kept.y.view(-1, *target.shape)  # [K, B, T-1]
-        error, grad = compiled_td.error_and_gradient(values, target, batch.is_last, batch.weight, scale)
+        error, grad = error_and_gradient(values, target, batch, scale)
         return losses_of(error), {"critic": of_parameters(o.critic, kept, grad)}
 
     return found
@@ -163,7 +171,7 @@ def values(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target, taken = o.targets(batch), batch.action[:, :-1]
     kept = forward_kept(o.network, before(batch.obs))
     value = (kept.y.view(taken.shape) * taken).sum(-1)  # [B, T-1]
-    error, grad = compiled_td.error_and_gradient(value, target, batch.is_last, batch.weight, kappa=o.kappa)
+    error, grad = error_and_gradient(value, target, batch, kappa=o.kappa)
     return losses_of(error), {"critic": of_parameters(o.network, kept, grad.unsqueeze(-1) * taken)}
 
 
@@ -172,7 +180,7 @@ def quantiles(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target = o.targets(batch)  # y: [B, T-1, N]
     kept = forward_kept(o.network, before(batch.obs))
     theta = kept.y.view(*target.shape[:-1], *o.network.shape)  # [B, T-1, A, N]
-    error, grad = compiled_quantile.error_and_gradient(theta, target, batch, o.kappa)
+    error, grad = quantile_error_and_gradient(theta, target, batch, o.kappa)
     return losses_of(error), {"critic": of_parameters(o.network, kept, grad)}
 
 
@@ -182,10 +190,8 @@ def conservative_quantiles(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     kept = forward_kept(o.network, before(batch.obs))
     classes, n = o.network.shape
     theta = kept.y.view(*target.shape[:-1], classes, n)  # [B, T-1, A, N]
-    error, grad = compiled_quantile.error_and_gradient(theta, target, batch, o.kappa)
-    gap, dvalue = compiled_choices.loss_and_gradient(
-        compiled_quantile.means(theta), batch.action, batch.is_last, (classes,)
-    )
+    error, grad = quantile_error_and_gradient(theta, target, batch, o.kappa)
+    gap, dvalue = cross_entropy_and_gradient(means(theta), batch, (classes,))
     grad.add_((dvalue * (o.min_q_weight / n)).unsqueeze(-1))
     return pressed(losses_of(error), gap, o.min_q_weight), {"critic": of_parameters(o.network, kept, grad)}
 
@@ -195,12 +201,12 @@ def class_critics(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target, taken = o.targets(batch), batch.action[:, :-1]
     kept = forward_kept(o.critic, before(batch.obs))
     every = kept.y.view(-1, *taken.shape)  # [K, B, T-1, A]
-    error, dtaken = compiled_td.error_and_gradient((every * taken).sum(-1), target, batch.is_last, batch.weight)
+    error, dtaken = error_and_gradient((every * taken).sum(-1), target, batch)
     grad, losses = dtaken.unsqueeze(-1) * taken, losses_of(error)  # [K, B, T-1, A]
     if o.min_q_weight:
         classes, gaps = (taken.shape[-1],), []
         for of_one, dof_one in zip(every, grad, strict=True):
-            gap, dvalue = compiled_choices.loss_and_gradient(of_one, batch.action, batch.is_last, classes)
+            gap, dvalue = cross_entropy_and_gradient(of_one, batch, classes)
             dof_one.add_(dvalue, alpha=o.min_q_weight)
             gaps.append(gap)
         losses = pressed(losses, torch.stack(gaps).sum(), o.min_q_weight)
@@ -215,16 +221,12 @@ def cloned_values(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target, taken = o.targets(batch), batch.action[:, :-1]
     kept = forward_kept(o.network, before(batch.obs))
     value, logits = kept.y.view(2, *taken.shape).unbind()
-    error, dvalue = compiled_td.error_and_gradient(
-        (value * taken).sum(-1), target, batch.is_last, batch.weight, kappa=o.kappa
-    )
-    imitation, dlogits = compiled_choices.loss_and_gradient(
-        logits, batch.action, batch.is_last, (taken.shape[-1],), square=o.logit_weight
-    )
+    error, dvalue = error_and_gradient((value * taken).sum(-1), target, batch, kappa=o.kappa)
+    imitation, dlogits = cross_entropy_and_gradient(logits, batch, (taken.shape[-1],), square=o.logit_weight)
     grad = torch.stack([dvalue.unsqueeze(-1) * taken, dlogits])
     losses = losses_of(error)
     metrics = {**losses.metrics, "loss/imitation": imitation}
-    terms = {"network": error.loss + imitation}
+    terms = {"network": losses.terms["critic"] + imitation}
     return Losses(terms, metrics, losses.priority), {"network": of_parameters(o.network, kept, grad)}
 
 
@@ -236,7 +238,7 @@ def policy_gradient(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     obs, mask = before(batch.obs), transition_mask(batch.is_last)
     acted = forward_kept(o.actor, obs)
     valued = forward_kept(o.critic, obs, acted.y.view(*mask.shape, -1), copies=1)
-    value, share = compiled_td.mean_and_shares(valued.y.view(mask.shape), mask)
+    value, share = mean_and_shares(valued.y.view(mask.shape), mask)
     grad = of_parameters(o.actor, acted, of_action(o.critic, valued, -share, copies=1))
     return Losses({"actor": -value}, {"loss/actor": -value}), {"actor": grad}
 
@@ -254,12 +256,12 @@ def soft_policy(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     valued = forward_kept(o.critic, obs, action)
     alpha, value = o.temperature, valued.y.view(-1, *mask.shape)  # [], [K, B, T-1]
     least = value.amin(0)  # [B, T-1]
-    loss, share = compiled_td.mean_and_shares(least - alpha * log_pi, mask)
+    loss, share = mean_and_shares(least - alpha * log_pi, mask)
     lesser = (value == least).to(share.dtype)  # [K, B, T-1]; equal critics share the gradient, as in autograd
     daction = of_action(o.critic, valued, -share * lesser / lesser.sum(0))
     dy = torch.empty_like(acted.y[0])  # [M, 2 A]
     draw_back(raw, noise, action, daction, alpha * share, *dy.chunk(2, -1))
-    entropy = compiled_td.mean_and_shares(-log_pi, mask)[0]
+    entropy = mean_and_shares(-log_pi, mask)[0]
     term = alpha * (entropy - o.target_entropy)
     metrics = {"loss/actor": -loss, "loss/temperature": term, "train/entropy": entropy, "train/temperature": alpha}
     # The term is its own gradient with respect to ln alpha, the parameter.
@@ -271,7 +273,7 @@ def likelihood(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     """Of an actor, by behaviour cloning: E[-ln pi(a | s)] of the recorded actions."""
     kept = forward_kept(o.actor, before(batch.obs))
     logits = kept.y.view(*batch.action[:, :-1].shape)
-    loss, grad = compiled_choices.loss_and_gradient(logits, batch.action, batch.is_last, o.actor.classes)
+    loss, grad = cross_entropy_and_gradient(logits, batch, o.actor.classes)
     return Losses({"actor": loss}, {"loss/actor": loss}), {"actor": of_parameters(o.actor, kept, grad)}
 
 
@@ -280,9 +282,9 @@ def filtered_likelihood(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     obs, taken, mask = before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
     kept = forward_kept(o.actor, obs)
     logits = kept.y.view(taken.shape)
-    _, advantage = compiled_choices.expected_least(logits, o.critic(obs), taken)  # [B, T-1]
+    _, advantage = expected_and_advantage(logits, o.critic(obs), taken)  # [B, T-1]
     weight = o.filter(advantage)
-    loss, grad = compiled_choices.loss_and_gradient(logits, batch.action, batch.is_last, o.actor.classes, weight=weight)
+    loss, grad = cross_entropy_and_gradient(logits, batch, o.actor.classes, weight=weight)
     metrics = {
         "loss/actor": loss,
         "train/advantage": mean_over(advantage, mask),

@@ -6,17 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from reverie.core.accelerate import Kernel
-from reverie.kernels import optim, steps
-from reverie.kernels.conditions import cpu32
+from reverie.kernels import losses, optim, steps
 from reverie.nn import adam, target
-from reverie.objectives import compiled_quantile, quantile
+from reverie.objectives import categorical, quantile, returns, td
 
 ROWS: list[tuple[Callable[..., Any], Kernel]] = [
-    (quantile.quantile_huber, Kernel(
-        lambda prediction, target, kappa=1.0: (
-            cpu32(prediction, target) and prediction.shape[:-1] == target.shape[:-1]
-            and prediction.numel() > 0 and target.numel() > 0 and 0 <= kappa < float("inf")),
-        compiled_quantile.quantile_huber)),
+    (returns.td0, Kernel(losses.fits_td0, losses.td0)),
+    (td.mean_over, Kernel(losses.fits_mean, losses.mean_over)),
+    (td.squared_error, Kernel(losses.fits_error, losses.squared_error)),
+    (td.huber_error, Kernel(losses.fits_error, losses.huber_error)),
+    (quantile.quantile_huber, Kernel(losses.fits_pairs, losses.quantile_huber)),
+    (quantile.greedy_quantiles, Kernel(losses.fits_greedy, losses.greedy_quantiles)),
+    (quantile.quantile_targets, Kernel(losses.fits_targets, losses.quantile_targets)),
+    (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
+    (categorical.masked_argmax_value, Kernel(losses.fits_masked, losses.masked_argmax_value)),
+    (categorical.expected_min_q, Kernel(losses.fits_expected, losses.expected_min_q)),
     (adam.adam, Kernel(optim.fits, optim.adam)),
     (adam.adam, Kernel(optim.fits_gpu, optim.fused_adam)),
     (adam.gradients, Kernel(steps.fits, steps.gradients)),

@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.compiled import compiled, constant
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.objectives import compiled_quantile
 from reverie.objectives.estimators import OneRow
-from reverie.objectives.td import Losses, critic_losses, losses_of
+from reverie.objectives.td import Losses, critic_losses
 
 
-def midpoints(count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+def quantile_midpoints(
+    count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Return the fractions tau^_i = (2 i + 1) / (2 N) of N learned quantiles, ``[N]``: lemma 2."""
     return (torch.arange(count, device=device, dtype=dtype) + 0.5) / count
 
@@ -46,49 +46,47 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
     u = target.detach().to(prediction.dtype).unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., N, N']
     loss = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) if kappa else u.abs()
-    tau = midpoints(prediction.shape[-1], u.device, u.dtype).unsqueeze(-1)  # [N, 1]
+    tau = quantile_midpoints(prediction.shape[-1], u.device, u.dtype).unsqueeze(-1)  # [N, 1]
     return ((tau - (u < 0).to(u.dtype)).abs() * loss).mean(-1).sum(-1)
 
 
-def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
+@accelerated
+def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
     """Return the quantiles ``[..., N]`` of the action with the highest mean, from ``[..., A, N]``, without gradient.
 
-    The means of ``preferred`` ``[..., A, N]`` choose the action: the same quantiles, or another network's.
+    The means of ``selector`` ``[..., A, N]`` choose the action: the same quantiles, or another network's.
     """
-    quantiles, preferred = quantiles.detach(), preferred.detach()
-    if compiled(quantiles, preferred) and quantiles.numel():
-        return compiled_quantile.best_quantiles(quantiles, preferred)
-    return of_class(quantiles, preferred.mean(-1).argmax(-1))
+    return select_action(quantiles.detach(), selector.detach().mean(-1).argmax(-1))
 
 
-def of_class(quantiles: Tensor, index: Tensor) -> Tensor:
+def select_action(quantiles: Tensor, index: Tensor) -> Tensor:
     """Return the quantiles ``[..., N]`` of the actions ``index`` ``[...]``, from ``[..., A, N]``."""
-    return _picked(quantiles.reshape(-1, *quantiles.shape[-2:]), index.reshape(-1, 1)).view(*index.shape, -1)
+    flat = quantiles.reshape(index.numel(), *quantiles.shape[-2:])  # [M, A, N]
+    return _picked(flat, index.reshape(-1, 1)).view(*index.shape, quantiles.shape[-1])
 
 
 def _picked(x: Tensor, index: Tensor) -> Tensor:
     """Return ``x[m, index[m, j]]``: ``[M, K, N]`` and ``[M, J]`` to ``[M, J, N]``. Copies whole rows of N."""
     start = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)  # [M, 1]
-    return x.flatten(0, 1).index_select(0, (start + index).flatten()).view(*index.shape, -1)
+    return x.flatten(0, 1).index_select(0, (start + index).flatten()).view(*index.shape, x.shape[-1])
 
 
-def quantile_targets(following: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
+@accelerated
+def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
     """Return targets y_j of rows 0 ... T-2, ``[B, T - 1, N]``, from distributions of rows 1 ... T-1, without gradient.
 
     y_j = G + gamma^m (1 - terminal) theta_j, where ``estimator`` gives the sum of rewards G and the row after m steps.
     Targets of rows that are the last of their episode are meaningless and must be masked.
     """
     estimator.check_window(batch.shape[1])
-    same = type(estimator).bootstrap is OneRow.bootstrap  # a user's class may scale rewards or discount otherwise
-    if same and compiled_quantile.fits(following, batch):
-        return compiled_quantile.quantile_targets(following, batch, estimator.checked_steps(batch.shape[1]), discount)
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
     )  # [B, T-1]
-    reached = _picked(following.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
+    reached = _picked(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
     return reward.unsqueeze(-1) + live.unsqueeze(-1) * reached
 
 
+@accelerated
 def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
@@ -101,9 +99,7 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
     Returns:
         The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
-    if compiled_quantile.fits(prediction, batch) and compiled(target) and constant(batch.weight):
-        return losses_of(compiled_quantile.quantile_error(prediction, target, batch, kappa))
-    theta = of_class(prediction, batch.action[:, :-1].argmax(-1))  # [B, T-1, N]
+    theta = select_action(prediction, batch.action[:, :-1].argmax(-1))  # [B, T-1, N]
     loss = quantile_huber(theta, target, kappa)  # [B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [B, T-1]
     return critic_losses(loss, wrong, value, target.mean(-1), batch)

@@ -1,6 +1,6 @@
 /* Losses and expectations among classes, each in one go over rows of a few numbers.
  *
- * compiled_choices.py says what is computed and calls this. Arrays are contiguous and float32, flags bytes.
+ * kernels/losses.py says what is computed and calls this. Arrays are contiguous and float32, flags bytes.
  */
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Quantile regression: the loss over all pairs, none of which is ever stored, and what QR-DQN does around it.
  *
- * quantile.py states what is computed, compiled_quantile.py calls this. Arrays are contiguous and float32, flags bytes.
+ * quantile.py states what is computed, kernels/losses.py calls this. Arrays are contiguous and float32, flags bytes.
  * With c the error u clipped to [-kappa, kappa], the Huber loss of u is c (u - c / 2) and its derivative c; without a
  * part that is a square, c is the sign of u and the loss c u. As c has the sign of u, sums over positive and over
  * negative errors follow from sums of c and of |c|, so that no pair has to be told apart.

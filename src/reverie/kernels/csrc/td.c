@@ -1,4 +1,4 @@
-/* Targets and errors of temporal differences. objectives/compiled_td.py calls it.
+/* Targets and errors of temporal differences. kernels/losses.py calls it.
  *
  * All arrays are contiguous: rows [windows, rows] with flags of a byte each, what is made of them [windows, rows - 1].
  */
