@@ -17,6 +17,7 @@ from reverie.core.accelerate import Kernel, only
 from reverie.core.compiler import kernels
 from reverie.core.types import Batch
 from reverie.kernels.table import ROWS
+from reverie.nn.perceptron import Layout
 from reverie.objectives.estimators import TD0, TD1, NStep
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
@@ -100,6 +101,22 @@ def targets(estimator):
     return make
 
 
+def mlp(copies, squash, parts, shared=False):
+    def make(normal, s):
+        layout = Layout((sum(parts), s["n"], s["k"], 3), copies, squash)
+        rows = [2 * s["m"]] * len(parts)
+        if shared:
+            rows[0] = s["m"]
+        inputs = [normal(m, width) for m, width in zip(rows, parts, strict=True)]
+        return 0.2 * normal(copies, layout.stride), layout, *inputs
+
+    return make
+
+
+def gaussian(normal, s):
+    return [normal(s["m"], 2, s["k"]) for _ in range(3)]
+
+
 def polyak(normal, s):
     return [normal(s["m"], s["n"]), normal(s["k"])], [normal(s["m"], s["n"]), normal(s["k"])], 0.3
 
@@ -127,6 +144,15 @@ CASES: dict[str, list[Case]] = {
     "losses.quantile_huber": [
         Case(distributions, grads=(0,)),
         Case(lambda normal, s: (*distributions(normal, s), 0.0), grads=(0,)),
+    ],
+    "perceptron.perceptron": [
+        Case(mlp(2, False, (10,)), grads=(0, 1), tolerance=1e-3, unfit=("none", "strided")),
+        Case(mlp(1, True, (4, 7)), grads=(0, 1, 2), tolerance=1e-3, unfit=("none", "strided")),
+        Case(mlp(3, False, (4, 7), shared=True), grads=(0, 1, 2), tolerance=1e-3, unfit=("none", "strided")),
+    ],
+    "squashed.squashed_sample": [
+        Case(gaussian, grads=(0, 1), tolerance=1e-4, nan=1),
+        Case(lambda normal, s: [3 * x for x in gaussian(normal, s)], grads=(0, 1), tolerance=1e-3, nan=1),
     ],
     "optim.adam": [
         Case(adam, unfit=("strided",), settings=ADAM),

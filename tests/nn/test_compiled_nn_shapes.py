@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from reverie.core.compiler import kernels
-from reverie.nn import fused, perceptron
+from reverie.kernels import perceptron
+from reverie.nn import fused
 from reverie.nn.adam import Adam
 from reverie.nn.distributions import TwoHot
 from reverie.nn.layers import MLP
 from reverie.nn.matmul import linear
 from reverie.nn.number_head import LayerTwoHot
+from reverie.nn.perceptron import Layout
 from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent, RSSMConfig
 from reverie.nn.squashed import SquashedNormal
@@ -55,11 +57,11 @@ def follow(slow, fast):
     return target.model[0].detach()
 
 
-LAYOUT = perceptron.Layout((C, 4, 2), 2)
+LAYOUT = Layout((C, 4, 2), 2)
 
 
 def forth(theta, x):
-    return perceptron.forth(theta, LAYOUT, x).y
+    return perceptron.forward(theta, LAYOUT, x).y
 
 
 NORMED = MLP(C, 16, 2)

@@ -5,7 +5,7 @@ the losses and their gradients without autograd:
 
 1. a forward pass of each network that keeps the hidden layers' values (:func:`forward_kept`);
 2. the losses and their gradients with respect to the networks' outputs, from a compiled function;
-3. the backward pass through the layers by the chain rule (``nn/perceptron.py: back``).
+3. the backward pass through the layers by the chain rule (``kernels/perceptron.py: backward``).
 
 :func:`fits` tells whether the loss is that method, in all that it rests on, and the networks are what it is written
 for.
@@ -32,11 +32,13 @@ from reverie.kernels.losses import (
     means,
     quantile_error_and_gradient,
 )
+from reverie.kernels.perceptron import Activations, backward, forward
+from reverie.kernels.squashed import sample, sample_backward
 from reverie.nn.actor_critic import DeterministicActor, Inputs, QEnsemble
 from reverie.nn.adam import Adam, Loss
 from reverie.nn.choices import ChoicesActor
-from reverie.nn.perceptron import Layout, Pass, ReluMLP, back, forth
-from reverie.nn.squashed import TanhGaussianActor, draw, draw_back
+from reverie.nn.perceptron import Layout, ReluMLP
+from reverie.nn.squashed import TanhGaussianActor
 from reverie.nn.values import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.objectives.conservative import pressed
 from reverie.objectives.returns import transition_mask
@@ -120,14 +122,14 @@ _OF_ALL_MODULES = tuple(f"_global_{name}_hooks" for name in ("forward", "forward
 # ---------------------------------------------------------------------- the pieces
 
 
-def forward_kept(network: Any, obs: Any, action: Tensor | None = None, copies: int | None = None) -> Pass:
+def forward_kept(network: Any, obs: Any, action: Tensor | None = None, copies: int | None = None) -> Activations:
     """Compute the forward pass of M rows for a network with ``inputs`` and a ``body``, and keep it for the backward.
 
     With ``copies``, only the first copy is computed.
     """
     parts = [network.inputs(obs), *([] if action is None else [action])]
     theta, layout = _of_first(network.body, copies)
-    return forth(theta, layout, *(x.reshape(-1, x.shape[-1]) for x in parts))
+    return forward(theta, layout, *(x.reshape(-1, x.shape[-1]) for x in parts))
 
 
 def _of_first(body: ReluMLP, copies: int | None) -> tuple[Tensor, Layout]:
@@ -135,17 +137,17 @@ def _of_first(body: ReluMLP, copies: int | None) -> tuple[Tensor, Layout]:
     return (body.theta, body.layout) if copies is None else (body.theta[:1], body.alone)
 
 
-def of_action(critic: Any, kept: Pass, grad: Tensor, copies: int | None = None) -> Tensor:
+def of_action(critic: Any, kept: Activations, grad: Tensor, copies: int | None = None) -> Tensor:
     """Return the gradient ``[M, A]`` with respect to the action, given that of a critic's output, ``grad``."""
     theta, layout = _of_first(critic.body, copies)
-    dx, _ = back(theta, layout, kept, grad, inputs=True, parameters=False)
+    dx, _ = backward(theta, layout, kept, grad, inputs=True, parameters=False)
     assert dx is not None
     return dx[:, critic.inputs.width :].contiguous()
 
 
-def of_parameters(network: Any, kept: Pass, grad: Tensor) -> list[Tensor]:
+def of_parameters(network: Any, kept: Activations, grad: Tensor) -> list[Tensor]:
     """Return the gradient of a network's parameters, given that of its output, ``[K, M, outputs]``."""
-    _, dtheta = back(network.body.theta, network.body.layout, kept, grad)
+    _, dtheta = backward(network.body.theta, network.body.layout, kept, grad)
     assert dtheta is not None
     return [dtheta]
 
@@ -252,7 +254,7 @@ def soft_policy(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     acted = forward_kept(o.actor, obs)
     mean, raw = acted.y[0].chunk(2, -1)  # [M, A]
     noise = torch.randn(*mask.shape, mean.shape[-1], dtype=mean.dtype, device=mean.device)  # [B, T-1, A]
-    action, log_pi = draw(mean, raw, noise)  # [B, T-1, A], [B, T-1]
+    action, log_pi = sample(mean, raw, noise)  # [B, T-1, A], [B, T-1]
     valued = forward_kept(o.critic, obs, action)
     alpha, value = o.temperature, valued.y.view(-1, *mask.shape)  # [], [K, B, T-1]
     least = value.amin(0)  # [B, T-1]
@@ -260,7 +262,7 @@ def soft_policy(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     lesser = (value == least).to(share.dtype)  # [K, B, T-1]; equal critics share the gradient, as in autograd
     daction = of_action(o.critic, valued, -share * lesser / lesser.sum(0))
     dy = torch.empty_like(acted.y[0])  # [M, 2 A]
-    draw_back(raw, noise, action, daction, alpha * share, *dy.chunk(2, -1))
+    sample_backward(raw, noise, action, daction, alpha * share, *dy.chunk(2, -1))
     entropy = mean_and_shares(-log_pi, mask)[0]
     term = alpha * (entropy - o.target_entropy)
     metrics = {"loss/actor": -loss, "loss/temperature": term, "train/entropy": entropy, "train/temperature": alpha}

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from reverie.core.accelerate import Kernel
-from reverie.kernels import losses, optim, steps
+from reverie.kernels import losses, optim, perceptron, squashed, steps
 from reverie.nn import adam, target
+from reverie.nn import perceptron as nn_perceptron
+from reverie.nn import squashed as nn_squashed
 from reverie.objectives import categorical, quantile, returns, td
 
 ROWS: list[tuple[Callable[..., Any], Kernel]] = [
@@ -21,6 +23,8 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
     (categorical.masked_argmax_value, Kernel(losses.fits_masked, losses.masked_argmax_value)),
     (categorical.expected_min_q, Kernel(losses.fits_expected, losses.expected_min_q)),
+    (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
+    (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
     (adam.adam, Kernel(optim.fits, optim.adam)),
     (adam.adam, Kernel(optim.fits_gpu, optim.fused_adam)),
     (adam.gradients, Kernel(steps.fits, steps.gradients)),

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from reverie.core.compiler import kernels
-from reverie.nn import perceptron
-from reverie.nn.perceptron import ReluMLP, defined
+from reverie.kernels import perceptron
+from reverie.nn.perceptron import ReluMLP
 
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
 # and beyond MOST_ROWS and TOGETHER.
@@ -44,7 +44,15 @@ def path(request, monkeypatch):
     """All ways to compute. Without matrix units the first is the second, without a compiler both are the last."""
     monkeypatch.setattr(perceptron, "TILED", 1 if request.param == "tiles" else 10**9)
     if request.param == "defined":
-        monkeypatch.setattr(perceptron, "compiled", lambda *x: False)
+        request.getfixturevalue("definitions")
+
+
+def defined(x: torch.Tensor, layers) -> torch.Tensor:
+    """Layer by layer: ``[M, inputs]`` to ``[K, M, outputs]``."""
+    y = x.expand(len(layers[0][0]), *x.shape)
+    for k, (weight, bias) in enumerate(layers):
+        y = torch.baddbmm(bias, y if k == 0 else y.relu(), weight)
+    return y
 
 
 def exact(net: ReluMLP, x: torch.Tensor, grad: torch.Tensor):
@@ -133,10 +141,10 @@ def test_inputs_that_do_not_fit_are_told_and_no_other_memory_is_read(shapes, tol
 def test_rows_and_gradients_that_do_not_fit_are_told():
     net = ReluMLP(3, (64, 64), 1, copies=2)
     with pytest.raises(ValueError, match=r"\[3, 8\] rows: expected the same number"):
-        perceptron.forth(net.theta, net.layout, torch.randn(3, 2), torch.randn(8, 1))
-    passed = perceptron.forth(net.theta, net.layout, torch.randn(8, 3))
+        perceptron.forward(net.theta, net.layout, torch.randn(3, 2), torch.randn(8, 1))
+    passed = perceptron.forward(net.theta, net.layout, torch.randn(8, 3))
     with pytest.raises(ValueError, match=r"a gradient of shape \(2, 4, 1\): expected \(2, 8, 1\)"):
-        perceptron.back(net.theta, net.layout, passed, torch.ones(2, 4, 1))
+        perceptron.backward(net.theta, net.layout, passed, torch.ones(2, 4, 1))
 
 
 def test_it_is_a_perceptron_of_pytorch(path):
