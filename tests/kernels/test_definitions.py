@@ -166,7 +166,7 @@ CASES: dict[str, list[Case]] = {
     ],
 }
 ON_GPU = {"optim.fused_adam"}
-ELSEWHERE = {"steps.gradients"}
+ELSEWHERE = {"steps.gradients", "capture.run", "inference.infer"}
 """Kernels with a test file of their own."""
 
 

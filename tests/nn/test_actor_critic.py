@@ -10,7 +10,7 @@ from torch import nn
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
-from reverie.core.tape import Tape
+from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen

@@ -17,10 +17,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.acting import Taped
 from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.inference import Inference
 from reverie.nn.target import Target
 from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
@@ -171,7 +171,7 @@ class DQN(ModelFree):
         self.objective = self.losses(network, **cfg.common())
         self.to(device)
         self.optims = {"critic": Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)}
-        values = Taped(self.objective.values, self.objective.network)
+        values = Inference(self.objective.values, self.objective.network)
         greedy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
         self._policy = self.preprocess.policy(greedy, device)
 

@@ -35,8 +35,9 @@ from reverie.kernels.losses import (
 from reverie.kernels.perceptron import Activations, backward, forward
 from reverie.kernels.squashed import sample, sample_backward
 from reverie.nn.actor_critic import DeterministicActor, Inputs, QEnsemble
-from reverie.nn.adam import Adam, Loss
+from reverie.nn.adam import Adam
 from reverie.nn.choices import ChoicesActor
+from reverie.nn.minimise import Loss
 from reverie.nn.perceptron import Layout, ReluMLP
 from reverie.nn.squashed import TanhGaussianActor
 from reverie.nn.values import DiscreteQEnsemble, DiscreteQNetwork
@@ -78,7 +79,7 @@ def fits(loss: Loss, optims: Mapping[str, Adam], *inputs: Any) -> bool:
 
 @torch.no_grad()
 def gradients(loss: Loss, optims: Mapping[str, Adam], batch: Batch) -> tuple[Losses, Gradients]:
-    """Compute ``nn/adam.py: gradients``; the losses have no gradient."""
+    """Compute ``nn/minimise.py: gradients``; the losses have no gradient."""
     losses, found = STEPS[_name(loss)].gradients(loss.__self__, batch)  # type: ignore[attr-defined]
     return losses, {name: grads for name, grads in found.items() if name in optims}
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from reverie.core.accelerate import Kernel
-from reverie.kernels import losses, optim, perceptron, squashed, steps
-from reverie.nn import adam, target
+from reverie.kernels import capture, inference, losses, optim, perceptron, squashed, steps
+from reverie.nn import adam, minimise, target
+from reverie.nn import inference as nn_inference
 from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import squashed as nn_squashed
 from reverie.objectives import categorical, quantile, returns, td
@@ -27,7 +28,9 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
     (adam.adam, Kernel(optim.fits, optim.adam)),
     (adam.adam, Kernel(optim.fits_gpu, optim.fused_adam)),
-    (adam.gradients, Kernel(steps.fits, steps.gradients)),
+    (minimise.gradients, Kernel(steps.fits, steps.gradients)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
+    (minimise.run, Kernel(capture.fits, capture.run)),
+    (nn_inference.Inference.__call__, Kernel(inference.fits, inference.infer)),
 ]  # fmt: skip
 """Definitions and their kernels."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,6 @@ from reverie.core.shapes import expect
 from reverie.core.types import State
 from reverie.core.words import plural
 from reverie.nn.optim import to_train
-from reverie.objectives.td import Losses
-
-Loss = Callable[..., Losses]
 
 
 class Adam:
@@ -181,12 +177,3 @@ def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
         return 1.0
     done = (updates - 1).clamp(max=cosine).float()
     return 0.5 + 0.5 * (done * (math.pi / cosine)).cos()
-
-
-@accelerated
-def gradients(
-    loss: Loss, optims: Mapping[str, Adam], *inputs: Any
-) -> tuple[Losses, dict[str, Sequence[Tensor | None]]]:
-    """Return the losses ``loss(*inputs)``, and the gradient of each term that has an optimiser of its name."""
-    losses = loss(*inputs)
-    return losses, {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}

@@ -1,5 +1,5 @@
-/* Small elementwise operations of PyTorch, for tapes (core/tape.py): here they take less time than their dispatch in
- * PyTorch. Results equal PyTorch's bit for bit. Called by core/elementwise.py.
+/* Small elementwise operations of PyTorch, for tapes (kernels/tape.py): here they take less time than their dispatch in
+ * PyTorch. Results equal PyTorch's bit for bit. Called by kernels/tape_ops.py.
  */
 
 #include <stdint.h>

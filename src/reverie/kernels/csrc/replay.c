@@ -1,4 +1,4 @@
-/* Repeats calls of compiled functions that a tape has recorded (core/tape.py), without returning to Python in between.
+/* Repeats calls of compiled functions that a tape has recorded (kernels/tape.py), without returning to Python in between.
  *
  * All of them take integers and pointers, some also floats, in any order. The calling conventions of the systems below
  * pass these two kinds separately: the first arguments in registers of their kind, further integers in stack slots of

@@ -1,4 +1,4 @@
-"""Capture an update once and replay it: on GPUs as a CUDA graph, on CPUs as a tape (``core/tape.py``).
+"""Capture an update once and replay it: on GPUs as a CUDA graph, on CPUs as a tape (``kernels/tape.py``).
 
 One call then launches the thousands of kernels of an update. A captured update must do the same work each time: no
 operation that waits for the device, no copy from the host, no Python branch that depends on a tensor's value.
@@ -8,30 +8,30 @@ operation that waits for the device, no copy from the host, no Python branch tha
 from __future__ import annotations
 
 import functools
+import random
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Protocol
+from typing import Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import RunError
-from reverie.core.python_state import PythonState
-from reverie.core.static_buffers import Inlet, Outlet
-from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
+from reverie.kernels.buffers import InputBuffers, OutputBuffers
+from reverie.kernels.tape import Tape
+from reverie.nn.minimise import Learner, TrainStep
 
-TrainStep = Callable[[Batch], Update]
-"""One gradient step on a batch that lies on the learner's device."""
-
-Kind = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
+Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
 """Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
 
 WARM_UPS = 3
 """Updates of each kind that run uncaptured first, so that kernels are chosen and workspaces allocated."""
 
-MAX_KINDS = 4
+MAX_KEYS = 4
 """Most kinds of batches that are captured; each takes memory of its own for inputs and outputs."""
 
 _SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is shown once
@@ -95,7 +95,7 @@ class CudaGraphs:
 
 
 class Tapes:
-    """Records tapes on the CPU (``core/tape.py``)."""
+    """Records tapes on the CPU (``kernels/tape.py``)."""
 
     title = "a tape"
 
@@ -137,14 +137,14 @@ def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
     return update, waits[0] if waits else ""
 
 
-class Replayed:
+class CapturedStep:
     """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
 
     def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
-        self.train_step = train_step
+        self.step = _weak(train_step)
         self.recorder = recorder
         self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
-        self.inlet = Inlet(list(tensors(self.batch).values()))  # copies every batch into self.batch
+        self.input_buffers = InputBuffers(list(tensors(self.batch).values()))  # copies every batch into self.batch
         self.runs = 0
         self.obstacle = ""
         self.replay: Callable[[], object] | None = None
@@ -152,11 +152,11 @@ class Replayed:
 
     def __call__(self, given: Mapping[str, Tensor]) -> Update:
         """Run one update on the tensors of a batch, by name. The caller owns the result."""
-        self.inlet(list(given.values()))
+        self.input_buffers(list(given.values()))
         self.runs += 1
         if self.obstacle or self.runs <= WARM_UPS:
             # A batch of its own: what a learner keeps of it is not overwritten by later ones.
-            step = functools.partial(self.train_step, self.batch.map(torch.clone))
+            step = functools.partial(self.step(), self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
             outputs, self.replay = self.recorder.capture(self._step)
@@ -166,21 +166,55 @@ class Replayed:
         return self.hand_out()
 
     def _step(self) -> Update:
-        return self.train_step(self.batch)
+        return self.step()(self.batch)
 
     def _warm_up(self, step: Callable[[], Update]) -> Update:
         if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
             return self.recorder.warm_up(step)[0]
-        learner = getattr(self.train_step, "__self__", None)
-        before = PythonState(learner)
+        learner = getattr(self.step(), "__self__", None)
+        before = _python_state(learner)
         update, obstacle = self.recorder.warm_up(step)
-        if obstacle := obstacle or before.changed_in(PythonState(learner)):
+        if obstacle := obstacle or _changed(before, _python_state(learner)):
             self.obstacle = obstacle
             warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)
         return update
 
 
-class Places:
+def _weak(step: TrainStep) -> Callable[[], TrainStep]:
+    """Return a function that returns ``step`` and, if it is a method, keeps no reference to its object."""
+    if not hasattr(step, "__self__"):
+        return lambda: step
+    held = weakref.WeakMethod(step)
+    return lambda: cast(TrainStep, held())
+
+
+def _python_state(learner: object) -> dict[str, object]:
+    """Return the numbers, strings and tensors that a learner's modules hold as attributes, and generators' states."""
+    modules = learner.named_modules() if isinstance(learner, nn.Module) else ()
+    found: dict[str, object] = {}
+    for name, module in modules:
+        held = {key: x for key, x in vars(module).items() if isinstance(x, bool | int | float | str | Tensor)}
+        found |= {f"{name}.{key}".lstrip("."): x for key, x in held.items() if key != "training"}
+    legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is compared
+    return found | {"random": random.getstate(), "numpy.random": str(legacy)}
+
+
+def _changed(before: dict[str, object], after: dict[str, object]) -> str:
+    """Return a sentence on the first value that differs and that a replay would go on with, or an empty string."""
+    for name, value in after.items():
+        had = before.get(name)
+        if had is value or not (isinstance(value, Tensor) or (value != had and value == value)):  # NaN is not itself
+            continue
+        if name in ("random", "numpy.random"):
+            return f"it draws random numbers from {name}, which a replay cannot repeat: use PyTorch's generators"
+        return (
+            f"it changes the Python value {name}, which a replay cannot repeat: store it in a buffer "
+            "(register_buffer) and change the buffer in place"
+        )
+    return ""
+
+
+class Addresses:
     """The modules of a learner and the addresses of their parameters and buffers, which a capture goes on using.
 
     Also which of them are frozen: a capture would go on training what was not at the time.
@@ -203,32 +237,33 @@ class Places:
 
 
 class Captured:
-    """A learner's ``train_step``, captured for each kind of batch. Valid until ``places.moved()``.
+    """A learner's ``train_step``, captured for each kind of batch. Valid until ``addresses.moved()``.
 
     Calling it gives the same numbers as ``train_step``: warm-ups are updates too, and a capture is replayed at once.
-    Each kind is captured at most once. Beyond ``MAX_KINDS`` kinds, updates run uncaptured.
+    Each kind is captured at most once. Beyond ``MAX_KEYS`` kinds, updates run uncaptured.
     """
 
     def __init__(self, train_step: TrainStep, device: torch.device, recorder: Recorder, learner: nn.Module) -> None:
         """``learner``: the module whose parameters and buffers an update writes to."""
-        self.train_step = train_step
+        self.step = _weak(train_step)
         self.device = device
         self.recorder = recorder
-        self.places = Places(learner)
+        self.addresses = Addresses(learner)
+        self.since = getattr(learner, "since", None)
         self.state = [*learner.parameters(), *learner.buffers()]
-        self.kinds: dict[Kind, Replayed] = {}
+        self.steps: dict[Key, CapturedStep] = {}
         self.told = False
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""
         given = tensors(batch)
-        kind: Kind = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
-        if kind not in self.kinds and len(self.kinds) == MAX_KINDS:
+        key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
+        if key not in self.steps and len(self.steps) == MAX_KEYS:
             return self._uncaptured(batch)
-        if kind not in self.kinds:
-            self.kinds[kind] = Replayed(self.train_step, batch, self.device, self.recorder)
-        update = self.kinds[kind](given)
-        if self.kinds[kind].replay is not None:
+        if key not in self.steps:
+            self.steps[key] = CapturedStep(self.step(), batch, self.device, self.recorder)
+        update = self.steps[key](given)
+        if self.steps[key].replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
         return update
 
@@ -236,15 +271,30 @@ class Captured:
         if not self.told:
             self.told = True
             warnings.warn(
-                f"batches came in more than {MAX_KINDS} combinations of shapes, dtypes and thread counts: updates on "
+                f"batches came in more than {MAX_KEYS} combinations of shapes, dtypes and thread counts: updates on "
                 f"others run without {self.recorder.title}, which is slower. Use the same for all batches.",
                 stacklevel=3,
             )
-        return self.train_step(batch.to(self.device))
+        return self.step()(batch.to(self.device))
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Copy or pickle as None, so that a copied learner captures its own updates."""
-        return type(None), ()
+
+_captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.WeakKeyDictionary()
+"""What is captured of each learner, by the name of the step; a copy of a learner captures for itself."""
+
+
+def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
+    """Return whether :func:`run` can be used."""
+    return learner.graph and (learner.device.type == "cuda" or (learner.tapes and learner.device.type == "cpu"))
+
+
+def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
+    """Compute ``nn/minimise.py: run``."""
+    steps = _captured.setdefault(learner, {})
+    captured, device = steps.get(step.__name__), learner.device
+    if captured is None or captured.since is not learner.since or captured.addresses.moved():
+        recorder = CudaGraphs(device) if device.type == "cuda" else Tapes()
+        captured = steps[step.__name__] = Captured(step, device, recorder, cast(nn.Module, learner))
+    return captured(batch)
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:
@@ -276,10 +326,10 @@ def handing_out(outputs: Update) -> Callable[[], Update]:
 
     if not all(x.is_cpu for x in (*metrics, *others)):
         return by_one_kernel
-    outlet, count = Outlet([*metrics, *others]), len(metrics)
+    output_buffers, count = OutputBuffers([*metrics, *others]), len(metrics)
 
     def by_one_call() -> Update:
-        own = outlet()
+        own = output_buffers()
         return update(own[:count], own[count:])
 
     return by_one_call

@@ -1,4 +1,4 @@
-"""Small PyTorch operations as calls of one compiled function (``elementwise.c``), for tapes (``core/tape.py``).
+"""Small PyTorch operations as calls of one compiled function (``elementwise.c``), for tapes (``kernels/tape.py``).
 
 PyTorch takes up to 100 microseconds to dispatch the addition of two numbers when matrix products have evicted its code
 from the caches. Only operations that load, round once or compare, and store are replaced, because their results are

@@ -10,10 +10,10 @@ are read from the recorded ones.
 When a recording is invalid: when running the code again would make other calls. A tape detects operations that return a
 Python number (``item()``), shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that
 get other memory (``p.data = ...``), and random numbers that are not those of the default generator; ``Tape.obstacle``
-names the first. It cannot detect Python values that change between runs (``core/python_state.py`` does), or a change of
-shapes or threads (``algos/capture.py`` records each kind of batch on its own).
+names the first. It cannot detect Python values that change between runs, or a change of shapes or threads;
+``kernels/capture.py`` does.
 
-Results lie in memory that later results take once nothing can read it any more (``core/memory_pool.py``).
+Results lie in memory that later results take once nothing can read it any more (``kernels/memory_pool.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import itertools
 import math
 import struct
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -35,19 +34,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from reverie.core.compiled import capturing
 from reverie.core.compiler import kernels
-from reverie.core.elementwise import Plain, plain
-from reverie.core.memory_pool import MemoryPool
+from reverie.kernels.memory_pool import MemoryPool
+from reverie.kernels.tape_ops import Plain, plain
 
 WHOLE, REAL = 16, 8
 """Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
 
-_current = threading.local()
-
 
 def current() -> Tape | None:
     """Return the tape that records in this thread, or None."""
-    return getattr(_current, "tape", None)
+    return getattr(capturing, "tape", None)
 
 
 class Call(NamedTuple):
@@ -92,13 +90,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self._moved = False  # whether something else has changed it
 
     def __enter__(self) -> Any:
-        self._outer, _current.tape = current(), self
+        self._outer, capturing.tape = current(), self
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __exit__(self, *error: Any) -> None:
-        _current.tape = self._outer
+        capturing.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._look_at_generator()

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiler import kernels
-from reverie.core.elementwise import SMALL
-from reverie.core.tape import Compiled, Tape
+from reverie.kernels.tape import Compiled, Tape
+from reverie.kernels.tape_ops import SMALL
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from reverie.core import static_buffers
-from reverie.core.static_buffers import MANY, Inlet, Outlet
+from reverie.kernels import buffers
+from reverie.kernels.buffers import MAX_SETS, InputBuffers, OutputBuffers
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
 def _functions(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(static_buffers, "kernels", lambda: None)
+        monkeypatch.setattr(buffers, "kernels", lambda: None)
 
 
 GAPS = {"none": lambda x: x, "column": lambda x: x.expand(3, 8).T[:, 0], "turned": lambda x: x.view(2, 4).T.reshape(8)}
@@ -19,8 +19,8 @@ GAPS = {"none": lambda x: x, "column": lambda x: x.expand(3, 8).T[:, 0], "turned
 @pytest.mark.parametrize("gaps", GAPS)
 def test_copies_in_and_out_are_what_they_were_whatever_comes_later(gaps):
     to = [torch.zeros(8), torch.zeros((), dtype=torch.int64), torch.zeros(2, 2, dtype=torch.bool)]
-    inlet, outlet, seen = Inlet(to), Outlet(to), []
-    for number in range(2 * MANY + 3):
+    inlet, outlet, seen = InputBuffers(to), OutputBuffers(to), []
+    for number in range(2 * MAX_SETS + 3):
         given = [GAPS[gaps](torch.randn(8)), torch.tensor(number), torch.rand(2, 2) < 0.5]
         inlet(given)
         seen.append((given, outlet()))
@@ -30,7 +30,7 @@ def test_copies_in_and_out_are_what_they_were_whatever_comes_later(gaps):
 
 def test_fixed_tensors_may_have_gaps():
     x = torch.zeros(4, 6)
-    inlet, outlet = Inlet([x[:, 2]]), Outlet([x[:, 2]])
+    inlet, outlet = InputBuffers([x[:, 2]]), OutputBuffers([x[:, 2]])
     inlet([torch.arange(4.0)])
     assert x[:, 2].tolist() == outlet()[0].tolist() == [0, 1, 2, 3]
     assert x.sum() == 6
@@ -38,9 +38,9 @@ def test_fixed_tensors_may_have_gaps():
 
 def test_large_ones_are_handed_out_one_at_a_time_and_nothing_as_nothing():
     x = torch.randn(2**17)
-    outlet = Outlet([x])
+    outlet = OutputBuffers([x])
     first = outlet()
     x.zero_()
     assert not torch.equal(first[0], outlet()[0])
     assert not outlet._ready
-    assert list(Outlet([])()) == []
+    assert list(OutputBuffers([])()) == []

@@ -15,11 +15,11 @@ from torch import Tensor
 from reverie.core.compiled import pointers
 from reverie.core.compiler import kernels
 
-MANY, LITTLE = 64, 2**18
+MAX_SETS, MAX_BYTES = 64, 2**18
 """Limits of what is allocated in advance: sets of outputs, and their bytes in all."""
 
 
-class Inlet:
+class InputBuffers:
     """Fixed tensors into which others of the same shapes and dtypes are copied."""
 
     def __init__(self, to: Sequence[Tensor]) -> None:
@@ -36,14 +36,14 @@ class Inlet:
             self._library.move(self._places, pointers(*tensors), self._bytes, len(self.to))
 
 
-class Outlet:
+class OutputBuffers:
     """Fixed tensors of which each call returns new copies. Memory for many calls is allocated at once, to save time."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
         self._library = kernels() if all(_side_by_side(x) for x in self.tensors) else None
         self._places, self._bytes = pointers(*self.tensors), _bytes(self.tensors)
-        self._many = max(1, min(MANY, LITTLE // max(1, sum(self._bytes))))
+        self._many = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))
         self._ready: list[tuple[Any, Sequence[Tensor]]] = []
 
     def __call__(self) -> Sequence[Tensor]:

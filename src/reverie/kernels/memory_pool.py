@@ -1,4 +1,4 @@
-"""Memory for the results of a tape (``core/tape.py``), reused as soon as no tensor refers to it.
+"""Memory for the results of a tape (``kernels/tape.py``), reused as soon as no tensor refers to it.
 
 Results of recorded calls lie in blocks of memory. These may be reused by reference counts, because the storage of a
 tensor holds one reference to its block; the tensor's views and what autograd saved share that storage. Once the pool's

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.core import elementwise
 from reverie.core.compiled import library
 from reverie.core.compiler import kernels
-from reverie.core.tape import Compiled, Tape, _blank, current
+from reverie.kernels import tape_ops
+from reverie.kernels.tape import Compiled, Tape, _blank, current
 
 
 def test_a_replay_computes_from_what_lies_there_now():
@@ -152,7 +152,7 @@ def test_constants_outlive_their_makers():
 def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkeypatch):
     x, y = torch.randn(9), torch.randn(9)
     for kind, left in (("add", False), ("mul", True)):  # as if a + b were known under another name
-        monkeypatch.setitem(elementwise._KNOWN, torch.ops.aten.add.Tensor, elementwise._two(kind))
+        monkeypatch.setitem(tape_ops._KNOWN, torch.ops.aten.add.Tensor, tape_ops._two(kind))
         with Tape() as tape:
             z = x + y
         assert torch.equal(z, x + y)
