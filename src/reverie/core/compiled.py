@@ -20,6 +20,9 @@ capturing = threading.local()
 PARALLEL = 2**15
 """Number of elements from which several threads are faster than one."""
 
+SHARED = 2**20
+"""Number of multiplications from which several threads are faster than one."""
+
 
 def compiled(*tensors: Tensor) -> bool:
     """Return whether compiled functions are available and all ``tensors`` are float32 on the CPU."""
@@ -36,6 +39,12 @@ def library() -> ctypes.CDLL:
     """Return the compiled functions, recorded if a tape is recording. Call only if :func:`compiled` returned True."""
     functions, tape = cast(ctypes.CDLL, kernels()), getattr(capturing, "tape", None)
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
+
+
+@functools.cache
+def tiles_granted() -> bool:
+    """Return whether this processor has matrix units (AMX) that compiled functions may use."""
+    return bool(library().perceptron_tiles_granted())
 
 
 floats: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty

@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library
+from reverie.core.compiled import SHARED, call, first_order, library, tiles_granted
 from reverie.core.shapes import expect
 from reverie.kernels.conditions import cpu32
 from reverie.nn.perceptron import Layout, concatenated
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
-
-SHARED = 2**20
-"""Smallest number of multiplications for which several threads are used."""
 
 
 class _Network(ctypes.Structure):
@@ -154,9 +151,3 @@ def _threads(layout: Layout, rows: int) -> int:
 def _tiled(layout: Layout, rows: int) -> bool:
     """Return whether to use matrix units for so many rows."""
     return rows >= TILED and len(layout.widths) <= 32 and tiles_granted()
-
-
-@functools.cache
-def tiles_granted() -> bool:
-    """Return whether this processor has matrix units (AMX) that ``perceptron_tiles.c`` may use."""
-    return bool(library().perceptron_tiles_granted())
