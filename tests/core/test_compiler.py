@@ -21,7 +21,7 @@ from reverie.core import compiler
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn import gpu
-from reverie.nn.fused import norm_silu, unimix_probs
+from reverie.nn.functional import norm_silu, unimix_probs
 from reverie.noise import noise_batch
 from tiny import NETWORKS
 

@@ -25,7 +25,7 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.action_samples import draws, several
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
-from reverie.nn.fused import log_sum_exp
+from reverie.nn.functional import log_sum_exp
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, Unreturned
 from reverie.nn.rewards import ReturnStd

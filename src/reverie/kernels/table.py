@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from reverie.core.accelerate import Kernel
-from reverie.kernels import capture, inference, losses, optim, perceptron, squashed, steps
-from reverie.nn import adam, minimise, target
+from reverie.kernels import capture, elementwise, inference, losses, optim, perceptron, squashed, steps
+from reverie.nn import adam, functional, gpu, minimise, target
 from reverie.nn import inference as nn_inference
 from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import squashed as nn_squashed
@@ -24,6 +24,17 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
     (categorical.masked_argmax_value, Kernel(losses.fits_masked, losses.masked_argmax_value)),
     (categorical.expected_min_q, Kernel(losses.fits_expected, losses.expected_min_q)),
+    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
+    (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
+    (functional.unfold_norm_silu, Kernel(elementwise.fits_unfold, elementwise.unfold_norm_silu)),
+    (functional.elu, Kernel(elementwise.fits, elementwise.elu)),
+    (functional.gru, Kernel(elementwise.fits_gru, elementwise.gru)),
+    (functional.unimix_probs, Kernel(elementwise.fits_unimix, elementwise.unimix_probs)),
+    (functional.inverse_cdf, Kernel(elementwise.fits_inverse, elementwise.inverse_cdf)),
+    (functional.one_hot, Kernel(elementwise.fits_one_hot, elementwise.one_hot)),
+    (functional.log_sum_exp, Kernel(elementwise.fits, elementwise.log_sum_exp)),
+    (functional.cross_entropy, Kernel(elementwise.fits_cross_entropy, elementwise.cross_entropy)),
+    (functional.softmax_mean, Kernel(elementwise.fits_mean, elementwise.softmax_mean)),
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
     (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
     (adam.adam, Kernel(optim.fits, optim.adam)),

@@ -1,8 +1,6 @@
-"""Fused chains of element-wise operations: compiled for CPUs (``kernels.c``), in plain PyTorch everywhere else.
+"""Chains of element-wise operations in C, forward and backward (``kernels.c``).
 
-PyTorch code defines each function; the compiled one is used for float32 on CPUs if there is a compiler. PyTorch runs
-such a chain operation by operation, reading and writing memory each time, forward and backward. On GPUs, the norm is a
-Triton kernel (``nn/gpu.py``).
+PyTorch runs such a chain operation by operation, reading and writing memory each time.
 """
 
 from __future__ import annotations
@@ -10,15 +8,36 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, floats, library, threads
-from reverie.core.shapes import expect, expect_classes
-from reverie.nn import gpu
-from reverie.objectives.transforms import symmetric_mean
+from reverie.core.compiled import call, first_order, floats, library, threads
+from reverie.kernels.conditions import cpu32, untracked
 
 # ---------------------------------------------------------------------- norm and activation
+
+
+def fits_norm(x: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`norm_silu` can be used. It computes in float32, whatever the dtype of ``x``."""
+    here = cpu32(scale) and x.is_cpu and x.is_floating_point()
+    return here and x.shape[-1:] == scale.shape and x.numel() > 0
+
+
+def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Compute ``functional.norm_silu``."""
+    y: Tensor = call(_NormSiLU, x.float(), scale, eps, (0, 0))
+    return y.to(x.dtype)
+
+
+def fits_unfold(x: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`unfold_norm_silu` can be used."""
+    return x.ndim == 6 and x.shape[3:5] == (2, 2) and fits_norm(x, scale, eps)
+
+
+def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Compute ``functional.unfold_norm_silu``, writing each pixel directly to its final place."""
+    m, h, w, _, _, channels = x.shape
+    y: Tensor = call(_NormSiLU, x.float(), scale, eps, (h, w))
+    return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
 
 
 class _NormSiLU(torch.autograd.Function):
@@ -48,35 +67,9 @@ class _NormSiLU(torch.autograd.Function):
         return dx, dscale.sum(0).float(), None, None
 
 
-def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Return SiLU(scale x / sqrt(mean(x^2) + eps)), normed over the last axis of ``[..., C]``, computed in float32."""
-    if gpu.ready(x, scale):
-        return gpu.norm_silu(x, scale, eps)
-    wide = x.float()
-    if compiled(wide, scale) and x.numel():
-        expect(x.shape[-1:], scale=scale)
-        y: Tensor = call(_NormSiLU, wide, scale, eps, (0, 0))
-        return y.to(x.dtype)
-    return F.silu(F.rms_norm(wide, scale.shape, scale, eps).to(x.dtype))
-
-
-def unfold_parities(x: Tensor) -> Tensor:
-    """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
-    m, h, w, _, _, channels = x.shape
-    return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
-
-
-def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Return :func:`norm_silu` of :func:`unfold_parities`, writing each pixel directly to its final place."""
-    if gpu.ready(x, scale):
-        return gpu.norm_silu(unfold_parities(x), scale, eps)
-    wide, (m, h, w, _, _, channels) = x.float(), x.shape
-    if not (compiled(wide, scale) and x.numel()):
-        return norm_silu(unfold_parities(x), scale, eps)
-    expect((m, h, w, 2, 2, channels), x=x)
-    expect((channels,), scale=scale)
-    y: Tensor = call(_NormSiLU, wide, scale, eps, (h, w))
-    return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
+def elu(x: Tensor) -> Tensor:
+    """Compute ``functional.elu``."""
+    return cast(Tensor, call(_ELU, x))
 
 
 class _ELU(torch.autograd.Function):
@@ -98,12 +91,18 @@ class _ELU(torch.autograd.Function):
         return out
 
 
-def elu(x: Tensor) -> Tensor:
-    """Return x above 0 and exp(x) - 1 below, element by element."""
-    return cast(Tensor, call(_ELU, x)) if compiled(x) else F.elu(x)
-
-
 # ---------------------------------------------------------------------- recurrence
+
+
+def fits_gru(gates: Tensor, h: Tensor) -> bool:
+    """Return whether :func:`gru` can be used."""
+    rows, blocks, parts, width = gates.shape if gates.ndim == 4 else (0, 0, 0, 0)
+    return parts == 3 and h.shape == (rows, blocks * width) and cpu32(gates, h)
+
+
+def gru(gates: Tensor, h: Tensor) -> Tensor:
+    """Compute ``functional.gru``."""
+    return cast(Tensor, call(_GRU, gates, h))
 
 
 class _GRU(torch.autograd.Function):
@@ -130,22 +129,17 @@ class _GRU(torch.autograd.Function):
         return dgates, dh
 
 
-def gru(gates: Tensor, h: Tensor) -> Tensor:
-    """Return the next state h + z (n - h), where n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
-
-    ``gates`` are ``[M, blocks, 3, D / blocks]``: reset, candidate and update of each block. h is ``[M, D]``.
-    """
-    if compiled(gates, h):
-        rows, blocks, _, width = gates.shape
-        expect((rows, blocks, 3, width), gates=gates)
-        expect((rows, blocks * width), h=h)
-        return cast(Tensor, call(_GRU, gates, h))
-    reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
-    candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
-    return torch.lerp(h, candidate, torch.sigmoid(update - 1).flatten(1))
-
-
 # ---------------------------------------------------------------------- categorical latents
+
+
+def fits_unimix(logits: Tensor, unimix: float) -> bool:
+    """Return whether :func:`unimix_probs` can be used. It computes in float32, whatever the dtype."""
+    return cpu32() and logits.is_cpu and logits.is_floating_point() and logits.numel() > 0
+
+
+def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
+    """Compute ``functional.unimix_probs``."""
+    return cast(Tensor, call(_Unimix, logits.float(), unimix))
 
 
 class _Unimix(torch.autograd.Function):
@@ -170,49 +164,46 @@ class _Unimix(torch.autograd.Function):
         return out, None
 
 
-def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
-    """Return (1 - unimix) softmax(logits) + unimix / C over the last axis, in float32: above 0 where unimix is."""
-    logits = logits.float()
-    if compiled(logits) and logits.numel():
-        return cast(Tensor, call(_Unimix, logits, unimix))
-    probs = torch.softmax(logits, -1)
-    return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
+def fits_inverse(probs: Tensor, uniform: Tensor) -> bool:
+    """Return whether :func:`inverse_cdf` can be used."""
+    return cpu32(probs, uniform) and probs.numel() > 0 and uniform.shape == probs.shape[:-1]
 
 
-def draw(probs: Tensor) -> Tensor:
-    """Sample class indices ``[...]`` from probabilities ``[..., C]`` by inverting the cumulative distribution.
+def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Compute ``functional.inverse_cdf``."""
+    probs, uniform = probs.contiguous(), uniform.contiguous()
+    out = torch.empty_like(uniform, dtype=torch.int64)
+    library().draw(probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs))
+    return out
 
-    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C.
-    """
-    probs = probs.detach()
-    uniform = torch.rand(probs.shape[:-1], dtype=torch.float32, device=probs.device)
-    if compiled(probs) and probs.numel():
-        probs, out = probs.contiguous(), torch.empty_like(uniform, dtype=torch.int64)
-        library().draw(
-            probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs)
-        )
-        return out
-    cumulative = probs.cumsum(-1)  # [..., C]
-    # The last sum is not exactly 1 because of rounding; scaling by it keeps every index within the C classes.
-    return (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+
+def fits_one_hot(index: Tensor, probs: Tensor) -> bool:
+    """Return whether :func:`one_hot` can be used."""
+    return cpu32(probs) and _classes(index) and index.shape == probs.shape[:-1]
+
+
+def _classes(index: Tensor) -> bool:
+    return index.dtype is torch.int64 and index.is_cpu
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
-    """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``.
-
-    Raises:
-        ValueError: ``index`` has another shape, dtype or device.
-    """
-    expect_classes(index, probs.device)
-    expect(probs.shape[:-1], index=index)
-    if not compiled(probs):
-        return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+    """Compute ``functional.one_hot``."""
     index, out = index.contiguous(), floats(probs.shape)
     library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
     return out
 
 
 # ---------------------------------------------------------------------- numbers as classes
+
+
+def fits(x: Tensor) -> bool:
+    """Return whether :func:`elu` and :func:`log_sum_exp` can be used."""
+    return cpu32(x) and x.numel() > 0
+
+
+def log_sum_exp(x: Tensor) -> Tensor:
+    """Compute ``functional.log_sum_exp``; it is NaN if the largest x_j is infinite."""
+    return cast(Tensor, call(_LogSumExp, x))
 
 
 def _log_sum_exp(x: Tensor) -> Tensor:
@@ -241,11 +232,15 @@ class _LogSumExp(torch.autograd.Function):
         return out
 
 
-def log_sum_exp(x: Tensor) -> Tensor:
-    """Return ln sum_j exp(x_j), ``[..., C]`` to ``[...]``; compiled, it is NaN if the largest x_j is infinite."""
-    if compiled(x) and x.numel():
-        return cast(Tensor, call(_LogSumExp, x))
-    return x.logsumexp(-1)
+def fits_cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> bool:
+    """Return whether :func:`cross_entropy` can be used; the weights have no gradient."""
+    same = index.shape == weight.shape and index.shape[:-1] == logits.shape[:-1] and logits.numel() > 0
+    return same and _classes(index) and cpu32(logits, weight) and untracked(weight)
+
+
+def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Compute ``functional.cross_entropy``."""
+    return cast(Tensor, call(_CrossEntropy, logits, index, weight))
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -269,30 +264,13 @@ class _CrossEntropy(torch.autograd.Function):
         return out, None, None
 
 
-def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k; ``weight`` gets no gradient.
-
-    ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
-
-    Raises:
-        ValueError: ``index`` or ``weight`` has another shape, or ``index`` another dtype or device.
-    """
-    expect_classes(index, logits.device)
-    expect((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
-    if compiled(logits, weight) and logits.numel():
-        return cast(Tensor, call(_CrossEntropy, logits, index, weight))
-    return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
+def fits_mean(logits: Tensor, bins: Tensor) -> bool:
+    """Return whether :func:`softmax_mean` can be used; it has no gradient."""
+    return bins.shape == logits.shape[-1:] and logits.numel() > 0 and cpu32(logits, bins) and untracked(logits, bins)
 
 
 def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``.
-
-    Raises:
-        ValueError: ``bins`` are not as many as the classes.
-    """
-    expect(logits.shape[-1:], bins=bins)
-    if not (compiled(logits, bins) and logits.numel()) or (torch.is_grad_enabled() and logits.requires_grad):
-        return symmetric_mean(torch.softmax(logits, -1), bins)
+    """Compute ``functional.softmax_mean``."""
     logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
     out, scratch = floats(logits.shape[:-1]), floats(workers, width)
     library().softmax_mean(
