@@ -197,14 +197,14 @@ CASES: dict[str, list[Case]] = {
         Case(adam, unfit=("strided",), settings=ADAM),
         Case(adam, unfit=("strided",), settings=ADAM | {"cosine": 20}),
     ],
-    "optim.fused_adam": [Case(adam, settings=ADAM | {"cosine": 20})],
+    "optim.fused_adam": [Case(adam, settings=ADAM | {"cosine": 20}, unfit=("strided",))],
     "optim.polyak": [
         Case(lambda normal, s: (*polyak(normal, s), None, 1), unfit=("strided",)),
         Case(lambda normal, s: (*polyak(normal, s), torch.tensor(6), 3), unfit=("strided",)),
         Case(lambda normal, s: (*polyak(normal, s), torch.tensor(7), 3), unfit=("strided",), nan=2),
     ],
 }
-ON_GPU = {"optim.fused_adam", "gpu.norm_silu"}
+ON_GPU = {"gpu.norm_silu"}
 ELSEWHERE = {"steps.gradients", "capture.run", "inference.infer"}
 """Kernels with a test file of their own."""
 

@@ -1,4 +1,4 @@
-"""Adam and Polyak averaging, in C on CPUs (``adam.c``) and in PyTorch's fused call on GPUs."""
+"""Adam and Polyak averaging, in C on CPUs (``adam.c``) and in PyTorch's fused call elsewhere."""
 
 from __future__ import annotations
 
@@ -42,10 +42,16 @@ def adam(
     torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
 
 
-def fits_gpu(params: list[Tensor], grads: list[Tensor], *_: object, **__: object) -> bool:
+def fits_fused(
+    params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor], updates: Tensor, **_: object
+) -> bool:
     """Return whether :func:`fused_adam` can be used: it reads numbers in the order of memory, which has no gaps."""
-    pairs = zip(params, grads, strict=True)
-    return all(p.is_cuda and p.stride() == g.stride() and p.dtype is g.dtype and _dense(p) for p, g in pairs)
+    everything = zip(params, grads, mean, square, strict=True)
+    return all(_alike(p, *others) and _dense(p) for p, *others in everything)
+
+
+def _alike(x: Tensor, *others: Tensor) -> bool:
+    return all(y.shape == x.shape and y.stride() == x.stride() and y.dtype is x.dtype for y in others)
 
 
 def _dense(x: Tensor) -> bool:

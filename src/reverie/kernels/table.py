@@ -38,7 +38,7 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
     (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
     (adam.adam, Kernel(optim.fits, optim.adam)),
-    (adam.adam, Kernel(optim.fits_gpu, optim.fused_adam)),
+    (adam.adam, Kernel(optim.fits_fused, optim.fused_adam)),
     (minimise.gradients, Kernel(steps.fits, steps.gradients)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
     (minimise.run, Kernel(capture.fits, capture.run)),
