@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from played import played
+from reverie.core.accelerate import only
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU
@@ -20,6 +21,13 @@ GOLDEN = Path(__file__).parent / "golden"
 def _one_thread():
     """Small tensors are faster on one thread, and tests then do not fight over cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def definitions():
+    """Without kernels."""
+    with only():
+        yield
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reverie.algos import capture
 from reverie.core.types import Update
+from reverie.kernels import capture
 
 aten = torch.ops.aten
 WAITING = {aten.normal.Tensor_Tensor, aten.normal.float_Tensor}  # on CUDA they read the smallest deviation

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tape import HostWork, Tapes, device_only
 
-from reverie.algos.capture import WARM_UPS, Captured
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.kernels.capture import WARM_UPS, Captured
 
 TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,

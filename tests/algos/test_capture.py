@@ -2,11 +2,10 @@
 
 import contextlib
 import copy
-import functools
-import itertools
+import gc
 import random
 import warnings
-from collections import deque
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,51 +16,12 @@ from contracts import MODEL_FREE, MOVES, SPECS, TINY, learned
 from contracts import batch as contract_batch
 from tape import Tapes
 
-from reverie.algos import base, capture
 from reverie.algos.base import Algorithm
-from reverie.algos.capture import MAX_KINDS, WARM_UPS, Captured
 from reverie.core.errors import RunError
 from reverie.core.randomness import seed_everything
 from reverie.core.types import Batch, Update
-
-TALLY, POINT, LONG = [0], np.array(1.0), list(range(10_000))
-"""What a module keeps."""
-
-
-class Slotted:
-    """Something without a dictionary."""
-
-    __slots__ = ("count",)
-
-    def __init__(self):
-        self.count = 0
-
-
-def ticking():
-    """A function with a number of its own."""
-    n = 0
-
-    def tick():
-        nonlocal n
-        n += 1
-        return n
-
-    return tick
-
-
-class Inner:
-    """Something of a learner's."""
-
-    def __init__(self):
-        self.count, self.own, self.given = 0, random.Random(0), np.random.default_rng(0)
-        self.scale, self.letters = np.float32(1), b""
-        self.array, self.queue, self.set = np.ones(1), deque([1.0]), {1.0}
-        self.numbers, self.slotted, self.tick = itertools.count(), Slotted(), ticking()
-        self.cycle, self.items = itertools.cycle([1.0, 2.0, 3.0]), enumerate([1.0] * 9)
-        self.generator = (2.0 * x for x in itertools.count(1.0))
-        self.buffer, self.step = bytearray(), functools.partial(counted, inner=Slotted())
-        self.optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1.0)
-        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optim, 0.5)
+from reverie.kernels import capture
+from reverie.kernels.capture import MAX_KEYS, WARM_UPS, Captured
 
 
 class Counting(Algorithm):
@@ -69,111 +29,37 @@ class Counting(Algorithm):
 
     def __init__(self, fault):
         super().__init__()
-        self.total, self.mean, self.fault, self.inner = torch.zeros(()), torch.zeros(()), fault, [Inner()]
-        self.device, self.never = torch.device("cpu"), float("nan")
-        Counting.shared = TALLY[0] = 0
-        Counting.train_step.__defaults__[0][0] = Counting.train_step.__kwdefaults__["named"]["n"] = 0
+        self.total, self.mean, self.fault, self.count = torch.zeros(()), torch.zeros(()), fault, 0
+        self.inner, self.device, self.never = torch.nn.Identity(), torch.device("cpu"), float("nan")
+        self.inner.scale = 1.0
 
-    shared = 0
-
-    def train_step(self, batch, calls=[0], *, named={"n": 0}):  # noqa: B006 - these are faults
-        self.total += FAULTS[self.fault](self, self.inner[0])
-        if self.fault == "Counting.train_step.calls.0":
-            calls[0] += 1
-            self.total += calls[0]
-        if self.fault == "Counting.train_step.named.n":
-            named["n"] += 1
-            self.total += named["n"]
+    def train_step(self, batch):
+        self.total += FAULTS[self.fault](self)
         return Update(metrics={"total": self.total.clone()})
 
 
-def counted(learner, inner):
-    inner.count += 1
-    return inner.count
+def counted(learner):
+    learner.count += 1
+    return learner.count
 
 
-def halved(learner, inner):
-    inner.array *= 0.5
-    return float(inner.array[0])
+def scaled(learner):
+    learner.inner.scale *= 0.5
+    return learner.inner.scale
 
 
-def queued(learner, inner):
-    inner.queue.append(2 * inner.queue.popleft())
-    return inner.queue[0]
-
-
-def gathered(learner, inner):
-    inner.set.add(len(inner.set) + 1.0)
-    return max(inner.set)
-
-
-def averaged(learner, inner):
+def averaged(learner):
     learner.mean = 0.9 * learner.mean + 0.1
     return learner.mean
 
 
-def slotted(learner, inner):
-    inner.slotted.count += 1
-    return inner.slotted.count
-
-
-def shared(learner, inner):
-    Counting.shared += 1
-    return learner.shared
-
-
-def scaled(learner, inner):
-    inner.scale = inner.scale * np.float32(0.5)
-    return float(inner.scale)
-
-
-def lettered(learner, inner):
-    inner.letters += b"a"
-    return len(inner.letters)
-
-
-def filled(learner, inner):
-    inner.buffer.append(1)
-    return len(inner.buffer)
-
-
-def tallied(learner, inner):
-    TALLY[0] += 1
-    return TALLY[0]
-
-
-def scheduled(learner, inner):
-    inner.optim.step()
-    inner.schedule.step()
-    return inner.optim.param_groups[0]["lr"]
-
-
 FAULTS = {
-    "inner.0.count": counted,
+    "count": counted,
+    "inner.scale": scaled,
     "mean": averaged,
-    "inner.0.array": halved,
-    "inner.0.queue.0": queued,
-    "inner.0.set": gathered,
-    "random": lambda learner, inner: random.random(),
-    "numpy.random": lambda learner, inner: np.random.rand(),  # noqa: NPY002 - it is the fault
-    "inner.0.scale": scaled,
-    "inner.0.letters": lettered,
-    "inner.0.buffer": filled,
-    "inner.0.step.keywords.inner.count": lambda learner, inner: inner.step(learner),
-    "inner.0.own": lambda learner, inner: inner.own.random(),
-    "inner.0.given": lambda learner, inner: inner.given.random(),
-    "inner.0.numbers": lambda learner, inner: next(inner.numbers),
-    "inner.0.slotted.count": slotted,
-    "inner.0.tick.n": lambda learner, inner: inner.tick(),
-    "Counting.shared": shared,
-    "test_capture.TALLY.0": tallied,
-    "inner.0.cycle": lambda learner, inner: next(inner.cycle),
-    "inner.0.items": lambda learner, inner: next(inner.items)[0],
-    "inner.0.generator": lambda learner, inner: next(inner.generator),
-    "inner.0.optim.param_groups.0.lr": scheduled,
-    "Counting.train_step.calls.0": lambda learner, inner: 0,
-    "Counting.train_step.named.n": lambda learner, inner: 0,
-    "": lambda learner, inner: torch.rand(()),
+    "random": lambda learner: random.random(),
+    "numpy.random": lambda learner: np.random.rand(),  # noqa: NPY002 - it is the fault
+    "": lambda learner: torch.rand(()),
 }
 
 
@@ -224,7 +110,9 @@ def rows(length, value=1.0, **obs):
 def mean(obstacle=""):
     agent = Mean()
     tapes = Tapes(obstacle)
-    return agent, tapes, Captured(agent.train_step, agent.device, tapes, agent)
+    captured = Captured(agent.train_step, agent.device, tapes, agent)
+    captured.agent = agent  # a capture keeps no reference to its learner
+    return agent, tapes, captured
 
 
 class Anchored(Mean):
@@ -296,11 +184,11 @@ def test_the_order_of_keys_is_no_other_kind():
 
 def test_too_many_kinds_are_learned_from_without_a_graph_which_is_said_once():
     agent, tapes, update = mean()
-    with pytest.warns(UserWarning, match=f"more than {MAX_KINDS} combinations of shapes") as said:
-        [update(rows(length)) for length in range(1, MAX_KINDS + 4)]
+    with pytest.warns(UserWarning, match=f"more than {MAX_KEYS} combinations of shapes") as said:
+        [update(rows(length)) for length in range(1, MAX_KEYS + 4)]
     assert len(said) == 1
-    assert tapes.calls == ["warm up"] * MAX_KINDS
-    assert agent.seen.item() == 2 * sum(range(1, MAX_KINDS + 4))
+    assert tapes.calls == ["warm up"] * MAX_KEYS
+    assert agent.seen.item() == 2 * sum(range(1, MAX_KEYS + 4))
 
 
 def test_what_cannot_be_captured_is_not_and_that_is_said_once():
@@ -468,9 +356,19 @@ def test_a_replay_marks_what_it_has_written_to(monkeypatch):
         assert agent.seen._version > before
 
 
+class FakeCaptured:
+    """Says on which device it was made."""
+
+    def __init__(self, step, device, *others):
+        self.device = device
+
+    def __call__(self, batch):
+        return "captured", self.device
+
+
 def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
-    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes())
-    monkeypatch.setattr(base, "Captured", lambda *given: lambda batch: ("captured", given[1]))
+    monkeypatch.setattr(capture, "CudaGraphs", lambda device: Tapes())
+    monkeypatch.setattr(capture, "Captured", FakeCaptured)
     agent = Mean()
     assert isinstance(agent.update(rows(4)), Update)
     agent.device = torch.device("cuda:1")
@@ -481,7 +379,7 @@ def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
 
 def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
     made = []
-    monkeypatch.setattr(base, "Captured", lambda step, *given: made.append(step.__name__) or Captured(step, *given))
+    monkeypatch.setattr(capture, "Captured", lambda step, *given: made.append(step.__name__) or Captured(step, *given))
     agent = Mean()
     agent.tapes, agent.other_step = True, lambda batch: Update(metrics={})
     agent.other_step.__name__ = "other_step"
@@ -492,12 +390,23 @@ def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
 
 
 def test_a_copied_learner_captures_for_itself():
-    agent, _, update = mean()
-    agent._captured["train_step"] = update
-    twin = copy.deepcopy(agent)
-    assert twin._captured == {"train_step": None}
+    agent = Adding(True)
+    for _ in range(WARM_UPS + 2):
+        agent.update(rows(4))
+    twin, before = copy.deepcopy(agent), agent.seen.item()
     twin.update(rows(4))
-    assert agent.seen.item() == 0
+    assert agent.seen.item() == before
+    assert twin.seen.item() == before + 8
+
+
+def test_what_is_captured_does_not_keep_a_learner_alive():
+    agent = Adding(True)
+    for _ in range(WARM_UPS + 2):
+        agent.update(rows(4))
+    ref = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert ref() is None
 
 
 def test_integers_of_numpy_are_settings_of_recorded_updates():

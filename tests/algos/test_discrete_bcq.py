@@ -101,7 +101,7 @@ def test_which_actions_are_left_by_hand():
     obs = {"at": torch.zeros(1)}
     assert made.values(obs).tolist() == [[-math.inf, 5.0, 1.0]]
     assert made.next_value(obs).tolist() == [50.0]
-    made.least = math.log(0.1)
+    made.log_threshold = math.log(0.1)
     assert made.next_value(obs).tolist() == [70.0]
 
 

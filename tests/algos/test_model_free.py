@@ -9,11 +9,11 @@ import torch
 from contracts import CHOOSING, MODEL_FREE, MOVES, SPECS, batch, build, learned, shown, steps
 from tape import Tapes, device_only
 
-from reverie.algos.capture import WARM_UPS, Captured
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.stats import Stats
+from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.objectives.estimators import NStep, TDLambda, ValueEstimator
 from reverie.objectives.returns import td0, td_lambda
 

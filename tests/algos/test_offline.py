@@ -10,7 +10,6 @@ from contracts import CHOICE, CHOICES, CHOOSING, MOVES, OFFLINE, SPECS, TINY, ba
 from tape import Tapes, device_only
 
 from reverie.algos.bc import BCConfig
-from reverie.algos.capture import WARM_UPS, Captured
 from reverie.algos.cql import CQLConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
@@ -20,6 +19,7 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.stats import Stats
+from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.normalise import Running
 from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight
 from reverie.objectives.estimators import NStep, TDLambda, VTrace

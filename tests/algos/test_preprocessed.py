@@ -12,12 +12,12 @@ from contracts import CHOOSING, MODEL_FREE, MOVES, SPECS, TINY, batch, build, le
 from tape import Tapes, device_only
 
 from reverie.algos.base import ModelFree
-from reverie.algos.capture import WARM_UPS, Captured
 from reverie.algos.complete import bad_moment
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
 from reverie.core.types import Batch, Step, Update
+from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonSchedule, NoisyPolicy
 from reverie.nn.normalise import Running

@@ -18,9 +18,10 @@ import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import compiler
+from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn import gpu
-from reverie.nn.fused import norm_silu, unimix_probs
+from reverie.nn.functional import norm_silu, unimix_probs
 from reverie.noise import noise_batch
 from tiny import NETWORKS
 
@@ -43,7 +44,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder with an unusual name, and nothing remembered; the real one is back after the test."""
     folder = tmp_path / "a cache [of mine]"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.delenv(compiler.SWITCH, raising=False)
+    monkeypatch.delenv(SWITCH, raising=False)
     forget()
     yield folder / "reverie"
     forget()
@@ -248,7 +249,7 @@ def test_learning_is_the_same_with_and_without(copying: Path, monkeypatch: pytes
     compiled = losses()
     assert compiler.state() == "compiled"
     forget()
-    monkeypatch.setenv(compiler.SWITCH, "off")
+    monkeypatch.setenv(SWITCH, "off")
     assert losses() == pytest.approx(compiled, rel=1e-3, abs=1e-4)
 
 
@@ -294,13 +295,13 @@ def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0", "false"])
 def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiler.SWITCH, word)
+    monkeypatch.setenv(SWITCH, word)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiler.kernels() is None
     assert (compiler.trouble(), compiler.state(), calls(copying)) == ("", "off", 0)
     gpu.trouble.cache_clear()  # GPUs have kernels of their own
-    assert gpu.trouble(torch.device("cuda")) == f"{compiler.SWITCH}=off"
+    assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
     gpu.trouble.cache_clear()
 
 

@@ -8,6 +8,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
+from reverie.core import compiler
 from reverie.core.compiler import _compiler, kernels
 from reverie.store import zarr
 
@@ -37,7 +38,7 @@ def test_without_a_compiler(monkeypatch):
 def test_on_a_processor_without_the_instruction(tmp_path):
     if kernels() is None:
         pytest.skip("there is no compiler")
-    source = Path(zarr.__file__).parents[1] / "checksum.c"
+    source = Path(compiler.__file__).parents[1] / "kernels" / "csrc" / "checksum.c"
     library = tmp_path / "checksum.so"
     subprocess.run([*_compiler(), "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     found = np.empty(len(PIECES), np.uint32)

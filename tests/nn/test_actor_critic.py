@@ -10,8 +10,7 @@ from torch import nn
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
-from reverie.core.tape import Tape
-from reverie.nn import adam
+from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen
@@ -144,6 +143,7 @@ LAYOUTS = {
     "channels last": lambda: torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
     "a number": lambda: torch.randn(()),
     "float64": lambda: torch.randn(4, 3, dtype=torch.float64),
+    "a part": lambda: torch.randn(4, 8)[:, :3],
 }
 
 
@@ -153,26 +153,18 @@ def test_adam_updates_parameters_of_any_layout_by_gradients_of_another(layout):
     theirs = nn.Parameter(mine.detach().clone(memory_format=torch.contiguous_format))
     ours, others, target = Adam([mine], 0.01), torch.optim.Adam([theirs], 0.01), torch.randn(mine.shape)
     for _ in range(3):
-        ours.apply_to([(mine - target).detach().contiguous()])
+        ours.apply([(mine - target).detach().contiguous()])
         others.zero_grad()
         (theirs - target).square().sum().div(2).backward()
         others.step()
     torch.testing.assert_close(mine, theirs, check_stride=False)
 
 
-def test_adam_refuses_parts_of_larger_tensors():
-    """The fused update takes memory without gaps for granted."""
-    large = torch.randn(4, 8)
-    with pytest.raises(ConfigError, match=r"shape \(4, 3\) with strides \(8, 1\) is a part of a larger tensor"):
-        Adam([nn.Parameter(large[:, :3])], 0.1)
-    Adam([nn.Parameter(large[:3])], 0.1).apply_to([torch.ones(3, 8)])  # whole rows have no gaps
-
-
 @pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
-def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
+def test_the_learning_rate_falls_along_a_cosine(path, request):
     """As PyTorch's schedule; then it is 0, and what was learned stays."""
     if path == "defined":
-        monkeypatch.setattr(adam, "compiled", lambda *x: False)
+        request.getfixturevalue("definitions")
     mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
     ours, others = Adam([mine], 0.1, cosine=4), torch.optim.Adam([theirs], 0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(others, T_max=4)
@@ -195,16 +187,16 @@ def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
-def test_adam_counts_updates_beyond_the_integers_of_float32(path, monkeypatch):
+def test_adam_counts_updates_beyond_the_integers_of_float32(path, request):
     """It also goes on from a checkpoint whose count is float32, as it was before."""
     if path == "defined":
-        monkeypatch.setattr(adam, "compiled", lambda *x: False)
+        request.getfixturevalue("definitions")
     optim = Adam([nn.Parameter(torch.ones(3))], 0.1, cosine=2**25)
     optim.load_state_dict(optim.state_dict() | {"updates": torch.tensor(2.0**24)})
     with Tape() if path == "tape" else contextlib.nullcontext() as tape:
-        optim.apply_to([torch.ones(3)])
+        optim.apply([torch.ones(3)])
     for _ in range(2):
-        optim.apply_to([torch.ones(3)]) if tape is None else tape.replay()
+        optim.apply([torch.ones(3)]) if tape is None else tape.replay()
     assert int(optim.updates) == 2**24 + 3
 
 
@@ -220,10 +212,10 @@ def test_an_ensemble_of_nothing_is_refused(kind):
         kind(SPEC, 2, SMALL, copies=0)
 
 
-@pytest.mark.parametrize("path", ["compiled", "fused"])
-def test_adam_leaves_alone_what_was_frozen_since(path, monkeypatch):
-    if path == "fused":
-        monkeypatch.setattr("reverie.nn.adam.compiled", lambda *x: False)
+@pytest.mark.parametrize("path", ["compiled", "defined"])
+def test_adam_leaves_alone_what_was_frozen_since(path, request):
+    if path == "defined":
+        request.getfixturevalue("definitions")
     a, b, alone = (nn.Parameter(torch.ones(n)) for n in (2, 3, 3))
     both, one = Adam([a, b], 0.1), Adam([alone], 0.1)
     for stays in (False, True):
@@ -247,7 +239,7 @@ def test_adam_refuses_what_does_not_fit():
     with pytest.raises(RunError, match=r"was given a loss of shape \[2\]: expected a scalar"):
         Adam([a], 0.1).step(a)
     with pytest.raises((ValueError, RuntimeError), match=r"gradient has shape \(2,\): expected \(3,\)|same size"):
-        Adam([b], 0.1).apply_to([torch.ones(2)])
+        Adam([b], 0.1).apply([torch.ones(2)])
     with pytest.raises(ConfigError, match="Adam was given no parameters to train"):
         Adam([a.detach()], 0.1)
     with pytest.raises(RunError, match=r"'mean.0' is \(3,\) in the checkpoint and \(2,\) here"):

@@ -8,7 +8,7 @@ import torch
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.core.tape import Tape
+from reverie.kernels.tape import Tape
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig, encoded, one_hot, stage_depths, stage_sizes, width_of
 from reverie.nn.rssm import Latent

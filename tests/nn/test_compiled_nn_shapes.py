@@ -7,11 +7,9 @@ import functools
 
 import pytest
 import torch
-from torch import nn
 
 from reverie.core.compiler import kernels
-from reverie.nn import fused, perceptron
-from reverie.nn.adam import Adam
+from reverie.nn import functional
 from reverie.nn.distributions import TwoHot
 from reverie.nn.layers import MLP
 from reverie.nn.matmul import linear
@@ -20,7 +18,6 @@ from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent, RSSMConfig
 from reverie.nn.squashed import SquashedNormal
 from reverie.nn.stages import conv_pool_norm_silu
-from reverie.nn.target import Target
 from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
 from reverie.nn.winograd import MIN_CHANNELS, MIN_TILES
 
@@ -30,36 +27,10 @@ M, H, W, C, A, EPS = 3, 4, 5, 8, 6, 1e-5
 """Rows or images, their height, width and channels, classes, and what norms add."""
 
 
-def squashed(**given):
-    torch.manual_seed(0)
-    return torch.cat([x.flatten() for x in SquashedNormal(**given).sample()])
-
-
 def number_head(x, weight, bias, bins):
     """As in ``nn/heads.py``, which asks first."""
     layer = x, weight, bias, bins
     return LayerTwoHot(*layer).mean() if LayerTwoHot.fits(*layer) else TwoHot(linear(x, weight, bias), bins).mean()
-
-
-def adam(parameter, gradient):
-    p = nn.Parameter(parameter.clone())
-    Adam([p], 0.1).apply_to([gradient])
-    return p.detach()
-
-
-def follow(slow, fast):
-    source = nn.ParameterList([nn.Parameter(slow.clone())])
-    target = Target(source, 0.5)
-    source[0].data = fast
-    target.update()
-    return target.model[0].detach()
-
-
-LAYOUT = perceptron.Layout((C, 4, 2), 2)
-
-
-def forth(theta, x):
-    return perceptron.forth(theta, LAYOUT, x).y
 
 
 NORMED = MLP(C, 16, 2)
@@ -97,23 +68,9 @@ def classes(*shape):
     return torch.zeros(*shape, dtype=torch.int64)
 
 
-NORM, POOL, UNFOLD = (
-    functools.partial(f, eps=1e-5) for f in (fused.norm_silu, conv_pool_norm_silu, conv_unfold_norm_silu)
-)
+POOL, UNFOLD = (functools.partial(f, eps=1e-5) for f in (conv_pool_norm_silu, conv_unfold_norm_silu))
 MANY = {"side": 8, "channels": MIN_CHANNELS, "count": MIN_TILES // 4}  # enough for Winograd's algorithm
 CASES = {
-    "norm_silu": (NORM, {"x": random(M, C), "scale": random(C)}),
-    "unfold_norm_silu": (
-        functools.partial(fused.unfold_norm_silu, eps=1e-5), {"x": random(M, H, W, 2, 2, C), "scale": random(C)}
-    ),
-    "gru": (fused.gru, {"gates": random(M, 2, 3, 4), "h": random(M, 8)}),
-    "unimix_probs": (functools.partial(fused.unimix_probs, unimix=0.1), {"logits": random(M, A)}),
-    "one_hot": (fused.one_hot, {"index": classes(M, 2), "probs": random(M, 2, A)}),
-    "log_sum_exp": (fused.log_sum_exp, {"x": random(M, A)}),
-    "cross_entropy": (
-        fused.cross_entropy, {"logits": random(M, A), "index": classes(M, 2), "weight": random(M, 2)}
-    ),
-    "softmax_mean": (fused.softmax_mean, {"logits": random(M, A), "bins": torch.linspace(-1, 1, A)}),
     "number_head": (
         number_head, {"x": random(M, C), "weight": random(A, C), "bias": random(A), "bins": torch.linspace(-1, 1, A)}
     ),
@@ -123,14 +80,10 @@ CASES = {
     "pool_by_winograd": (POOL, images(A, A, **MANY)),
     "unfold_by_winograd": (UNFOLD, images(8, 2, **MANY)),
     "unfold_sigmoid_by_winograd": (conv_unfold_sigmoid, images(8, **MANY)),
-    "squashed": (squashed, {"mean": random(M, A), "log_std": random(M, A)}),
     "squared_error": (
         functools.partial(unit_squared_error, low=0.0, high=255.0),
         {"pixels": random(M, H, W, C), "target": torch.ones(M, H, W, C, dtype=torch.uint8)},
     ),
-    "adam": (adam, {"parameter": random(M, C), "gradient": random(M, C)}),
-    "follow": (follow, {"slow": random(M, C), "fast": random(M, C)}),
-    "forth": (forth, {"theta": random(2, LAYOUT.stride), "x": random(M, C)}),
     "acting": (acting, {"x": random(M, C)}),
     "observe": (
         observe,
@@ -142,23 +95,14 @@ CASES = {
 """Each function by name, and tensors that fit."""
 
 FREE = {
-    "unimix_probs": {("logits", 0), ("logits", 1)},
-    "log_sum_exp": {("x", 0), ("x", 1)},
-    "one_hot": {("probs", 2)},  # any number of classes, samples, images, or rows of a perceptron
-    "cross_entropy": {("logits", 1)},
-    "norm_silu": {("x", 0)},
-    "unfold_norm_silu": {("x", 0), ("x", 1), ("x", 2)},
-    "softmax_mean": {("logits", 0)},
     "number_head": {("x", 0)},
-    "forth": {("x", 0)},
     "acting": {("x", 0)},
-    **{name: {("x", 0), ("x", 1), ("x", 2)} for name in CASES if name.startswith(("pool", "unfold_", "unfold"))
-       and name != "unfold_norm_silu"},
+    **{name: {("x", 0), ("x", 1), ("x", 2)} for name in CASES if name.startswith(("pool", "unfold_", "unfold"))},
 }  # fmt: skip
 """Axes of any length."""
 
 UNLIKE = [pytest.param(name, key, id=f"{name}-{key}") for name, (_, given) in CASES.items() for key in given]
-GUARDED = [p for p in UNLIKE if p.values[0] not in ("forth", "observe", "dream")]
+GUARDED = [p for p in UNLIKE if p.values[0] not in ("observe", "dream")]
 """Without those whose callers ask first whether the tensors are float32 on the CPU."""
 
 WRONG = [
@@ -183,7 +127,7 @@ def test_a_tensor_that_is_too_short_is_refused(name, key, axis):
         called(name, **{key: x.narrow(axis, 0, x.shape[axis] - 1)})
 
 
-@pytest.mark.parametrize(("name", "key"), [p for p in UNLIKE if p.values[1] != "theta"])
+@pytest.mark.parametrize(("name", "key"), UNLIKE)
 def test_memory_with_gaps_gives_the_same(name, key):
     """Every other number of a tensor that is twice as wide."""
     x = CASES[name][1][key]
@@ -198,7 +142,7 @@ def test_no_tensor_of_another_device_is_read(name, key):
         called(name, **{key: CASES[name][1][key].to("meta")})
 
 
-@pytest.mark.parametrize(("name", "key"), [p for p in GUARDED if p.values != ("squashed", "mean")])
+@pytest.mark.parametrize(("name", "key"), GUARDED)
 def test_other_dtypes_are_refused_or_computed_as_numbers(name, key):
     """Halves take two bytes, where compiled functions read four or eight. A mean in halves has noise of its own."""
     x = CASES[name][1][key]
@@ -210,15 +154,15 @@ def test_other_dtypes_are_refused_or_computed_as_numbers(name, key):
 
 
 def test_no_rows_or_no_classes():
-    assert fused.unimix_probs(torch.zeros(0, A), 0.1).shape == (0, A)
-    assert fused.log_sum_exp(torch.zeros(0, A)).shape == (0,)
-    assert fused.softmax_mean(torch.zeros(M, 0), torch.zeros(0)).shape == (M,)
-    assert fused.softmax_mean(torch.zeros(0, A), torch.zeros(A)).shape == (0,)
-    assert fused.draw(torch.zeros(0, A)).shape == (0,)
-    assert torch.equal(fused.draw(torch.zeros(M, 0)), classes(M))
-    assert fused.gru(torch.zeros(0, 2, 3, 4), torch.zeros(0, 8)).shape == (0, 8)
-    assert fused.norm_silu(torch.zeros(0, C), torch.ones(C), 1e-5).shape == (0, C)
-    assert fused.one_hot(classes(0), torch.zeros(0, A)).shape == (0, A)
+    assert functional.unimix_probs(torch.zeros(0, A), 0.1).shape == (0, A)
+    assert functional.log_sum_exp(torch.zeros(0, A)).shape == (0,)
+    assert functional.softmax_mean(torch.zeros(M, 0), torch.zeros(0)).shape == (M,)
+    assert functional.softmax_mean(torch.zeros(0, A), torch.zeros(A)).shape == (0,)
+    assert functional.draw(torch.zeros(0, A)).shape == (0,)
+    assert torch.equal(functional.draw(torch.zeros(M, 0)), classes(M))
+    assert functional.gru(torch.zeros(0, 2, 3, 4), torch.zeros(0, 8)).shape == (0, 8)
+    assert functional.norm_silu(torch.zeros(0, C), torch.ones(C), 1e-5).shape == (0, C)
+    assert functional.one_hot(classes(0), torch.zeros(0, A)).shape == (0, A)
     assert SquashedNormal(torch.zeros(0, A), torch.zeros(0, A)).sample()[0].shape == (0, A)
 
 
@@ -234,25 +178,6 @@ def test_kernels_that_are_even_or_no_squares_are_refused(stage, kernel, said):
 def test_outputs_that_are_not_four_pixels_are_refused(stage):
     with pytest.raises(ValueError, match=r"weight has shape \(9, 8, 3, 3\): expected a multiple of 4 outputs"):
         stage(**images(9))
-
-
-@pytest.mark.parametrize(("axis", "size"), [(2, 4), (3, 1), (4, 1)])
-def test_gates_and_pixels_are_as_many_as_there_must_be(axis, size):
-    if axis == 2:
-        with pytest.raises(ValueError, match=r"gates has shape \(3, 2, 4, 4\): expected \(3, 2, 3, 4\)"):
-            fused.gru(random(M, 2, size, 4), random(M, 8))
-        return
-    shape = [M, H, W, 2, 2, C]
-    shape[axis] = size
-    with pytest.raises(ValueError, match="x has shape"):
-        fused.unfold_norm_silu(random(*shape), random(C), 1e-5)
-
-
-@pytest.mark.parametrize("name", ["one_hot", "cross_entropy"])
-def test_classes_of_another_device_are_refused(name):
-    index = CASES[name][1]["index"].to("meta")
-    with pytest.raises(ValueError, match="index is on the device meta: expected cpu"):
-        called(name, index=index)
 
 
 def test_no_state_of_another_device_is_read():

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
-from reverie.nn import fused
 from reverie.nn.distributions import (
     Bernoulli,
     BoundedNormal,
@@ -16,7 +15,7 @@ from reverie.nn.distributions import (
     softmax,
     straight_through,
 )
-from reverie.nn.fused import draw, unimix_probs
+from reverie.nn.functional import draw, unimix_probs
 from reverie.objectives.transforms import symexp_bins, two_hot
 
 
@@ -157,9 +156,9 @@ def test_two_hot_loss_is_the_cross_entropy_with_all_bins():
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_two_targets_at_once_are_the_sum_of_both_losses(compiled, monkeypatch):
+def test_two_targets_at_once_are_the_sum_of_both_losses(compiled, request):
     if not compiled:
-        monkeypatch.setattr(fused, "compiled", lambda *x: False)
+        request.getfixturevalue("definitions")
     bins, value, other = symexp_bins(41), 30 * torch.randn(5, 7), 30 * torch.randn(5, 7)
     logits = torch.randn(5, 7, 41, requires_grad=True)
     both = TwoHot(logits, bins).loss(value, other, 0.3)

@@ -11,9 +11,9 @@ import torch
 from filtering import drawer, filtered, gradients, numbers
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.compiler import SWITCH
+from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn import fused, gpu
+from reverie.nn import functional, gpu
 from reverie.noise import noise_batch
 
 pytest.importorskip("triton")
@@ -91,7 +91,7 @@ def test_norms(on_gpu, shape, dtype):
     for on in (True, False):
         on_gpu(on)
         given = [x.clone().requires_grad_(), scale.clone().requires_grad_()]
-        y = fused.norm_silu(*given, 1e-4)
+        y = functional.norm_silu(*given, 1e-4)
         found[on] = [y, *torch.autograd.grad(y, given, grad)]
     exact = dtype is torch.float32
     for ours, defined in zip(found[True], found[False], strict=True):
@@ -103,8 +103,8 @@ def test_norms_of_doubled_images(on_gpu, monkeypatch):
     """Nothing is copied to float32 for them."""
     x, scale = torch.randn(2, 3, 4, 2, 2, 5).to(DEVICE, torch.bfloat16), torch.randn(5).to(DEVICE)
     monkeypatch.setattr(torch.Tensor, "float", None)
-    y = fused.unfold_norm_silu(x, scale, 1e-4)
-    assert torch.equal(y, fused.norm_silu(fused.unfold_parities(x), scale, 1e-4))
+    y = functional.unfold_norm_silu(x, scale, 1e-4)
+    assert torch.equal(y, functional.norm_silu(functional.unfold_parities(x), scale, 1e-4))
 
 
 def test_as_many_elements_as_32_bits_cannot_count(on_gpu):

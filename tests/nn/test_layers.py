@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from reverie.nn.fused import unfold_parities
+from reverie.nn.functional import unfold_parities
 from reverie.nn.layers import MLP, BlockLinear, Conv, DoublingConv, Linear, RMSNormSiLU, init_
 
 

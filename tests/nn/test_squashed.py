@@ -5,40 +5,15 @@ import math
 import pytest
 import torch
 
-from reverie.nn import squashed
 from reverie.nn.action_samples import draws
 from reverie.nn.squashed import LOG_STD, SquashedNormal
 
 
 @pytest.fixture(params=[True, False], ids=["compiled", "defined"])
-def path(request, monkeypatch):
+def path(request):
     """Both ways to compute; the first is the second where there is no compiler."""
     if not request.param:
-        monkeypatch.setattr(squashed, "compiled", lambda *x: False)
-
-
-def drawn(y: torch.Tensor, weight: torch.Tensor, seed: int = 0):
-    """An action, its density, and the gradient of a mix of both with respect to ``y`` ``[..., 2 A]``."""
-    torch.manual_seed(seed)
-    action, density = SquashedNormal(*y.chunk(2, -1)).sample()
-    (grad,) = torch.autograd.grad((action * weight).sum() - 0.3 * density.square().sum(), [y])
-    return action.detach(), density.detach(), grad
-
-
-@pytest.mark.parametrize(
-    ("scale", "width", "lead"),
-    [
-        (0.1, 6, (5, 17)), (1.0, 1, (5, 17)), (1.0, 6, (5, 17)), (4.0, 17, (5, 17)), (1.0, 300, (5, 17)),
-        (1.0, 6, (17,)), (1.0, 6, ()),  # one row of states, and a single state
-    ],
-)  # fmt: skip
-def test_draws_are_those_of_the_definition(scale, width, lead, monkeypatch):
-    torch.manual_seed(1)
-    y, weight = (scale * torch.randn(*lead, 2 * width)).requires_grad_(), torch.randn(*lead, width)
-    fast = drawn(y, weight)
-    monkeypatch.setattr(squashed, "compiled", lambda *x: False)
-    for found, right in zip(fast, drawn(y, weight), strict=True):
-        torch.testing.assert_close(found, right, rtol=2e-5, atol=2e-5 * max(1, right.abs().max().item()))
+        request.getfixturevalue("definitions")
 
 
 def test_density_of_a_draw_is_that_of_its_action(path):

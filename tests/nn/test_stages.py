@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from reverie.nn import stages, upsample, winograd
-from reverie.nn.fused import unfold_parities
+from reverie.nn.functional import unfold_parities
 from reverie.nn.pixels import unit_squared_error
 from reverie.nn.stages import conv_pool_norm_silu
 from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid

@@ -9,25 +9,25 @@ from torch import Tensor
 from reverie.core.compiler import kernels
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.objectives import compiled_quantile
+from reverie.kernels import losses as compiled_losses
 from reverie.objectives.estimators import TD0, TD1, NStep, OneRow
 from reverie.objectives.quantile import (
-    best_quantiles,
     check_kappa,
-    midpoints,
+    greedy_quantiles,
     quantile_error,
     quantile_huber,
+    quantile_midpoints,
     quantile_targets,
 )
 
 KAPPAS = [0.0, 0.3, 1.0, 7.0]
-COMPILED = ["compiled", "sorted"]
+COMPILED = ["compiled", "defined"]
 
 
 @pytest.fixture(params=COMPILED)
 def either(request, monkeypatch):
     """With the compiled loop over pairs where it fits, and without."""
-    if request.param == "sorted":
+    if request.param == "defined":
         monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
 
 
@@ -174,11 +174,11 @@ def test_its_minimum_is_the_quantiles(kappa):
         samples = torch.empty(1024).exponential_()
         quantile_huber(theta, samples, kappa).backward()
         optim.step()
-    torch.testing.assert_close(theta.detach(), -(1 - midpoints(8)).log(), rtol=0, atol=0.1)
+    torch.testing.assert_close(theta.detach(), -(1 - quantile_midpoints(8)).log(), rtol=0, atol=0.1)
 
 
 def test_midpoints_are_those_of_lemma_2():
-    assert midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
+    assert quantile_midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
 
 
 def test_shapes_that_do_not_fit():
@@ -208,20 +208,20 @@ def rows(seed: int = 0, length: int = T) -> Batch:
 @pytest.mark.parametrize("n", [1, 7, 200])
 def test_means_are_those_of_pytorch(n):
     quantiles = torch.randn(5, 3, n)
-    torch.testing.assert_close(compiled_quantile.means(quantiles), quantiles.mean(-1))
+    torch.testing.assert_close(compiled_losses.means(quantiles), quantiles.mean(-1))
     turned = torch.randn(n, 3, 5).permute(2, 1, 0)  # not contiguous
-    torch.testing.assert_close(compiled_quantile.means(turned), turned.mean(-1))
+    torch.testing.assert_close(compiled_losses.means(turned), turned.mean(-1))
 
 
 def test_the_best_class_is_that_of_the_highest_mean(either):
     quantiles, preferred = torch.randn(4, 2, A, N), torch.randn(4, 2, A, N)
-    got = best_quantiles(quantiles, preferred)
+    got = greedy_quantiles(quantiles, preferred)
     for i in range(4):
         for j in range(2):
             means = preferred[i, j].mean(-1).tolist()
             assert torch.equal(got[i, j], quantiles[i, j, means.index(max(means))])
-    assert torch.equal(best_quantiles(quantiles[:1, 0], preferred[:1, 0]), got[:1, 0])
-    assert torch.equal(best_quantiles(quantiles[0, 0], preferred[0, 0]), got[0, 0])
+    assert torch.equal(greedy_quantiles(quantiles[:1, 0], preferred[:1, 0]), got[:1, 0])
+    assert torch.equal(greedy_quantiles(quantiles[0, 0], preferred[0, 0]), got[0, 0])
 
 
 @pytest.mark.parametrize("estimator", [TD0(), TD1(), NStep(2), NStep(3)], ids=str)
@@ -284,7 +284,7 @@ def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):
 
 
 def test_threads_change_no_error(monkeypatch):
-    monkeypatch.setattr(compiled_quantile, "PAIRS", 0)
+    monkeypatch.setattr(compiled_losses, "PAIRS", 0)
     data, before, results = rows(), torch.get_num_threads(), []
     prediction, target = torch.randn(B, T - 1, A, N, requires_grad=True), torch.randn(B, T - 1, N)
     try:

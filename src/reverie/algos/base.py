@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.algos.complete import bad_moment, check_complete, check_saved, check_trained, written
 from reverie.core.checks import at_least, check_kinds, check_pattern
 from reverie.core.config import Config
@@ -22,11 +21,13 @@ from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
 from reverie.nn.adam import Adam
+from reverie.nn.minimise import Loss, TrainStep, gradients, run
 from reverie.nn.modes import has_two_modes, switch
 from reverie.nn.normalise import Normalise
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
 from reverie.objectives.estimators import ValueEstimator
+from reverie.objectives.td import Losses
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -256,7 +257,7 @@ class Algorithm(nn.Module):
         """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
-        self._captured: dict[str, Captured | None] = {}
+        self.since = object()  # see nn/minimise.py: Learner
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
 
@@ -301,8 +302,8 @@ class Algorithm(nn.Module):
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
 
-        Each such method is captured separately, for each shape of batch (``algos/capture.py``). Within, modules are in
-        train mode: see :meth:`rest`.
+        Each such method may be captured separately, for each shape of batch (``kernels/capture.py``). Within, modules
+        are in train mode: see :meth:`rest`.
 
         Raises:
             ConfigError: the class forgot something, which shows after the first update (``algos/complete.py``).
@@ -335,7 +336,7 @@ class Algorithm(nn.Module):
         than a small update: call it again after replacing a module or an optimiser, and after ``train()``. Updates are
         then captured anew.
         """
-        self._captured.clear()
+        self.since = object()
         found = [module for module in self.modules() if module.training and has_two_modes(module)]
         kept = [module for module in self._two_moded or () if module not in found]
         self._two_moded = (*kept, *found)
@@ -343,22 +344,12 @@ class Algorithm(nn.Module):
 
     def _in_train_mode(self, step: TrainStep, batch: Batch) -> Update:
         if not self._two_moded:
-            return self._run_step(step, batch)
+            return run(self, step, batch)
         switch(self._two_moded, training=True)
         try:
-            return self._run_step(step, batch)
+            return run(self, step, batch)
         finally:
             switch(self._two_moded, training=False)
-
-    def _run_step(self, step: TrainStep, batch: Batch) -> Update:
-        on_gpu = self.device.type == "cuda"
-        if not self.graph or not (on_gpu or (self.tapes and self.device.type == "cpu")):
-            return step(batch.to(self.device))
-        captured = self._captured.get(step.__name__)
-        if captured is None or captured.places.moved():  # None also in a copied learner
-            captured = Captured(step, self.device, CudaGraphs(self.device) if on_gpu else Tapes(), self)
-            self._captured[step.__name__] = captured
-        return captured(batch)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.
@@ -432,6 +423,13 @@ class ModelFree(Algorithm):
     def watcher(self) -> Watcher | None:
         """The preprocessor, if it keeps statistics of rows; else None."""
         return self.preprocess.watcher
+
+    def minimise(self, loss: Loss, *inputs: Any) -> Losses:
+        """Take a gradient step on each term of ``loss(*inputs)`` that has an optimiser. Return the losses before it."""
+        losses, found = gradients(loss, self.optims, *inputs)
+        for name, gradient in found.items():
+            self.optims[name].apply(gradient)
+        return losses
 
     def renew(self) -> None:
         """Prepare this trained learner for the start of another run: decaying learning rates start over."""

@@ -20,7 +20,6 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, all_classes, only_kind
 from reverie.nn.adam import Adam
-from reverie.nn.choice_steps import LikelihoodStep
 from reverie.nn.choices import ChoicesActor
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.gaussian import GaussianActor
@@ -168,13 +167,11 @@ class BC(ModelFree):
         self.objective = BCObjective(actor)
         self.to(device)
         self.optims = {"actor": Adam(actor.parameters(), cfg.lr)}
-        self._step = LikelihoodStep(self.objective, self.optims, BCObjective.forward)
         self._policy = self.preprocess.policy(clone.policy(actor, action_spec.width, device), device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step of the actor."""
-        losses = self._step(self.preprocess(batch))
-        return Update(metrics=losses.metrics)
+        return Update(metrics=self.minimise(self.objective.forward, self.preprocess(batch)).metrics)
 
 
 BCConfig.learner = BC

@@ -246,12 +246,9 @@ class BCQ(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
-        batch, losses = self.preprocess(batch), Losses({}, {})
-        for loss in (self.objective.vae_loss, self.objective.critic_loss, self.objective.actor_loss):
-            found = loss(batch)
-            for name, term in found.terms.items():
-                self.optims[name].step(term)
-            losses = losses.joined(found)
+        batch, o = self.preprocess(batch), self.objective
+        vae, critic, actor = (self.minimise(loss, batch) for loss in (o.vae_loss, o.critic_loss, o.actor_loss))
+        losses = vae.joined(critic).joined(actor)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

@@ -25,7 +25,7 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.action_samples import draws, several
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
-from reverie.nn.fused import log_sum_exp
+from reverie.nn.functional import log_sum_exp
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, Unreturned
 from reverie.nn.rewards import ReturnStd
@@ -330,13 +330,8 @@ class CQL(SAC):
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
         assert isinstance(self.objective, CQLObjective)
         batch = self.scaled(self.preprocess(batch))
-        losses = Losses({}, {})
-        for loss in (self.objective.critic_loss, self.objective.actor_loss):
-            found = loss(batch)
-            for name, term in found.terms.items():
-                if name in self.optims:  # a constant temperature has no optimiser
-                    self.optims[name].step(term)
-            losses = losses.joined(found)
+        critic = self.minimise(self.objective.critic_loss, batch)
+        losses = critic.joined(self.minimise(self.objective.actor_loss, batch))
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)

@@ -250,10 +250,8 @@ class CRR(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor with the new critic, and of the targets."""
         batch = self.preprocess(batch)
-        critic = self.objective.critic_loss(batch)
-        self.optims["critic"].step(critic.terms["critic"])
-        actor = self.objective.actor_loss(batch)
-        self.optims["actor"].step(actor.terms["actor"])
+        critic = self.minimise(self.objective.critic_loss, batch)
+        actor = self.minimise(self.objective.actor_loss, batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

@@ -20,7 +20,6 @@ from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.frozen import frozen
-from reverie.nn.steps import PolicyGradientStep, RegressionStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
@@ -160,15 +159,13 @@ class DDPG(ModelFree):
             "actor": Adam(actor.parameters(), cfg.actor_lr),
             "critic": Adam(critic.parameters(), cfg.critic_lr),
         }
-        self._critic = RegressionStep(self.objective, self.optims, DDPGObjective.critic_loss)
-        self._actor = PolicyGradientStep(self.objective, self.optims, DDPGObjective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
         batch = self.preprocess(batch)
-        critic = self._critic(batch)
-        actor = self._actor(batch)
+        critic = self.minimise(self.objective.critic_loss, batch)
+        actor = self.minimise(self.objective.actor_loss, batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

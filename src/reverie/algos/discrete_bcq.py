@@ -20,12 +20,11 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
-from reverie.nn.choice_steps import ClonedValuesStep
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.target import Target
 from reverie.nn.values import DiscreteQEnsemble
-from reverie.objectives import compiled_choices
+from reverie.objectives.categorical import likely_values, masked_argmax_value
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, check_td, huber_error, mean_over, td_targets
@@ -135,7 +134,7 @@ class DiscreteBCQObjective(nn.Module):
         check_td(discount, tau, target_every, value_estimator)
         check_settings(threshold, logit_weight, kappa)
         self.network, self.target_network = network, Target(network, tau, target_every)
-        self.least = math.log(threshold) if threshold else -math.inf
+        self.log_threshold = math.log(threshold) if threshold else -math.inf
         self.logit_weight, self.discount, self.kappa = logit_weight, discount, kappa
         self.value_estimator, self.within = value_estimator or TD0(), within
 
@@ -160,14 +159,8 @@ class DiscreteBCQObjective(nn.Module):
 
     def values(self, obs: Obs) -> Tensor:
         """Q of the actions that are likely enough, ``[..., A]``, and -inf for all others."""
-        return self.likely(*self.network(obs).unbind())
-
-    def likely(self, values: Tensor, logits: Tensor) -> Tensor:
-        """``values`` ``[..., A]`` where G(a | s) / max_b G(b | s) >= threshold, and -inf elsewhere.
-
-        The paper has > in place of >=, with which a threshold of 1 would leave no action.
-        """
-        return values.masked_fill(logits < logits.amax(-1, keepdim=True) + self.least, -math.inf)
+        values, logits = self.network(obs).unbind()  # [..., A]
+        return likely_values(values, logits, self.log_threshold)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -178,11 +171,8 @@ class DiscreteBCQObjective(nn.Module):
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
         """Q'(s, a*) ``[...]``, where a* is the network's best action among the likely ones: double Q-learning."""
-        (values, logits), worth = self.network(obs).unbind(), first(self.target_network.model, obs)  # [..., A]
-        if compiled_choices.fits(values, logits, worth):
-            return compiled_choices.likely_worth(values, logits, worth, self.least)
-        best = self.likely(values, logits).argmax(-1, keepdim=True)  # [..., 1]
-        return worth.gather(-1, best).squeeze(-1)
+        (values, logits), target = self.network(obs).unbind(), first(self.target_network.model, obs)  # [..., A]
+        return masked_argmax_value(values, logits, target, self.log_threshold)
 
     def update_targets(self) -> None:
         """Update the target, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
@@ -213,14 +203,12 @@ class DiscreteBCQ(ModelFree):
         self.objective = DiscreteBCQObjective(network, **settings, within=self.within_range)
         self.to(device)
         self.optims = {"network": Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)}
-        known = DiscreteBCQObjective.loss, DiscreteBCQObjective.forward
-        self._step = ClonedValuesStep(self.objective, self.optims, *known)
         greedy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
         self._policy = self.preprocess.policy(greedy, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""
-        losses = self._step(self.preprocess(batch))
+        losses = self.minimise(self.objective.loss, self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

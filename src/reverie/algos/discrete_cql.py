@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective, check_settings
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
-from reverie.nn.choice_steps import ConservativeQuantilesStep
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.steps import ExplicitStep
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
 from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import Losses, before
@@ -99,10 +97,6 @@ class DiscreteCQL(QRDQN):
     cfg: DiscreteCQLConfig
     losses = DiscreteCQLObjective
     stats = DiscreteCQLStats
-
-    def build_step(self) -> ExplicitStep:
-        """Return the gradient step of the network."""
-        return ConservativeQuantilesStep(self.objective, self.optims, DiscreteCQLObjective.critic_loss)
 
 
 DiscreteCQLConfig.learner = DiscreteCQL

@@ -21,12 +21,11 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
-from reverie.nn.choice_steps import ClassCriticsStep, FilteredLikelihoodStep
 from reverie.nn.choices import Choices, ChoicesActor
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.values import DiscreteQEnsemble
-from reverie.objectives import compiled_choices
+from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.filters import Exp, Filter
@@ -143,9 +142,7 @@ class DiscreteCRRObjective(CRRObjective):
         """sum_a pi'(a | s) min_i Q'_i(s, a), ``[...]``."""
         policy: Choices = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, ..., A]
-        if compiled_choices.fits(policy.logits, values):
-            return compiled_choices.expected_least(policy.logits, values)[0]
-        return policy.mean(values.amin(0))
+        return expected_min_q(policy.logits, values)
 
 
 class DiscreteCRR(ModelFree):
@@ -170,15 +167,13 @@ class DiscreteCRR(ModelFree):
             "actor": Adam(actor.parameters(), cfg.actor_lr),
             "critic": Adam(critic.parameters(), cfg.critic_lr),
         }
-        self._critic = ClassCriticsStep(self.objective, self.optims, DiscreteCRRObjective.critic_loss)
-        known = DiscreteCRRObjective.actor_loss, DiscreteCRRObjective.advantage
-        self._actor = FilteredLikelihoodStep(self.objective, self.optims, *known)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor with the new critic, and of the targets."""
         batch = self.preprocess(batch)
-        critic, actor = self._critic(batch), self._actor(batch)
+        critic = self.minimise(self.objective.critic_loss, batch)
+        actor = self.minimise(self.objective.actor_loss, batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

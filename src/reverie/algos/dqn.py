@@ -17,11 +17,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.acting import Taped
 from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
-from reverie.nn.steps import ExplicitStep, ValuesStep
+from reverie.nn.inference import Inference
 from reverie.nn.target import Target
 from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
@@ -172,8 +171,7 @@ class DQN(ModelFree):
         self.objective = self.losses(network, **cfg.common())
         self.to(device)
         self.optims = {"critic": Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)}
-        self._step = self.build_step()
-        values = Taped(self.objective.values, self.objective.network)
+        values = Inference(self.objective.values, self.objective.network)
         greedy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
         self._policy = self.preprocess.policy(greedy, device)
 
@@ -182,13 +180,9 @@ class DQN(ModelFree):
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=PRECISIONS[c.precision])
 
-    def build_step(self) -> ExplicitStep:
-        """Return the gradient step of the network."""
-        return ValuesStep(self.objective, self.optims, DQNObjective.critic_loss)
-
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network and one of its target: Algorithm 1."""
-        losses = self._step(self.preprocess(batch))
+        losses = self.minimise(self.objective.critic_loss, self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

@@ -191,8 +191,7 @@ class FQE(ModelFree):
         if CHOSEN not in batch.extras:
             raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A], the policy's actions in each row.")
         batch = self.preprocess(batch)
-        losses = self.objective(batch, batch.extras[CHOSEN])
-        self.optims["critic"].step(losses.terms["critic"])
+        losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

@@ -273,8 +273,7 @@ class GAIL(SAC):
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
         expert, agent = (self.preprocess(part) for part in parted(batch, self.recorded))
-        losses = self.imitation(expert, agent)
-        self.optims["discriminator"].step(losses.terms["discriminator"])
+        losses = self.minimise(self.imitation, expert, agent)
         with torch.no_grad():
             earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
             mean = mean_over(earned, transition_mask(agent.is_last))

@@ -248,13 +248,10 @@ class IQL(ModelFree):
         """
         batch = self.preprocess(batch)
         taken = self.objective.taken_value(batch)
-        losses = self.objective.value_loss(batch, taken)
-        self.optims["value"].step(losses.terms["value"])
+        losses = self.minimise(self.objective.value_loss, batch, taken)
         values = self.objective.state_values(batch)
-        for rest in (self.objective.actor_loss(batch, taken, values), self.objective.critic_loss(batch, values)):
-            for name, term in rest.terms.items():
-                self.optims[name].step(term)
-            losses = losses.joined(rest)
+        losses = losses.joined(self.minimise(self.objective.actor_loss, batch, taken, values))
+        losses = losses.joined(self.minimise(self.objective.critic_loss, batch, values))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

@@ -16,10 +16,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.steps import ExplicitStep, QuantilesStep
 from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
-from reverie.objectives.quantile import best_quantiles, check_kappa, quantile_error, quantile_targets
+from reverie.objectives.quantile import check_kappa, greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
 
 
@@ -82,8 +81,8 @@ class QRDQNObjective(DQNObjective):
     def targets(self, batch: Batch) -> Tensor:
         """The y_j ``[B, T - 1, N]``; of one transition, r + gamma (1 - terminal) theta'_j(s', a*): Algorithm 1."""
         assert isinstance(self.value_estimator, OneRow)  # checked by check_settings
-        following = self.next_value(after(batch.obs))  # [B, T-1, N]
-        return quantile_targets(following, batch, self.value_estimator, self.discount)
+        next_quantiles = self.next_value(after(batch.obs))  # [B, T-1, N]
+        return quantile_targets(next_quantiles, batch, self.value_estimator, self.discount)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -92,7 +91,7 @@ class QRDQNObjective(DQNObjective):
         With ``double`` the online network chooses a*.
         """
         quantiles: Tensor = self.target_network(obs)  # [..., A, N]
-        return best_quantiles(quantiles, self.network(obs) if self.doubly else quantiles)
+        return greedy_quantiles(quantiles, self.network(obs) if self.doubly else quantiles)
 
 
 class QRDQN(DQN):
@@ -106,10 +105,6 @@ class QRDQN(DQN):
         """Build the network of the quantiles of so many actions."""
         c, dtype = self.cfg, PRECISIONS[self.cfg.precision]
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
-
-    def build_step(self) -> ExplicitStep:
-        """Return the gradient step of the network."""
-        return QuantilesStep(self.objective, self.optims, QRDQNObjective.critic_loss)
 
 
 QRDQNConfig.learner = QRDQN

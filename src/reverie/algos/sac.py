@@ -23,7 +23,6 @@ from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.frozen import frozen
 from reverie.nn.squashed import TanhGaussianActor
-from reverie.nn.steps import RegressionStep, SoftPolicyStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
@@ -216,9 +215,6 @@ class SAC(ModelFree):
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         else:
             self.objective.log_temperature.requires_grad_(False)
-        names, o = SACObjective, self.objective
-        self._critics = RegressionStep(o, self.optims, names.critic_loss, names.values, scale=0.5)
-        self._actor = SoftPolicyStep(o, self.optims, names.actor_loss, names.policy_value, names.temperature)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
@@ -236,8 +232,8 @@ class SAC(ModelFree):
 
     def learn(self, batch: Batch) -> Update:
         """Do what :meth:`train_step` does, on a batch that has been preprocessed."""
-        critic = self._critics(batch)
-        rest = self._actor(batch)
+        critic = self.minimise(self.objective.critic_loss, batch)
+        rest = self.minimise(self.objective.actor_loss, batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **rest.metrics}, priority=critic.priority)
 

@@ -22,7 +22,6 @@ from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
 from reverie.nn.frozen import frozen
-from reverie.nn.steps import PolicyGradientStep, RegressionStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
@@ -173,8 +172,6 @@ class TD3(ModelFree):
             "actor": Adam(actor.parameters(), cfg.actor_lr),
             "critic": Adam(critic.parameters(), cfg.critic_lr),
         }
-        self._critics = RegressionStep(self.objective, self.optims, TD3Objective.critic_loss)
-        self._actor = PolicyGradientStep(self.objective, self.optims, TD3Objective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
         self.updates = 0
 
@@ -190,14 +187,14 @@ class TD3(ModelFree):
 
     def critic_step(self, batch: Batch) -> Update:
         """Take one step of the critics alone."""
-        critic = self._critics(self.preprocess(batch))
+        critic = self.minimise(self.objective.critic_loss, self.preprocess(batch))
         return Update(metrics=critic.metrics, priority=critic.priority)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, one of the actor through the new first critic, and one of the targets."""
         batch = self.preprocess(batch)
-        critic = self._critics(batch)
-        actor = self._actor(batch)
+        critic = self.minimise(self.objective.critic_loss, batch)
+        actor = self.minimise(self.objective.actor_loss, batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

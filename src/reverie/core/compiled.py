@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,10 +13,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiler import kernels
-from reverie.core.tape import current
+
+capturing = threading.local()
+"""``capturing.tape`` is the tape (``kernels/tape.py``) that captures the calls of this thread, if there is one."""
 
 PARALLEL = 2**15
 """Number of elements from which several threads are faster than one."""
+
+SHARED = 2**20
+"""Number of multiplications from which several threads are faster than one."""
 
 
 def compiled(*tensors: Tensor) -> bool:
@@ -31,8 +37,14 @@ def constant(*tensors: Tensor) -> bool:
 
 def library() -> ctypes.CDLL:
     """Return the compiled functions, recorded if a tape is recording. Call only if :func:`compiled` returned True."""
-    functions, tape = cast(ctypes.CDLL, kernels()), current()
+    functions, tape = cast(ctypes.CDLL, kernels()), getattr(capturing, "tape", None)
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
+
+
+@functools.cache
+def tiles_granted() -> bool:
+    """Return whether this processor has matrix units (AMX) that compiled functions may use."""
+    return bool(library().perceptron_tiles_granted())
 
 
 floats: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty

@@ -1,4 +1,4 @@
-"""Compile all C files of the package for this machine, once, and load them.
+"""Compile the C files of ``kernels/csrc`` for this machine, once, and load them.
 
 Compiling takes some seconds with any C compiler; the library is kept in the user's cache folder. Without a compiler
 everything runs in PyTorch, and one warning says so.
@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,79 +20,19 @@ import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
-SOURCES = sorted(Path(__file__).parents[1].glob("*/*.c"))
-HEADERS = sorted(Path(__file__).parents[1].glob("*/*.h"))
-SWITCH = "REVERIE_KERNELS"
-"""Environment variable; ``off`` disables compiled functions and Triton kernels: everything runs in PyTorch."""
+from reverie.core.accelerate import switched_off
 
-_POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
-_SIGNATURES = {
-    "replay_calls": [_POINTER, _COUNT],
-    "move": [_POINTER] * 3 + [_COUNT],
-    "plain": [_COUNT] + [_POINTER] * 4 + [_REAL] * 2,
-    "norm_silu": [_POINTER] * 3 + [_COUNT] * 4 + [_REAL, _INT],
-    "norm_silu_backward": [_POINTER] * 6 + [_COUNT] * 4 + [_REAL, _INT],
-    "elu": [_POINTER] * 2 + [_COUNT, _INT],
-    "elu_backward": [_POINTER] * 3 + [_COUNT, _INT],
-    "gru": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
-    "gru_backward": [_POINTER] * 5 + [_COUNT] * 3 + [_INT],
-    "unimix": [_POINTER] * 2 + [_COUNT] * 2 + [_REAL, _INT],
-    "unimix_backward": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL, _INT],
-    "draw": [_POINTER] * 3 + [_COUNT] * 2 + [_INT],
-    "one_hot": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
-    "sample_bits": [_POINTER] * 2 + [_COUNT, _POINTER],
-    "log_sum_exp": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
-    "log_sum_exp_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_INT],
-    "cross_entropy_backward": [_POINTER] * 6 + [_COUNT] * 3 + [_INT],
-    "softmax_mean": [_POINTER] * 3 + [_COUNT] * 2 + [_POINTER, _INT],
-    "head_read": [_POINTER] * 6 + [_COUNT] * 3 + [_POINTER] * 2 + [_INT],
-    "head_loss": [_POINTER] * 7 + [_COUNT] * 3 + [_INT],
-    "head_backward": [_POINTER] * 10 + [_COUNT] * 4 + [_POINTER] * 3 + [_INT],
-    "observe": [_POINTER] * 8 + [_COUNT] * 2,
-    "observe_backward": [_POINTER] * 8 + [_COUNT] * 2,
-    "imagine": [_POINTER] * 6 + [_COUNT],
-    "product": [_POINTER, _COUNT, _COUNT] * 2 + [_POINTER] * 3 + [_COUNT] * 3 + [_INT, _COUNT],
-    "mlp": [_POINTER] * 3 + [_COUNT] + [_POINTER] * 2 + [_COUNT, _REAL],
-    "pool_norm_silu": [_POINTER] * 5 + [_COUNT] * 4 + [_REAL, _INT],
-    "pooled_weight_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
-    "pooled_input_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
-    "winograd": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
-    "unfold_sigmoid": [_POINTER] * 2 + [_COUNT] * 3 + [_INT],
-    "unfold_sigmoid_backward": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
-    "squared_error": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
-    "squared_error_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
-    "perceptron": [_POINTER] * 3 + [_COUNT] * 2 + [_POINTER] * 2 + [_COUNT] * 2,
-    "perceptron_backward": [_POINTER] * 6 + [_COUNT] * 2,
-    "perceptron_tiles": [_POINTER] * 4 + [_COUNT] * 2,
-    "perceptron_tiles_backward": [_POINTER] * 6 + [_COUNT] * 2,
-    "adam": [_POINTER] * 4 + [_COUNT, _POINTER, _POINTER, _COUNT],
-    "squashed_sample": [_POINTER] * 2 + [_COUNT] + [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2,
-    "squashed_sample_backward": [_POINTER, _COUNT] + [_POINTER] * 6 + [_COUNT] * 3 + [_REAL] * 2,
-    "polyak": [_POINTER] * 2 + [_COUNT, _REAL, _POINTER, _COUNT, _COUNT],
-    "td0": [_POINTER] * 5 + [_COUNT] * 2 + [_REAL],
-    "masked_mean": [_POINTER] * 4 + [_COUNT],
-    "td_error": [_POINTER] * 7 + [_COUNT] * 3 + [_REAL] * 2,
-    "quantile_huber": [_POINTER] * 4 + [_COUNT] * 3 + [_REAL, _INT],
-    "best_quantiles": [_POINTER] * 3 + [_COUNT] * 3,
-    "row_means": [_POINTER] * 2 + [_COUNT] * 2,
-    "quantile_targets": [_POINTER] * 5 + [_COUNT] * 4 + [_REAL],
-    "quantile_error": [_POINTER] * 9 + [_COUNT] * 4 + [_REAL, _INT],
-    "choice_loss": [_POINTER] * 6 + [_COUNT] * 3 + [_POINTER, _COUNT, _REAL],
-    "likely_worth": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL],
-    "expected_least": [_POINTER] * 6 + [_COUNT] * 3,
-    "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT] + [_POINTER] * 2,
-    "put_rows": [_POINTER] * 2 + [_COUNT],
-    "extend_rows": [_POINTER] * 2 + [_COUNT] * 2,
-    "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
-    "write_files": [_POINTER] * 4 + [_COUNT, _POINTER],
-    "place_files": [_POINTER] * 2 + [_COUNT, _POINTER, _COUNT, _POINTER],
-    "checksums": [_POINTER] * 3 + [_COUNT],
-    "tree_set": [_POINTER, _COUNT] + [_POINTER] * 2 + [_COUNT],
-    "tree_draw": [_POINTER, _COUNT, _POINTER, _COUNT, _POINTER],
-}
+_FILES = sorted((Path(__file__).parents[1] / "kernels" / "csrc").glob("*.[ch]"))
+SOURCES, HEADERS = ([path for path in _FILES if path.suffix == end] for end in (".c", ".h"))
+_PROTOTYPE = re.compile(r"^(void|int) (\w+)\(((?:[^(){};]|\(\*\w+\)\([^()]*\))*)\) \{", re.MULTILINE)
+"""The start of an exported function in a C file: its type, name and parameters."""
+_TYPES: dict[str, type[Any] | None] = {
+    "void": None, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32, "float": ctypes.c_float,
+}  # fmt: skip
 
 # Never -ffast-math: NaN must stay NaN, because that is how a run detects that it has diverged.
 _PORTABLE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC"]
@@ -106,11 +47,6 @@ _FLAGS = [
 
 _PATIENCE = 120
 """Timeout of a compiler call, in seconds."""
-
-
-def switched_off() -> bool:
-    """Return whether the user disabled the compiled functions and Triton kernels."""
-    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
 
 
 @functools.cache
@@ -150,11 +86,20 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
 
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
-    for name, types in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = types, None
+    for source in SOURCES:
+        if source.stem == "thread_pool":  # for the other files alone
+            continue
+        for result, name, parameters in _PROTOTYPE.findall(source.read_text(encoding="utf-8")):
+            function = getattr(library, name)
+            function.argtypes = [_type_of(x) for x in re.split(r",(?![^()]*\))", parameters) if x != "void"]
+            function.restype = _TYPES[result]
     _check(library)
     return library
+
+
+def _type_of(parameter: str) -> Any:
+    """Return the type of a parameter of C, such as ``const float *x``."""
+    return ctypes.c_void_p if "*" in parameter else _TYPES[parameter.split()[0]]
 
 
 def _check(library: ctypes.CDLL) -> None:

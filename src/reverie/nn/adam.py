@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.compiled import compiled, library, threads
+from reverie.core.accelerate import accelerated
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.shapes import expect
 from reverie.core.types import State
@@ -44,8 +43,7 @@ class Adam:
 
         Raises:
             ConfigError: ``lr`` or ``eps`` is not a finite number above 0, ``cosine`` is negative, there are no
-                parameters to train, one is given twice, or one is a part of a larger tensor with gaps between its
-                numbers.
+                parameters to train, or one is given twice.
         """
         for name, value in {"lr": lr, "adam_eps": eps}.items():
             if not 0 < value < math.inf:
@@ -54,32 +52,30 @@ class Adam:
             raise ConfigError(f"cosine = {cosine}: expected a number of updates, 0 or more.")
         self.lr, self.betas, self.eps, self.cosine = lr, betas, eps, cosine
         self.params = to_train("Adam", parameters)
-        for p in self.params:
-            if 1 + sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True)) != p.numel():
-                raise ConfigError(
-                    f"a parameter of shape {tuple(p.shape)} with strides {p.stride()} is a part of a larger tensor, "
-                    "with gaps between its numbers: make it one of its own, nn.Parameter(part.clone())."
-                )
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
         self.updates = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
 
     def step(self, loss: Tensor) -> None:
-        """Compute the gradients of ``loss``, a scalar, and update the parameters.
+        """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""
+        self.apply(self.gradient(loss))
 
-        Those that were frozen since, by ``requires_grad_(False)``, stay as they are, and so do their moments.
+    def gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
+        """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
+
+        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
 
         Raises:
-            RunError: the loss is not a scalar, does not depend on one of the parameters, or all of them are frozen.
+            RunError: the loss is not a scalar, does not depend on any of the parameters, or all of them are frozen.
         """
         trained = [p for p in self.params if p.requires_grad]
         if not trained or not loss.requires_grad or loss.numel() != 1:
             raise RunError(_unfit(loss, self.params))
-        self.apply_to(torch.autograd.grad(loss, trained, allow_unused=True))
+        return torch.autograd.grad(loss, trained, allow_unused=True)
 
     @torch.no_grad()
-    def apply_to(self, found: Sequence[Tensor | None]) -> None:
+    def apply(self, found: Sequence[Tensor | None]) -> None:
         """Update the parameters with the gradients ``found``, one for each of them that is not frozen.
 
         Raises:
@@ -98,43 +94,8 @@ class Adam:
         for p, grad in zip(params, grads, strict=True):
             expect(p.shape, gradient=grad)
         self.updates += 1
-        if compiled(*params, *grads) and all(x.is_contiguous() for x in (*params, *grads)):
-            return self._apply_compiled(params, grads, mean, square)
-        # The fused call reads numbers in the order of memory, which a transposed gradient has otherwise.
-        grads = [
-            grad if grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
-            for p, grad in zip(params, grads, strict=True)
-        ]
-        torch._fused_adam_(
-            params,
-            grads,
-            mean,
-            square,
-            [],
-            [self.updates.float()] * len(grads),  # the step count, for each parameter
-            lr=self.lr if not self.cosine else self.lr * self._share_left(),
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            weight_decay=0.0,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-        )
-
-    def _share_left(self) -> Tensor:
-        """Return the factor in [0, 1] of the decaying learning rate, ``[]``; it is 1 in the first update."""
-        done = (self.updates - 1).clamp(max=self.cosine).float()
-        return 0.5 + 0.5 * (done * (math.pi / self.cosine)).cos()
-
-    def _apply_compiled(
-        self, params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor]
-    ) -> None:
-        """Do the same in ``adam.c``, which wakes no second thread for small tensors."""
-        settings, count = (ctypes.c_double * 5)(self.lr, *self.betas, self.eps, self.cosine), self.updates.data_ptr()
-        for p, *others in zip(params, grads, mean, square, strict=True):
-            pointers = [x.data_ptr() for x in (p, *others)]
-            library().adam(*pointers, p.numel(), settings, count, threads(p))
-        torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
+        lr, betas, eps, cosine = self.lr, self.betas, self.eps, self.cosine
+        adam(params, grads, mean, square, self.updates, lr=lr, betas=betas, eps=eps, cosine=cosine)
 
     @torch.no_grad()
     def renew(self) -> None:
@@ -179,3 +140,40 @@ def _unfit(loss: Tensor, params: Sequence[Tensor]) -> str:
         f"{whose} was given a loss without gradient: expected one that is computed from these parameters, without "
         "detach() and outside of torch.no_grad(), and at least one of them not frozen by requires_grad_(False)."
     )
+
+
+@accelerated
+@torch.no_grad()
+def adam(
+    params: list[Tensor],
+    grads: list[Tensor],
+    mean: list[Tensor],
+    square: list[Tensor],
+    updates: Tensor,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    cosine: int = 0,
+) -> None:
+    """Move ``params`` and both moments in place: Kingma and Ba 2015, Algorithm 1.
+
+    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  p <- p - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+
+    t is ``updates`` ``[]``, int64, from 1. With ``cosine``, lr is multiplied by :func:`cosine_share`.
+    """
+    b1, b2, t = *betas, updates.double()
+    torch._foreach_lerp_(mean, grads, 1 - b1)
+    torch._foreach_mul_(square, b2)
+    torch._foreach_addcmul_(square, grads, grads, 1 - b2)
+    rate, root = lr * cosine_share(updates, cosine) / (1 - b1**t), (1 - b2**t).sqrt()
+    for p, m, v in zip(params, mean, square, strict=True):
+        p.sub_((rate * m / (v.sqrt() / root + eps)).to(p.dtype))
+
+
+def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
+    """Return the factor in [0, 1] of a learning rate that decays over ``cosine`` updates: 1 in the first, and if 0."""
+    if not cosine:
+        return 1.0
+    done = (updates - 1).clamp(max=cosine).float()
+    return 0.5 + 0.5 * (done * (math.pi / cosine)).cos()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.core.shapes import expect
 from reverie.nn import gpu
-from reverie.nn.fused import cross_entropy, draw, one_hot, softmax_mean
+from reverie.nn.functional import cross_entropy, draw, one_hot, softmax_mean
 from reverie.objectives.transforms import two_hot
 
 

@@ -16,7 +16,7 @@ from reverie.core.checks import at_least
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.types import Mode, Obs, Step
-from reverie.nn.acting import Taped
+from reverie.nn.inference import Inference
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class NoisyPolicy(Scheduled[NoiseState]):
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
         check_kind("noise", noise, Noise, "Gaussian(0.1)")
-        self.actor, self.noise, self.width, self.device = Taped(actor, actor), noise, width, device
+        self.actor, self.noise, self.width, self.device = Inference(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
         """Return the state of N environments before the first action."""
@@ -210,8 +210,8 @@ class SampledPolicy(Unaffected[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
-        self.drawn = Taped(functools.partial(sampled, actor), actor)
-        self.best = Taped(functools.partial(likeliest, actor), actor)
+        self.drawn = Inference(functools.partial(sampled, actor), actor)
+        self.best = Inference(functools.partial(likeliest, actor), actor)
         self.device = device
 
     def initial(self, num_envs: int) -> None:

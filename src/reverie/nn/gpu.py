@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.accelerate import SWITCH, switched_off
 from reverie.core.compiled import first_order
-from reverie.core.compiler import SWITCH, switched_off
 
 TILE = 2048
 """Elements that a program processes at once."""
@@ -154,7 +154,7 @@ def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 def gru_into(
     gates: Tensor, h: Tensor, out: Tensor, blocks: int, before: Tensor | None = None, keep: Tensor | None = None
 ) -> None:
-    """Write the GRU's next state (``fused.gru``) of h ``[M, D]`` into ``out`` ``[M, D]``.
+    """Write the GRU's next state (``functional.gru``) of h ``[M, D]`` into ``out`` ``[M, D]``.
 
     ``gates`` are ``[M, 3 * D]``. ``before`` ``[M, D]`` gets keep * out, for ``keep`` ``[M]``. These have no gaps.
     """
@@ -189,8 +189,8 @@ def sample_into(
 ) -> None:  # fmt: skip
     """Write one-hot samples of logits ``[M, S * C]`` into ``onehot`` of that shape, and maybe their probabilities.
 
-    The probabilities ``[M, S * C]`` are ``fused.unimix_probs``; ``uniform`` are random numbers ``[M, S]``. ``before``
-    ``[M, S * C]`` gets keep ``[M]`` * onehot.
+    The probabilities ``[M, S * C]`` are ``functional.unimix_probs``; ``uniform`` are random numbers ``[M, S]``.
+    ``before`` ``[M, S * C]`` gets keep ``[M]`` * onehot.
     """
     rows, stoch = uniform.shape
     classes = logits.shape[1] // stoch

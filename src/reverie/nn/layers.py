@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
 from reverie.core.shapes import expect
-from reverie.nn.fused import elu, norm_silu
+from reverie.nn.functional import elu, norm_silu
 from reverie.nn.matmul import MIN_ROWS, elu_layers, linear
 from reverie.nn.packing import Kept, packed
 from reverie.nn.recurrence import mlp
@@ -223,7 +223,7 @@ class DoublingConv(Conv):
         self.register_buffer("fold", fold, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``; ``fused.unfold_parities`` makes an image of it."""
+        """Map ``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``; ``functional.unfold_parities`` makes an image of it."""
         weight, bias = self.folded(x.dtype)
         y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=self.reach)
         return y.permute(0, 2, 3, 1).view(*x.shape[:3], 2, 2, -1)

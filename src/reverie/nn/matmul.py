@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import compiled, first_order, library
-from reverie.nn.perceptron import SHARED, tiles_granted
+from reverie.core.compiled import SHARED, compiled, first_order, library, tiles_granted
 
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""

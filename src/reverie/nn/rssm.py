@@ -24,7 +24,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
 from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import log_of, straight_through
-from reverie.nn.fused import draw, gru, unimix_probs
+from reverie.nn.functional import draw, gru, unimix_probs
 from reverie.nn.layers import (
     Activation,
     BlockLinear,

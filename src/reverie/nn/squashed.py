@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.compiled import call, compiled, first_order, library
+from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
@@ -51,83 +50,35 @@ class SquashedNormal:
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
-        if compiled(self.mean, self.raw) and noise.numel():
-            action, density = call(_Sample, self.mean, self.raw, noise)
-            return action, density
-        u = self.mean + exp(self.log_std) * noise  # [..., A]
-        return u.tanh(), self._log_density(noise, u)
+        return squashed_sample(self.mean, self.raw, noise)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""
         inside = 1 - torch.finfo(action.dtype).eps
         u = action.clamp(-inside, inside).atanh()  # [..., A]
-        return self._log_density((u - self.mean) / exp(self.log_std), u)
+        return log_density((u - self.mean) / exp(self.log_std), u, self.log_std)
 
     def mode(self) -> Tensor:
         """Return tanh(mean), ``[..., A]``."""
         return self.mean.tanh()
 
-    def _log_density(self, noise: Tensor, u: Tensor) -> Tensor:
-        normal = -0.5 * noise.square() - self.log_std - 0.5 * math.log(2 * math.pi)  # [..., A]
-        squashing = 2 * (math.log(2) - u - F.softplus(-2 * u))  # [..., A]
-        return (normal - squashing).sum(-1)
 
+@accelerated
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the action ``[..., A]`` that standard normal ``noise`` yields, and its log-density ``[...]``.
 
-class _Sample(torch.autograd.Function):
-    """``SquashedNormal.sample`` with a hand-written backward pass, each direction in one C call (``squashed.c``).
-
-    ``tests/nn/test_squashed.py: test_draws_are_those_of_the_definition`` holds it equal to autograd.
+    All are ``[..., A]``; see :class:`SquashedNormal`.
     """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        flat = [apart(x) for x in (mean, raw)]  # [M, A]
-        if flat[0].stride(0) != flat[1].stride(0):
-            flat = [x.contiguous() for x in flat]
-        action, density = draw(flat[0], flat[1], noise)
-        if ctx is not None:
-            ctx.save_for_backward(flat[1], noise, action)
-        return action, density
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, daction: Tensor, ddensity: Tensor) -> tuple[Tensor, Tensor, None]:
-        raw, noise, action = ctx.saved_tensors
-        dmean, draw = action.new_empty(raw.shape), action.new_empty(raw.shape)  # [M, A]
-        draw_back(raw, noise, action, daction.contiguous(), ddensity.contiguous(), dmean, draw)
-        return dmean.view_as(action), draw.view_as(action), None
+    log_std = log_std.clamp(*LOG_STD)
+    u = mean + exp(log_std) * noise  # [..., A]
+    return u.tanh(), log_density(noise, u, log_std)
 
 
-def draw(mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions ``[..., A]`` and log-densities ``[...]``, without autograd.
-
-    ``mean`` and ``raw`` (unclamped ln sigma) are ``[M, A]`` with equal strides, ``noise`` is ``[..., A]``.
-    """
-    action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
-    library().squashed_sample(
-        mean.data_ptr(), raw.data_ptr(), mean.stride(0), noise.data_ptr(), action.data_ptr(), density.data_ptr(),
-        *mean.shape, *LOG_STD,
-    )  # fmt: skip
-    return action, density
-
-
-def draw_back(
-    raw: Tensor, noise: Tensor, action: Tensor, daction: Tensor, ddensity: Tensor, dmean: Tensor, draw: Tensor
-) -> None:
-    """Write the gradients of :func:`draw` to ``dmean`` and ``draw``, which have equal strides.
-
-    ``daction`` and ``ddensity``, the gradients of the outputs, must be contiguous.
-    """
-    library().squashed_sample_backward(
-        raw.data_ptr(), raw.stride(0), noise.data_ptr(), action.data_ptr(), daction.data_ptr(), ddensity.data_ptr(),
-        dmean.data_ptr(), draw.data_ptr(), dmean.stride(-2), *raw.shape, *LOG_STD,
-    )  # fmt: skip
-
-
-def apart(x: Tensor) -> Tensor:
-    """Return ``[..., A]`` as rows ``[M, A]``, each contiguous; there may be gaps between rows."""
-    flat = x.reshape(-1, x.shape[-1])
-    return flat if flat.stride(1) == 1 else flat.contiguous()
+def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
+    """Return ln pi(tanh(u)) ``[...]`` of u = mean + sigma noise, all ``[..., A]``: equation 26."""
+    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)  # [..., A]
+    squashing = 2 * (math.log(2) - u - F.softplus(-2 * u))  # [..., A]
+    return (normal - squashing).sum(-1)
 
 
 class TanhGaussianActor(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reverie.core.compiled import call, compiled, first_order, library, threads
 from reverie.core.shapes import expect
-from reverie.nn.fused import norm_silu
+from reverie.nn.functional import norm_silu
 from reverie.nn.winograd import Convolution, convolve
 
 PART = 2**20

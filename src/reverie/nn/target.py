@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.core.compiled import compiled, library, threads
+from reverie.core.accelerate import accelerated
 from reverie.core.errors import ConfigError
 from reverie.core.shapes import expect
 
@@ -46,26 +46,23 @@ class Target(nn.Module):
             expect(mine.shape, parameter=its)  # PyTorch would repeat a smaller one, and C read beyond it
         if self.every > 1:
             self.count += 1
-        if compiled(*slow, *fast) and all(x.is_contiguous() for x in (*slow, *fast)):
-            return self._lerp_compiled(slow, fast)
-        if self.every == 1:
-            return torch._foreach_lerp_(slow, fast, self.rate)
-        rate = self.rate * (self.count % self.every == 0)  # 0 in between, as a CUDA graph cannot contain an ``if``
-        for mine, its in zip(slow, fast, strict=True):
-            mine.lerp_(its, rate.to(mine.dtype))
-
-    def _lerp_compiled(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...]) -> None:
-        """Move the copy by ``adam.c``, which reads the count itself and wakes no second thread for small tensors."""
-        calls = self.count.data_ptr() if self.every > 1 else 0
-        for mine, its in zip(slow, fast, strict=True):
-            numbers = mine.numel(), self.rate, calls, self.every
-            library().polyak(mine.data_ptr(), its.data_ptr(), *numbers, threads(mine))
-        torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes
+        polyak(slow, fast, self.rate, self.count if self.every > 1 else None, self.every)
 
     @torch.no_grad()
     def forward(self, *inputs: Any) -> Any:
         """Return the copy's output, without gradient."""
         return self.model(*inputs)
+
+
+@accelerated
+def polyak(slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, count: Tensor | None, every: int) -> None:
+    """Move ``slow`` in place: theta' <- rate theta + (1 - rate) theta', if ``every`` divides ``count`` (if given)."""
+    if count is None:
+        torch._foreach_lerp_(slow, fast, rate)
+        return
+    share = rate * (count % every == 0)  # 0 in between, as a CUDA graph cannot contain an ``if``
+    for mine, its in zip(slow, fast, strict=True):
+        mine.lerp_(its, share.to(mine.dtype))
 
 
 class LateTarget(Target):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.core.compiled import call, compiled, first_order, library, threads
 from reverie.core.shapes import expect
-from reverie.nn.fused import unfold_norm_silu, unfold_parities
+from reverie.nn.functional import unfold_norm_silu, unfold_parities
 from reverie.nn.stages import norm_backward, parts, sums_for
 from reverie.nn.winograd import Convolution, convolve
 

@@ -22,12 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import compiled, constant
+from reverie.core.accelerate import accelerated
 from reverie.core.config import Choice
 from reverie.core.errors import unwritten
 from reverie.core.shapes import same_shape
-from reverie.objectives import compiled_td
-from reverie.objectives.compiled_td import fits
 
 SCAN = 32
 """Number of rows from which a parallel scan on a GPU takes fewer kernels than a loop."""
@@ -150,6 +148,7 @@ class NextReward(DreamReturn):
         return DreamEstimate(target, target, advantage, cont.cumprod(0).detach())
 
 
+@accelerated
 def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
     """Return the one-step target of TD(0): Sutton & Barto (2018), equation 6.2.
 
@@ -166,8 +165,6 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
         ``[B, T - 1]``.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value)
-    if fits(reward, terminal, last) and compiled(value) and constant(reward, value):
-        return compiled_td.td0(reward, terminal, last, value, discount)
     target = reward[:, 1:] + _live(terminal, reward, discount) * value[:, 1:]  # [B, T-1]
     return torch.where(transition_mask(last), target, value[:, :-1])
 

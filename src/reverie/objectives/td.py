@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.accelerate import accelerated
 from reverie.core.errors import ConfigError
 from reverie.core.shapes import expect
 from reverie.core.types import Batch, Metrics, Obs
-from reverie.objectives import compiled_td
 from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.returns import transition_mask
 
@@ -47,6 +47,7 @@ def after(obs: Obs) -> Obs:
     return {k: v[:, 1:] for k, v in obs.items()}
 
 
+@accelerated
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
 
@@ -54,8 +55,6 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
         ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
     """
     expect(x.shape, mask=mask)
-    if compiled_td.fits(x, mask) and x.numel():
-        return compiled_td.masked_mean(x, mask)
     return (x * mask).sum() / mask.sum().clamp(min=1)
 
 
@@ -90,6 +89,7 @@ def td_targets(
     )
 
 
+@accelerated
 def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
     """Return the term ``critic``: scale E[w (Q - y)^2] over all actions taken, summed over the critics.
 
@@ -103,12 +103,11 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
         ValueError: the shapes do not fit, for example ``[B, T - 1, 1]``.
     """
     check_error(prediction, target)
-    if compiled_td.fits_error(prediction, target, batch):
-        return _compiled(prediction, target, batch, scale)
     error = prediction - target  # [(K,) B, T-1]
     return critic_losses(error.square(), error.detach().abs(), prediction, target, batch, scale)
 
 
+@accelerated
 def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
     """Return the term ``critic``: E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
 
@@ -116,8 +115,6 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) 
     [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`.
     """
     check_error(prediction, target)
-    if compiled_td.fits_error(prediction, target, batch):
-        return _compiled(prediction, target, batch, kappa=kappa)
     error = prediction - target  # [(K,) B, T-1]
     loss = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
     return critic_losses(loss, error.detach().abs(), prediction, target, batch)
@@ -131,14 +128,11 @@ def check_error(prediction: Tensor, target: Tensor) -> None:
         )
 
 
-def _compiled(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0) -> Losses:
-    return losses_of(compiled_td.td_error(prediction, target, batch.is_last, batch.weight, scale, kappa))
-
-
-def losses_of(found: compiled_td.Error) -> Losses:
-    """Return an :class:`~reverie.objectives.compiled_td.Error` as the term ``critic``, its metrics and priorities."""
-    metrics = {"loss/critic": found.loss.detach(), "train/value": found.predicted, "train/target": found.target}
-    return Losses({"critic": found.loss}, metrics, found.priority)
+def check_rows(target: Tensor, batch: Batch) -> None:
+    """Raise ValueError unless ``target`` is ``[B, T - 1]`` for a batch ``[B, T]``."""
+    windows, steps = target.shape
+    expect((windows, steps + 1), is_last=batch.is_last)
+    expect((windows,), weight=batch.weight)
 
 
 def critic_losses(
@@ -154,7 +148,7 @@ def critic_losses(
         batch: its weights ``[B]`` and ends of episodes are read.
         scale: factor of the loss.
     """
-    compiled_td.check_rows(target, batch.is_last, batch.weight)
+    check_rows(target, batch)
     mask = transition_mask(batch.is_last)  # [B, T-1]
     weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
     total = (weight * loss).sum()

@@ -1,0 +1,74 @@
+"""Definitions that a faster kernel may take over. ``reverie.kernels`` has the kernels; without it all runs, slower."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+SWITCH, ROOM = "REVERIE_KERNELS", "reverie.kernels"
+
+
+class Kernel(NamedTuple):
+    """Another computation of a definition."""
+
+    fits: Callable[..., bool]
+    """Whether ``run`` computes what the definition does for these arguments. Reads no values of tensors."""
+    run: Callable[..., Any]
+
+
+_kernels: dict[Callable[..., Any], list[Kernel]] = {}
+_loaded, _lock = False, threading.RLock()
+
+
+def accelerated(definition: F) -> F:
+    """Mark a function or method that a kernel may take over; ``.definition`` is the function itself."""
+
+    @functools.wraps(definition)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for fits, run in kernels:
+            if fits(*args, **kwargs):
+                return run(*args, **kwargs)
+        return definition(*args, **kwargs)
+
+    kernels = [] if _loaded else [Kernel(_load, call)]  # the first call of all loads the table, then calls again
+    _kernels[call] = kernels
+    call.definition = definition  # type: ignore[attr-defined]
+    return cast(F, call)
+
+
+def switched_off() -> bool:
+    """Return whether the user disabled the kernels by the environment variable: everything runs in PyTorch."""
+    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
+
+
+def _load(*_: Any, **__: Any) -> bool:
+    global _loaded
+    with _lock:  # a second thread waits until the rows are there
+        if not _loaded:
+            wanted = not switched_off() and find_spec(ROOM) is not None
+            rows = importlib.import_module(f"{ROOM}.table").ROWS if wanted else []  # the one line that knows of kernels
+            _loaded = True
+            for definition, kernels in _kernels.items():
+                kernels[:] = [kernel for of, kernel in rows if of is definition]
+    return True
+
+
+@contextmanager
+def only(*chosen: Kernel) -> Iterator[None]:
+    """Use these kernels alone, or none, within: for tests and measurements."""
+    _load()
+    before = {call: kernels[:] for call, kernels in _kernels.items()}
+    for call, kernels in before.items():
+        _kernels[call][:] = [kernel for kernel in kernels if kernel in chosen]
+    try:
+        yield
+    finally:
+        for call, kernels in before.items():
+            _kernels[call][:] = kernels

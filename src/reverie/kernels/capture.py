@@ -1,0 +1,335 @@
+"""Capture an update once and replay it: on GPUs as a CUDA graph, on CPUs as a tape (``kernels/tape.py``).
+
+One call then launches the thousands of kernels of an update. A captured update must do the same work each time: no
+operation that waits for the device, no copy from the host, no Python branch that depends on a tensor's value.
+``tests/algos/test_capturable.py`` checks that of every learner here.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reverie.core.errors import RunError
+from reverie.core.types import Batch, Update
+from reverie.kernels.buffers import InputBuffers, OutputBuffers
+from reverie.kernels.tape import Tape
+from reverie.nn.minimise import Learner, TrainStep
+
+Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
+"""Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
+
+WARM_UPS = 3
+"""Updates of each kind that run uncaptured first, so that kernels are chosen and workspaces allocated."""
+
+MAX_KEYS = 4
+"""Most kinds of batches that are captured; each takes memory of its own for inputs and outputs."""
+
+_SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is shown once
+
+WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
+
+
+class Recorder(Protocol):
+    """A backend that runs, captures and replays a call."""
+
+    @property
+    def title(self) -> str:
+        """Name of a captured call, for messages."""
+        ...
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        """Run ``call``. Return its result and the reason why it cannot be captured, or an empty string."""
+        ...
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+        """Run ``call``. Return the tensors that it wrote to, and a function that replays it into the same tensors."""
+        ...
+
+
+class CudaGraphs:
+    """Captures CUDA graphs on a stream of its own. They share one memory pool, as no two are replayed at once."""
+
+    title = "a CUDA graph"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        """Run ``call`` on the capture stream, ordered after earlier and before later work of the current stream."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            result = _listen(call)
+        current.wait_stream(self.stream)
+        return result
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+        """Capture ``call``, and replay it once. Each replay advances the device's random generator.
+
+        Raises:
+            RunError: CUDA cannot capture the call.
+        """
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        # Other threads may go on using the device meanwhile: only this thread must not synchronise.
+        capturing = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
+        try:
+            with torch.cuda.device(self.device), capturing:
+                outputs = call()
+        except RuntimeError as error:
+            torch.cuda.set_stream(current)  # a capture that fails at its end leaves its own stream current
+            raise RunError(f"the update cannot be captured in a CUDA graph: {error}. {WITHOUT}") from error
+        graph.replay()
+        return outputs, graph.replay
+
+
+class Tapes:
+    """Records tapes on the CPU (``kernels/tape.py``)."""
+
+    title = "a tape"
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        """Run ``call``. Return its result and what in it cannot be recorded, or an empty string."""
+        with Tape() as tape:
+            update = call()
+        return update, tape.obstacle
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+        """Run ``call`` and record it. Replays draw random numbers from the default generator.
+
+        Raises:
+            RunError: the call did something that cannot be repeated, and that no warm-up had done.
+        """
+        with Tape() as tape:
+            outputs = call()
+        if tape.obstacle:
+            raise RunError(f"the update cannot be recorded on a tape: {tape.obstacle}. {WITHOUT}")
+        return outputs, tape.replay
+
+
+def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
+    """Run ``call``. Return its result and where it first waited for the device, by PyTorch's sync debug mode."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            update = call()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    for w in said:
+        place = (str(w.message), w.filename, w.lineno)
+        if "synchroniz" not in str(w.message) and place not in _SHOWN:
+            _SHOWN.add(place)
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    waits = [f"it waits for the device at {w.filename}:{w.lineno}" for w in said if "synchroniz" in str(w.message)]
+    return update, waits[0] if waits else ""
+
+
+class CapturedStep:
+    """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
+
+    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
+        self.step = _weak(train_step)
+        self.recorder = recorder
+        self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
+        self.input_buffers = InputBuffers(list(tensors(self.batch).values()))  # copies every batch into self.batch
+        self.runs = 0
+        self.obstacle = ""
+        self.replay: Callable[[], object] | None = None
+        self.hand_out: Callable[[], Update] = lambda: Update(metrics={})
+
+    def __call__(self, given: Mapping[str, Tensor]) -> Update:
+        """Run one update on the tensors of a batch, by name. The caller owns the result."""
+        self.input_buffers(list(given.values()))
+        self.runs += 1
+        if self.obstacle or self.runs <= WARM_UPS:
+            # A batch of its own: what a learner keeps of it is not overwritten by later ones.
+            step = functools.partial(self.step(), self.batch.map(torch.clone))
+            return step() if self.obstacle else self._warm_up(step)
+        if self.replay is None:
+            outputs, self.replay = self.recorder.capture(self._step)
+            self.hand_out = handing_out(outputs)
+        else:
+            self.replay()
+        return self.hand_out()
+
+    def _step(self) -> Update:
+        return self.step()(self.batch)
+
+    def _warm_up(self, step: Callable[[], Update]) -> Update:
+        if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
+            return self.recorder.warm_up(step)[0]
+        learner = getattr(self.step(), "__self__", None)
+        before = _python_state(learner)
+        update, obstacle = self.recorder.warm_up(step)
+        if obstacle := obstacle or _changed(before, _python_state(learner)):
+            self.obstacle = obstacle
+            warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)
+        return update
+
+
+def _weak(step: TrainStep) -> Callable[[], TrainStep]:
+    """Return a function that returns ``step`` and, if it is a method, keeps no reference to its object."""
+    if not hasattr(step, "__self__"):
+        return lambda: step
+    held = weakref.WeakMethod(step)
+    return lambda: cast(TrainStep, held())
+
+
+def _python_state(learner: object) -> dict[str, object]:
+    """Return the numbers, strings and tensors that a learner's modules hold as attributes, and generators' states."""
+    modules = learner.named_modules() if isinstance(learner, nn.Module) else ()
+    found: dict[str, object] = {}
+    for name, module in modules:
+        held = {key: x for key, x in vars(module).items() if isinstance(x, bool | int | float | str | Tensor)}
+        found |= {f"{name}.{key}".lstrip("."): x for key, x in held.items() if key != "training"}
+    legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is compared
+    return found | {"random": random.getstate(), "numpy.random": str(legacy)}
+
+
+def _changed(before: dict[str, object], after: dict[str, object]) -> str:
+    """Return a sentence on the first value that differs and that a replay would go on with, or an empty string."""
+    for name, value in after.items():
+        had = before.get(name)
+        if had is value or not (isinstance(value, Tensor) or (value != had and value == value)):  # NaN is not itself
+            continue
+        if name in ("random", "numpy.random"):
+            return f"it draws random numbers from {name}, which a replay cannot repeat: use PyTorch's generators"
+        return (
+            f"it changes the Python value {name}, which a replay cannot repeat: store it in a buffer "
+            "(register_buffer) and change the buffer in place"
+        )
+    return ""
+
+
+class Addresses:
+    """The modules of a learner and the addresses of their parameters and buffers, which a capture goes on using.
+
+    Also which of them are frozen: a capture would go on training what was not at the time.
+    """
+
+    def __init__(self, learner: nn.Module) -> None:
+        # References to the modules' dictionaries, so that a comparison need not walk through all modules.
+        modules = list(learner.modules())
+        self.children = [m._modules for m in modules if m._modules]
+        self.tables = [table for m in modules for table in (m._parameters, m._buffers) if table]
+        self.before = self._now()
+
+    def moved(self) -> bool:
+        """Return whether a module was replaced, or a parameter or buffer has other memory now, or is frozen or not."""
+        return self._now() != self.before
+
+    def _now(self) -> tuple[list[nn.Module | None], list[tuple[int, bool]]]:
+        held = [(x.data_ptr(), x.requires_grad) for table in self.tables for x in table.values() if x is not None]
+        return [child for children in self.children for child in children.values()], held
+
+
+class Captured:
+    """A learner's ``train_step``, captured for each kind of batch. Valid until ``addresses.moved()``.
+
+    Calling it gives the same numbers as ``train_step``: warm-ups are updates too, and a capture is replayed at once.
+    Each kind is captured at most once. Beyond ``MAX_KEYS`` kinds, updates run uncaptured.
+    """
+
+    def __init__(self, train_step: TrainStep, device: torch.device, recorder: Recorder, learner: nn.Module) -> None:
+        """``learner``: the module whose parameters and buffers an update writes to."""
+        self.step = _weak(train_step)
+        self.device = device
+        self.recorder = recorder
+        self.addresses = Addresses(learner)
+        self.since = getattr(learner, "since", None)
+        self.state = [*learner.parameters(), *learner.buffers()]
+        self.steps: dict[Key, CapturedStep] = {}
+        self.told = False
+
+    def __call__(self, batch: Batch) -> Update:
+        """Run one update. Later updates do not write to its result."""
+        given = tensors(batch)
+        key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
+        if key not in self.steps and len(self.steps) == MAX_KEYS:
+            return self._uncaptured(batch)
+        if key not in self.steps:
+            self.steps[key] = CapturedStep(self.step(), batch, self.device, self.recorder)
+        update = self.steps[key](given)
+        if self.steps[key].replay is not None:
+            torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
+        return update
+
+    def _uncaptured(self, batch: Batch) -> Update:
+        if not self.told:
+            self.told = True
+            warnings.warn(
+                f"batches came in more than {MAX_KEYS} combinations of shapes, dtypes and thread counts: updates on "
+                f"others run without {self.recorder.title}, which is slower. Use the same for all batches.",
+                stacklevel=3,
+            )
+        return self.step()(batch.to(self.device))
+
+
+_captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.WeakKeyDictionary()
+"""What is captured of each learner, by the name of the step; a copy of a learner captures for itself."""
+
+
+def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
+    """Return whether :func:`run` can be used."""
+    return learner.graph and (learner.device.type == "cuda" or (learner.tapes and learner.device.type == "cpu"))
+
+
+def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
+    """Compute ``nn/minimise.py: run``."""
+    steps = _captured.setdefault(learner, {})
+    captured, device = steps.get(step.__name__), learner.device
+    if captured is None or captured.since is not learner.since or captured.addresses.moved():
+        recorder = CudaGraphs(device) if device.type == "cuda" else Tapes()
+        captured = steps[step.__name__] = Captured(step, device, recorder, cast(nn.Module, learner))
+    return captured(batch)
+
+
+def tensors(batch: Batch) -> dict[str, Tensor]:
+    """Return the tensors of a batch by name, in an order that does not depend on its dictionaries' order."""
+    found: dict[str, Tensor] = {}
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, dict):
+            found |= {f"{field.name}/{key}": value[key] for key in sorted(value)}
+        else:
+            found[field.name] = value
+    return found
+
+
+def handing_out(outputs: Update) -> Callable[[], Update]:
+    """Return a function that copies ``outputs`` with all its tensors."""
+    metrics = [value.reshape(()) for value in outputs.metrics.values()]
+    others = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]
+
+    def update(values: Sequence[Tensor], own: Sequence[Tensor]) -> Update:
+        return Update(
+            metrics=dict(zip(outputs.metrics, values, strict=True)),
+            priority=None if outputs.priority is None else own[-1],
+            extras=dict(zip(outputs.extras, own, strict=False)),
+        )
+
+    def by_one_kernel() -> Update:
+        return update(torch.stack(metrics).unbind() if metrics else (), [x.clone() for x in others])
+
+    if not all(x.is_cpu for x in (*metrics, *others)):
+        return by_one_kernel
+    output_buffers, count = OutputBuffers([*metrics, *others]), len(metrics)
+
+    def by_one_call() -> Update:
+        own = output_buffers()
+        return update(own[:count], own[count:])
+
+    return by_one_call

@@ -1,0 +1,154 @@
+/* Fused element-wise operations for CPUs: each reads its inputs once and writes its outputs once.
+ *
+ * core/compiler.py compiles this file for the present machine. nn/functional.py calls it, and defines every function in PyTorch;
+ * the tests compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last
+ * axis, `rows` the product of all others.
+ */
+
+#include "kernels.h"
+
+/* The row of [images, 2 h, 2 w] pixels to which row i of [images, h, w, 2, 2] pixels belongs; i itself if h is 0. */
+static inline int64_t place(int64_t i, int64_t h, int64_t w) {
+    if (h == 0) return i;
+    int64_t odd_column = i & 1, odd_row = (i >> 1) & 1, pixel = i >> 2;
+    int64_t column = pixel % w, row = pixel / w; /* counted over all images */
+    return (2 * row + odd_row) * 2 * w + 2 * column + odd_column;
+}
+
+/* y = silu(scale x / rms(x)) */
+void norm_silu(const float *x, const float *scale, float *y, int64_t rows, int64_t width, int64_t h, int64_t w,
+               float eps, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) norm_silu_row(x + i * width, scale, y + place(i, h, w) * width, width, eps);
+}
+
+/* dx, and each thread's part of the gradient of scale, added to its row of dscale [threads, width]: a sum over threads in
+ * the order in which they end would not be reproducible. `scratch` is [threads, 2 * width]. */
+void norm_silu_backward(const float *x, const float *scale, const float *dy, float *dx, double *dscale, float *scratch,
+                        int64_t rows, int64_t width, int64_t h, int64_t w, float eps, int threads) {
+    const int64_t stretch = 512; /* rows summed in float32 before their sum is added in double */
+    int64_t stretches = (rows + stretch - 1) / stretch;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        float *sum = scratch + k * 2 * width, *d = sum + width;
+        for (int64_t s = stretches * k / threads; s < stretches * (k + 1) / threads; s++) {
+            int64_t end = (s + 1) * stretch < rows ? (s + 1) * stretch : rows;
+            memset(sum, 0, width * sizeof(float));
+            for (int64_t i = s * stretch; i < end; i++)
+                norm_silu_row_backward(x + i * width, scale, dy + place(i, h, w) * width, dx + i * width, sum, d, width,
+                                       eps);
+            for (int64_t j = 0; j < width; j++) dscale[k * width + j] += (double)sum[j];
+        }
+    }
+}
+
+/* gates are [rows, blocks, 3, width], h and next [rows, blocks, width]. */
+void gru(const float *gates, const float *h, float *next, int64_t rows, int64_t blocks, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows * blocks; i++)
+        gru_row(gates + i * 3 * width, h + i * width, next + i * width, width);
+}
+
+void gru_backward(const float *gates, const float *h, const float *dnext, float *dgates, float *dh, int64_t rows,
+                  int64_t blocks, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows * blocks; i++)
+        gru_row_backward(gates + i * 3 * width, h + i * width, dnext + i * width, dgates + i * 3 * width, dh + i * width,
+                         width);
+}
+
+/* y = x above 0, exp(x) - 1 below; without branches, as signs are hard to predict. */
+static void elu_part(const float *restrict x, float *restrict y, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        float power, below = x[i] > 0.0f ? 0.0f : x[i], r = reduce(below, &power);
+        y[i] = (x[i] > 0.0f ? x[i] : 0.0f) + fmaf(power, expm1_small(r), power - 1.0f);
+    }
+}
+
+/* dx from y, whose slope is 1 above 0 and y + 1 below. */
+static void elu_part_backward(const float *restrict y, const float *restrict dy, float *restrict dx, int64_t count) {
+    for (int64_t i = 0; i < count; i++) dx[i] = dy[i] * ((y[i] > 0.0f ? 0.0f : y[i]) + 1.0f);
+}
+
+void elu(const float *x, float *y, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        int64_t first = count * k / threads;
+        elu_part(x + first, y + first, count * (k + 1) / threads - first);
+    }
+}
+
+void elu_backward(const float *y, const float *dy, float *dx, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        int64_t first = count * k / threads;
+        elu_part_backward(y + first, dy + first, dx + first, count * (k + 1) / threads - first);
+    }
+}
+
+void unimix(const float *logits, float *probs, int64_t rows, int64_t width, float mix, int threads) {
+    const int64_t group = 64;
+    int64_t groups = (rows + group - 1) / group;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < groups; k++) {
+        int64_t first = k * group, count = rows - first < group ? rows - first : group;
+        unimix_rows(logits + first * width, probs + first * width, count, width, mix);
+    }
+}
+
+void unimix_backward(const float *probs, const float *dprobs, float *dlogits, int64_t rows, int64_t width, float mix,
+                     int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++)
+        unimix_rows_backward(probs + i * width, dprobs + i * width, dlogits + i * width, 1, width, mix);
+}
+
+void draw(const float *probs, const float *uniform, int64_t *index, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) index[i] = draw_row(probs + i * width, uniform[i], width);
+}
+
+void one_hot(const int64_t *index, float *out, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++) out[i * width + j] = j == index[i] ? 1.0f : 0.0f;
+}
+
+/* A hash of up to 16 numbers of each array, evenly spread: whether somebody has changed them, at little cost. */
+void sample_bits(const uint32_t *const *arrays, const int64_t *sizes, int64_t count, uint64_t *out) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t picks = sizes[i] < 16 ? sizes[i] : 16;
+        for (int64_t k = 0; k < picks; k++) hash = (hash ^ arrays[i][k * sizes[i] / picks]) * 0x100000001b3u;
+    }
+    *out = hash;
+}
+
+/* ln sum_j exp(x_j) of each row. */
+void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) out[i] = log_sum_exp_row(x + i * width, width);
+}
+
+void log_sum_exp_backward(const float *x, const float *lse, const float *dy, float *dx, int64_t rows, int64_t width,
+                          int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) softmax_times(x + i * width, lse[i], dy[i], dx + i * width, width);
+}
+
+void cross_entropy_backward(const float *x, const float *lse, const int64_t *index, const float *weight,
+                            const float *dy, float *dx, int64_t rows, int64_t width, int64_t picks, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++)
+        cross_entropy_row_backward(x + i * width, lse[i], index + i * picks, weight + i * picks, dy[i], dx + i * width, width,
+                                   picks);
+}
+
+/* sum_j softmax(x)_j bins_j of each row; `scratch` is [threads, width]. */
+void softmax_mean(const float *x, const float *bins, float *out, int64_t rows, int64_t width, float *scratch,
+                  int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++)
+        for (int64_t i = rows * k / threads; i < rows * (k + 1) / threads; i++)
+            out[i] = softmax_mean_row(x + i * width, bins, scratch + k * width, width, 0);
+}

@@ -1,0 +1,109 @@
+/* Products of float32 matrices by matrix units (tiles.h), for layers that process many rows. nn/matmul.py calls it.
+ *
+ * The order of each sum depends neither on the threads nor on the other rows.
+ */
+
+#include "thread_pool.h"
+#include "blocks.h"
+#include "perceptron.h"
+
+#ifdef HAVE_TILES
+
+enum { LONGEST = 1280, SHORT = 256, CACHED = 4096 };
+/* Along the depth, all numbers at a time, or SHORT of them if there are more than LONGEST. CACHED: of 32 rows, how many
+ * numbers stay in the cache as tiles. */
+
+/* A factor: vectors along the depth of the product, which are its rows or its columns, `ld` apart. */
+typedef struct {
+    const float *at;
+    int64_t ld, by_rows;
+} Factor;
+
+typedef struct {
+    Factor a, b;
+    const float *bias, *slope;
+    float *c;
+    int64_t rows, columns, depth, chunk, each; /* chunk: of the depth, at a time; each: strips that a thread packs at a time */
+    int elu;
+    int64_t *taken;
+    Half *packed, *own; /* tiles of b, then those of each thread's rows of a */
+    int64_t room;       /* of a thread */
+} Product;
+
+/* Pack 32 vectors of a factor, from `first` on and before `end`, as tiles of rows or of pairs. */
+static void pack(Factor f, int64_t first, int64_t end, int64_t from, int64_t depth, int64_t pairs, Half *to) {
+    for (int64_t half = 0; half < 32; half += 16)
+        for (int64_t k = 0; k < depth; k += DEPTH, to += UNIT) {
+            int64_t vector = first + half, along = from + k;
+            if (f.by_rows) rows_tile(f.at + vector * f.ld + along, f.ld, end - vector, depth - k, to);
+            else pairs_tile(f.at + along * f.ld + vector, f.ld, depth - k, end - vector, to);
+            if (f.by_rows == pairs) transpose_tile(to);
+        }
+}
+
+/* Multiply strips [first, end) of a with all of b, of `depth` numbers along the product from `from` on. */
+static void strips_product(const Product *p, int64_t first, int64_t end, int64_t from, int64_t depth, Half *own) {
+    float out[2][SQUARE] __attribute__((aligned(64)));
+    int64_t units = panels_of(depth), strip = 2 * units * UNIT, turn = 0, count = end - first;
+    Block blocks[count];
+    for (int64_t s = 0; s < count; s++) {
+        int64_t at = (first + s) * SIDE * p->columns, last = from + depth == p->depth;
+        float *to = p->c + at;
+        Block b = {.to = to, .old = from ? to : 0, .bias = from ? 0 : p->bias, .ld = p->columns, .ld_from = SIDE,
+                   .rows = p->rows - (first + s) * SIDE, .columns = p->columns, .slope = last && p->slope ? p->slope + at : 0};
+        blocks[s] = described(b, last && p->elu ? ELUS : 0);
+        pack(p->a, (first + s) * SIDE, p->rows, from, depth, 0, own + s * strip);
+    }
+    for (int64_t j = 0; j < panels_of(p->columns); j++)
+        for (int64_t s = 0; s < count; s++, turn++) { /* the block before is finished meanwhile */
+            int64_t before = s ? s - 1 : count - 1;
+            product_32(own + s * strip, units * UNIT, p->packed + j * strip, units * UNIT, units, out[turn % 2],
+                       &blocks[before], s ? j : j - 1, out[(turn + 1) % 2], NONE);
+        }
+    finish_block(&blocks[count - 1], panels_of(p->columns) - 1, out[(turn + 1) % 2]);
+}
+
+static void multiply(void *given, Worker worker) {
+    const Product *p = given;
+    int64_t *taken = p->taken, strips = panels_of(p->rows);
+    tiles_begin();
+    for (int64_t from = 0; from < p->depth; from += p->chunk, taken += 2) {
+        int64_t depth = least(p->chunk, p->depth - from), strip = 2 * panels_of(depth) * UNIT;
+        for (int64_t j = next_piece(taken); j < panels_of(p->columns); j = next_piece(taken))
+            pack(p->b, j * SIDE, p->columns, from, depth, 1, p->packed + j * strip);
+        meet(worker);
+        for (int64_t i = next_piece(taken + 1) * p->each; i < strips; i = next_piece(taken + 1) * p->each)
+            strips_product(p, i, least(i + p->each, strips), from, depth, p->own + worker.number * p->room);
+        meet(worker);
+    }
+    tiles_end();
+}
+
+/* c = a b + bias, with a [rows, depth], b [depth, columns], bias [columns] or null; c has no gaps. Of a and b, one step, to
+ * the next row or to the next column, is 1. With `elu`, ELU follows; with `slope`, outputs of ELU that have the layout of c,
+ * its derivative is multiplied. */
+void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
+             const float *bias, const float *slope, float *c, int64_t rows, int64_t columns, int64_t depth, int elu, int64_t threads) {
+    int64_t chunk = depth > LONGEST ? SHORT : depth, chunks = (depth + chunk - 1) / chunk;
+    int64_t here = panels_of(chunk), strips = panels_of(rows);
+    int64_t each = least(CACHED / (here * DEPTH) + 1, (strips + threads - 1) / threads), taken[2 * chunks];
+    memset(taken, 0, sizeof taken);
+    Product p = {.a = {a, a_along == 1 ? a_down : a_along, a_along == 1}, .bias = bias, .slope = slope, .elu = elu, .c = c, .taken = taken, .rows = rows,
+                 .b = {b, b_along == 1 ? b_down : b_along, b_along != 1}, .columns = columns, .depth = depth, .chunk = chunk,
+                 .each = each};
+    p.room = 2 * each * here * UNIT;
+    int64_t packed = 2 * panels_of(columns) * here * UNIT;
+    p.packed = room_for(2 * (packed + threads * p.room));
+    p.own = p.packed + packed;
+    together(multiply, &p, threads);
+}
+
+#else
+
+void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
+             const float *bias, const float *slope, float *c, int64_t rows, int64_t columns, int64_t depth, int elu, int64_t threads) {
+    (void)a, (void)a_down, (void)a_along, (void)b, (void)b_down, (void)b_along, (void)bias, (void)slope, (void)c;
+    (void)rows, (void)columns, (void)depth, (void)elu, (void)threads;
+}
+
+#endif

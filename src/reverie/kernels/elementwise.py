@@ -1,0 +1,279 @@
+"""Chains of element-wise operations in C, forward and backward (``kernels.c``).
+
+PyTorch runs such a chain operation by operation, reading and writing memory each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from reverie.core.compiled import call, first_order, floats, library, threads
+from reverie.kernels.conditions import cpu32, untracked
+
+# ---------------------------------------------------------------------- norm and activation
+
+
+def fits_norm(x: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`norm_silu` can be used. It computes in float32, whatever the dtype of ``x``."""
+    here = cpu32(scale) and x.is_cpu and x.is_floating_point()
+    return here and x.shape[-1:] == scale.shape and x.numel() > 0
+
+
+def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Compute ``functional.norm_silu``."""
+    y: Tensor = call(_NormSiLU, x.float(), scale, eps, (0, 0))
+    return y.to(x.dtype)
+
+
+def fits_unfold(x: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`unfold_norm_silu` can be used."""
+    return x.ndim == 6 and x.shape[3:5] == (2, 2) and fits_norm(x, scale, eps)
+
+
+def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Compute ``functional.unfold_norm_silu``, writing each pixel directly to its final place."""
+    m, h, w, _, _, channels = x.shape
+    y: Tensor = call(_NormSiLU, x.float(), scale, eps, (h, w))
+    return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
+
+
+class _NormSiLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float, size: tuple[int, int]) -> Tensor:
+        x, scale = x.contiguous(), scale.contiguous()
+        if ctx is not None:
+            ctx.save_for_backward(x, scale)
+            ctx.eps, ctx.size = eps, size
+        y, width = torch.empty_like(x), x.shape[-1]
+        library().norm_silu(
+            x.data_ptr(), scale.data_ptr(), y.data_ptr(), x.numel() // width, width, *size, eps, threads(x)
+        )
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale = ctx.saved_tensors
+        grad, width, workers = grad.contiguous(), x.shape[-1], threads(x)
+        dx, dscale = torch.empty_like(x), x.new_zeros(workers, width, dtype=torch.float64)
+        scratch = floats(workers, 2 * width)
+        library().norm_silu_backward(
+            x.data_ptr(), scale.data_ptr(), grad.data_ptr(), dx.data_ptr(), dscale.data_ptr(), scratch.data_ptr(),
+            x.numel() // width, width, *ctx.size, ctx.eps, workers,
+        )  # fmt: skip
+        return dx, dscale.sum(0).float(), None, None
+
+
+def elu(x: Tensor) -> Tensor:
+    """Compute ``functional.elu``."""
+    return cast(Tensor, call(_ELU, x))
+
+
+class _ELU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        library().elu(x.data_ptr(), y.data_ptr(), x.numel(), threads(x))
+        if ctx is not None:
+            ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (y,), grad = ctx.saved_tensors, grad.contiguous()
+        out = torch.empty_like(y)
+        library().elu_backward(y.data_ptr(), grad.data_ptr(), out.data_ptr(), y.numel(), threads(y))
+        return out
+
+
+# ---------------------------------------------------------------------- recurrence
+
+
+def fits_gru(gates: Tensor, h: Tensor) -> bool:
+    """Return whether :func:`gru` can be used."""
+    rows, blocks, parts, width = gates.shape if gates.ndim == 4 else (0, 0, 0, 0)
+    return parts == 3 and h.shape == (rows, blocks * width) and cpu32(gates, h)
+
+
+def gru(gates: Tensor, h: Tensor) -> Tensor:
+    """Compute ``functional.gru``."""
+    return cast(Tensor, call(_GRU, gates, h))
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, h: Tensor) -> Tensor:
+        gates, h = gates.contiguous(), h.contiguous()
+        if ctx is not None:
+            ctx.save_for_backward(gates, h)
+        out, (rows, blocks, _, width) = torch.empty_like(h), gates.shape
+        library().gru(gates.data_ptr(), h.data_ptr(), out.data_ptr(), rows, blocks, width, threads(gates))
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gates, h = ctx.saved_tensors
+        grad, dgates, dh, (rows, blocks, _, width) = (
+            grad.contiguous(), torch.empty_like(gates), torch.empty_like(h), gates.shape,
+        )  # fmt: skip
+        library().gru_backward(
+            gates.data_ptr(), h.data_ptr(), grad.data_ptr(), dgates.data_ptr(), dh.data_ptr(), rows, blocks, width,
+            threads(gates),
+        )  # fmt: skip
+        return dgates, dh
+
+
+# ---------------------------------------------------------------------- categorical latents
+
+
+def fits_unimix(logits: Tensor, unimix: float) -> bool:
+    """Return whether :func:`unimix_probs` can be used. It computes in float32, whatever the dtype."""
+    return cpu32() and logits.is_cpu and logits.is_floating_point() and logits.numel() > 0
+
+
+def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
+    """Compute ``functional.unimix_probs``."""
+    return cast(Tensor, call(_Unimix, logits.float(), unimix))
+
+
+class _Unimix(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, mix: float) -> Tensor:
+        logits = logits.contiguous()
+        probs, width = torch.empty_like(logits), logits.shape[-1]
+        library().unimix(logits.data_ptr(), probs.data_ptr(), logits.numel() // width, width, mix, threads(logits))
+        if ctx is not None:
+            ctx.save_for_backward(probs)
+            ctx.mix = mix
+        return probs
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (probs,) = ctx.saved_tensors
+        grad, out, width = grad.contiguous(), torch.empty_like(probs), probs.shape[-1]
+        library().unimix_backward(
+            probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // width, width, ctx.mix, threads(probs)
+        )
+        return out, None
+
+
+def fits_inverse(probs: Tensor, uniform: Tensor) -> bool:
+    """Return whether :func:`inverse_cdf` can be used."""
+    return cpu32(probs, uniform) and probs.numel() > 0 and uniform.shape == probs.shape[:-1]
+
+
+def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Compute ``functional.inverse_cdf``."""
+    probs, uniform = probs.contiguous(), uniform.contiguous()
+    out = torch.empty_like(uniform, dtype=torch.int64)
+    library().draw(probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs))
+    return out
+
+
+def fits_one_hot(index: Tensor, probs: Tensor) -> bool:
+    """Return whether :func:`one_hot` can be used."""
+    return cpu32(probs) and _classes(index) and index.shape == probs.shape[:-1]
+
+
+def _classes(index: Tensor) -> bool:
+    return index.dtype is torch.int64 and index.is_cpu
+
+
+def one_hot(index: Tensor, probs: Tensor) -> Tensor:
+    """Compute ``functional.one_hot``."""
+    index, out = index.contiguous(), floats(probs.shape)
+    library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
+    return out
+
+
+# ---------------------------------------------------------------------- numbers as classes
+
+
+def fits(x: Tensor) -> bool:
+    """Return whether :func:`elu` and :func:`log_sum_exp` can be used."""
+    return cpu32(x) and x.numel() > 0
+
+
+def log_sum_exp(x: Tensor) -> Tensor:
+    """Compute ``functional.log_sum_exp``; it is NaN if the largest x_j is infinite."""
+    return cast(Tensor, call(_LogSumExp, x))
+
+
+def _log_sum_exp(x: Tensor) -> Tensor:
+    lse = floats(x.shape[:-1])
+    library().log_sum_exp(x.data_ptr(), lse.data_ptr(), lse.numel(), x.shape[-1], threads(x))
+    return lse
+
+
+class _LogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        lse = _log_sum_exp(x)
+        if ctx is not None:
+            ctx.save_for_backward(x, lse)
+        return lse
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x, lse), grad = ctx.saved_tensors, grad.contiguous()
+        out = torch.empty_like(x)
+        library().log_sum_exp_backward(
+            x.data_ptr(), lse.data_ptr(), grad.data_ptr(), out.data_ptr(), lse.numel(), x.shape[-1], threads(x)
+        )
+        return out
+
+
+def fits_cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> bool:
+    """Return whether :func:`cross_entropy` can be used; the weights have no gradient."""
+    same = index.shape == weight.shape and index.shape[:-1] == logits.shape[:-1] and logits.numel() > 0
+    return same and _classes(index) and cpu32(logits, weight) and untracked(weight)
+
+
+def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Compute ``functional.cross_entropy``."""
+    return cast(Tensor, call(_CrossEntropy, logits, index, weight))
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        logits = logits.contiguous()
+        lse = _log_sum_exp(logits)
+        if ctx is not None:
+            ctx.save_for_backward(logits, lse, index, weight)
+        return (weight * (lse.unsqueeze(-1) - logits.gather(-1, index))).sum(-1)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        logits, lse, index, weight = (x.contiguous() for x in ctx.saved_tensors)
+        grad, out, (*_, width) = grad.contiguous(), torch.empty_like(logits), logits.shape
+        library().cross_entropy_backward(
+            logits.data_ptr(), lse.data_ptr(), index.data_ptr(), weight.data_ptr(), grad.data_ptr(), out.data_ptr(),
+            lse.numel(), width, index.shape[-1], threads(logits),
+        )  # fmt: skip
+        return out, None, None
+
+
+def fits_mean(logits: Tensor, bins: Tensor) -> bool:
+    """Return whether :func:`softmax_mean` can be used; it has no gradient."""
+    return bins.shape == logits.shape[-1:] and logits.numel() > 0 and cpu32(logits, bins) and untracked(logits, bins)
+
+
+def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
+    """Compute ``functional.softmax_mean``."""
+    logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
+    out, scratch = floats(logits.shape[:-1]), floats(workers, width)
+    library().softmax_mean(
+        logits.data_ptr(), bins.data_ptr(), out.data_ptr(), out.numel(), width, scratch.data_ptr(), workers
+    )
+    return out

@@ -1,0 +1,361 @@
+"""Losses of ``objectives`` with their gradients, each in one compiled call (``td.c``, ``quantile.c``, ``choices.c``).
+
+Pairs of quantiles stay in registers: 200 predictions and as many targets make 40,000, and PyTorch would write them all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.core.compiled import call, first_order, floats, library
+from reverie.core.shapes import expect
+from reverie.core.types import Batch
+from reverie.kernels.conditions import cpu32, flags, untracked
+from reverie.objectives.estimators import OneRow
+from reverie.objectives.td import Losses, check_error, check_rows
+
+PAIRS = 2**17
+"""Number of pairs of quantiles from which several threads are faster than one."""
+
+Values = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The loss ``[]`` of a critic, its priorities ``[B]``, its mean prediction ``[]`` and its mean target ``[]``."""
+
+
+def losses_of(found: Values) -> Losses:
+    """Return them as the term ``critic``, its metrics and priorities."""
+    loss, priority, predicted, target = found
+    metrics = {"loss/critic": loss.detach(), "train/value": predicted, "train/target": target}
+    return Losses({"critic": loss}, metrics, priority)
+
+
+def _columns(batch: Batch) -> bool:
+    """Return whether compiled functions can read the ends and weights of a batch."""
+    return flags(batch.is_last) and cpu32(batch.weight) and len(batch.weight) == len(batch.is_last)
+
+
+# ---------------------------------------------------------------------- means and targets
+
+
+def fits_td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> bool:
+    """Return whether :func:`td0` can be used; it has no gradient."""
+    same = reward.shape == terminal.shape == last.shape == value.shape
+    return same and flags(terminal, last) and cpu32(reward, value) and untracked(reward, value)
+
+
+def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
+    """Compute ``returns.td0``."""
+    reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
+    windows, rows = reward.shape
+    target = reward.new_empty(windows, rows - 1)
+    library().td0(
+        reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), value.data_ptr(), target.data_ptr(), windows, rows,
+        discount,
+    )  # fmt: skip
+    return target
+
+
+def fits_mean(x: Tensor, mask: Tensor) -> bool:
+    """Return whether :func:`mean_over` can be used."""
+    return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0
+
+
+def mean_over(x: Tensor, mask: Tensor) -> Tensor:
+    """Compute ``td.mean_over``, with gradient."""
+    mean: Tensor = call(_Mean, x, mask)
+    return mean
+
+
+def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``td.mean_over`` and its gradient by ``x``, without autograd."""
+    expect(x.shape, mask=mask)
+    x, mask = x.contiguous(), mask.contiguous()
+    share, mean = torch.empty_like(x), x.new_empty(())
+    library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
+    return mean, share
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        mean, share = mean_and_shares(x, mask)
+        if ctx is not None:
+            ctx.save_for_backward(share)
+        return mean
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (share,) = ctx.saved_tensors
+        return share * grad, None
+
+
+# ---------------------------------------------------------------------- errors of values
+
+
+def fits_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = 1.0) -> bool:
+    """Return whether :func:`squared_error` and :func:`huber_error` can be used; the target has no gradient."""
+    shapes = target.ndim == 2 and prediction.shape[-2:] == target.shape and prediction.ndim <= 3
+    same = shapes and batch.is_last.shape == (target.shape[0], target.shape[1] + 1) and target.numel() > 0
+    return same and cpu32(prediction, target) and _columns(batch) and untracked(target, batch.weight)
+
+
+def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
+    """Compute ``td.squared_error``."""
+    return losses_of(call(_Error, prediction, target, batch, scale, -1.0))
+
+
+def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
+    """Compute ``td.huber_error``."""
+    return losses_of(call(_Error, prediction, target, batch, 1.0, kappa))
+
+
+def error_and_gradient(
+    prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0
+) -> tuple[Values, Tensor]:
+    """Compute ``td.huber_error``, or ``td.squared_error`` if kappa is negative, and the gradient by ``prediction``."""
+    check_error(prediction, target)
+    check_rows(target, batch)
+    prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
+    last, weight = batch.is_last.contiguous(), batch.weight.contiguous()
+    gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(3)
+    library().td_error(
+        prediction.data_ptr(), target.data_ptr(), last.data_ptr(), weight.data_ptr(), gradient.data_ptr(),
+        priority.data_ptr(), out.data_ptr(), prediction.numel() // target.numel(), *last.shape, scale, kappa,
+    )  # fmt: skip
+    loss, predicted, expected = out.unbind()
+    return (loss, priority, predicted, expected), gradient
+
+
+class _Error(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor, batch: Batch, scale: float, kappa: float) -> Values:
+        values, gradient = error_and_gradient(prediction, target, batch, scale, kappa)
+        if ctx is not None:
+            ctx.save_for_backward(gradient)
+            ctx.mark_non_differentiable(*values[1:])
+        return values
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None, None, None
+
+
+# ---------------------------------------------------------------------- quantiles
+
+
+def fits_pairs(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
+    """Return whether :func:`quantile_huber` can be used."""
+    same = prediction.shape[:-1] == target.shape[:-1] and prediction.numel() > 0 and target.numel() > 0
+    return same and cpu32(prediction, target) and 0 <= kappa < float("inf")
+
+
+def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
+    """Compute ``quantile.quantile_huber``."""
+    loss: Tensor = call(_Pairs, prediction, target.detach(), kappa)
+    return loss
+
+
+class _Pairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
+        prediction, target = prediction.contiguous(), target.contiguous()
+        n, m = prediction.shape[-1], target.shape[-1]
+        loss, slope = prediction.new_empty(prediction.shape[:-1]), torch.empty_like(prediction)
+        library().quantile_huber(
+            prediction.data_ptr(), target.data_ptr(), loss.data_ptr(), slope.data_ptr(), loss.numel(), n, m, kappa,
+            _threads(prediction.numel() * m),
+        )  # fmt: skip
+        if ctx is not None:
+            ctx.save_for_backward(slope)
+        return loss
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * grad.unsqueeze(-1), None, None
+
+
+def _threads(pairs: int) -> int:
+    return torch.get_num_threads() if pairs >= PAIRS else 1
+
+
+def fits_greedy(quantiles: Tensor, selector: Tensor) -> bool:
+    """Return whether :func:`greedy_quantiles` can be used."""
+    return quantiles.shape == selector.shape and quantiles.numel() > 0 and cpu32(quantiles, selector)
+
+
+def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
+    """Compute ``quantile.greedy_quantiles``."""
+    quantiles, selector = quantiles.detach().contiguous(), selector.detach().contiguous()
+    *lead, classes, n = quantiles.shape
+    out = quantiles.new_empty(*lead, n)
+    library().best_quantiles(quantiles.data_ptr(), selector.data_ptr(), out.data_ptr(), out.numel() // n, classes, n)
+    return out
+
+
+def means(quantiles: Tensor) -> Tensor:
+    """Compute the mean of each distribution, without gradient: ``[..., N]`` to ``[...]``.
+
+    PyTorch would wake its threads for it, which then spin where those of the other compiled functions want to run.
+    """
+    x = quantiles.contiguous()
+    y = floats(x.shape[:-1])
+    library().row_means(x.data_ptr(), y.data_ptr(), y.numel(), x.shape[-1])
+    return y
+
+
+def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
+    """Return whether :func:`quantile_targets` can be used; a user's estimator may bootstrap otherwise."""
+    same = type(estimator).bootstrap is OneRow.bootstrap and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
+    rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
+    fit = rows and batch.reward.shape == (next_quantiles.shape[0], next_quantiles.shape[1] + 1)
+    fit = fit and cpu32(next_quantiles, batch.reward) and flags(batch.is_last, batch.is_terminal)
+    return fit and untracked(batch.reward)
+
+
+def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
+    """Compute ``quantile.quantile_targets``, without gradient."""
+    estimator.check_window(batch.shape[1])
+    theta, reward = next_quantiles.detach().contiguous(), batch.reward.contiguous()
+    terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
+    library().quantile_targets(
+        theta.data_ptr(), reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), y.data_ptr(), *reward.shape,
+        y.shape[-1], estimator.checked_steps(batch.shape[1]), discount,
+    )  # fmt: skip
+    return y
+
+
+def fits_quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> bool:
+    """Return whether :func:`quantile_error` can be used: with the prediction's gradient alone."""
+    shapes = prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3])
+    windows, rows = prediction.shape[0], prediction.shape[1] + 1
+    same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
+    taken = same and batch.action.shape == (windows, rows, prediction.shape[2])
+    return taken and cpu32(prediction, target, batch.action) and _columns(batch) and untracked(batch.weight)
+
+
+def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
+    """Compute ``quantile.quantile_error``, with gradient."""
+    return losses_of(call(_QuantileError, prediction, target.detach(), batch, kappa))
+
+
+def quantile_error_and_gradient(
+    prediction: Tensor, target: Tensor, batch: Batch, kappa: float
+) -> tuple[Values, Tensor]:
+    """Compute ``quantile.quantile_error`` and the gradient of its loss by ``prediction``, without autograd."""
+    rows = (prediction, batch.action, target.float(), batch.is_last, batch.weight)  # a user's target may be float64
+    read = [x.contiguous() for x in rows]
+    windows, steps, classes, n = prediction.shape
+    expect((windows, steps, n), target=target)
+    gradient, priority = floats(prediction.shape), floats(windows)
+    sums, out = floats(3, windows), floats(3)
+    library().quantile_error(
+        *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
+        _threads(windows * steps * n * n),
+    )  # fmt: skip
+    loss, predicted, expected = out.unbind()
+    return (loss, priority, predicted, expected), gradient
+
+
+class _QuantileError(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Values:
+        values, gradient = quantile_error_and_gradient(prediction, target, batch, kappa)
+        if ctx is not None:
+            ctx.save_for_backward(gradient)
+            ctx.mark_non_differentiable(*values[1:])
+        return values
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None, None
+
+
+# ---------------------------------------------------------------------- categorical actions
+
+
+def cross_entropy_and_gradient(
+    logits: Tensor,
+    batch: Batch,
+    classes: tuple[int, ...],
+    *,
+    weight: Tensor | None = None,
+    square: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return E[w (ln sum_b exp x_b - x_a) + square E_b[x_b^2]], ``[]``, over all actions taken, and its gradient.
+
+    The first part is the cross entropy of logits x, summed over the parts of an action, or CQL's gap of values x.
+
+    Args:
+        logits: x ``[B, T - 1, A]``.
+        batch: its actions ``[B, T, A]``, concatenated one-hot vectors, and ends of episodes are read.
+        classes: number of classes of each part of the action; they add up to A.
+        weight: w ``[B, T - 1]``, of any dtype; 1 by default.
+        square: weight of the squares.
+    """
+    windows, steps, width = logits.shape
+    expect((windows, steps + 1, sum(classes)), action=batch.action)
+    expect((windows, steps), weight=weight)
+    logits, action, last = logits.contiguous(), batch.action.contiguous(), batch.is_last.contiguous()
+    weight = None if weight is None else weight.float().contiguous()  # a user's filter may return bool or float64
+    gradient, out = torch.empty_like(logits), logits.new_empty(())
+    sizes = (ctypes.c_int64 * len(classes))(*classes)
+    library().choice_loss(
+        logits.data_ptr(), action.data_ptr(), last.data_ptr(), 0 if weight is None else weight.data_ptr(),
+        gradient.data_ptr(), out.data_ptr(), windows, steps, width, sizes, len(classes), square,
+    )  # fmt: skip
+    return out, gradient
+
+
+def fits_masked(values: Tensor, logits: Tensor, target: Tensor, log_threshold: float) -> bool:
+    """Return whether :func:`masked_argmax_value` can be used; it has no gradient."""
+    same = values.shape == logits.shape == target.shape and values.numel() > 0
+    return same and cpu32(values, logits, target) and untracked(values, logits, target)
+
+
+def masked_argmax_value(values: Tensor, logits: Tensor, target: Tensor, log_threshold: float) -> Tensor:
+    """Compute ``categorical.masked_argmax_value``."""
+    values, logits, target = values.contiguous(), logits.contiguous(), target.contiguous()
+    out, classes = values.new_empty(values.shape[:-1]), values.shape[-1]
+    library().likely_worth(
+        values.data_ptr(), logits.data_ptr(), target.data_ptr(), out.data_ptr(), out.numel(), classes, log_threshold
+    )
+    return out
+
+
+def fits_expected(logits: Tensor, values: Tensor) -> bool:
+    """Return whether :func:`expected_min_q` can be used; it has no gradient."""
+    same = values.shape[1:] == logits.shape and values.numel() > 0
+    return same and cpu32(values, logits) and untracked(values, logits)
+
+
+def expected_min_q(logits: Tensor, values: Tensor) -> Tensor:
+    """Compute ``categorical.expected_min_q``."""
+    return expected_and_advantage(logits, values)[0]
+
+
+def expected_and_advantage(logits: Tensor, values: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return v = sum_b p_b min_i Q_i(b) and the advantage min_i Q_i(a) - v, ``[...]`` each.
+
+    The advantage is uninitialised without ``action``. Inputs are logits ``[..., A]``, values ``[K, ..., A]`` and a
+    one-hot action a ``[..., A]``.
+    """
+    expect((len(values), *logits.shape), values=values)
+    logits, values = logits.contiguous(), values.contiguous()
+    action = None if action is None else action.contiguous()
+    expected, classes = logits.new_empty(logits.shape[:-1]), logits.shape[-1]
+    better, room = torch.empty_like(expected), logits.new_empty(classes)
+    library().expected_least(
+        logits.data_ptr(), values.data_ptr(), 0 if action is None else action.data_ptr(), expected.data_ptr(),
+        better.data_ptr(), room.data_ptr(), len(values), expected.numel(), classes,
+    )  # fmt: skip
+    return expected, better

@@ -1,0 +1,153 @@
+"""MLPs with ReLU in C (``perceptron.c``, ``perceptron_backward.c``): all layers of K copies in one call.
+
+Each layer is a product of a few microseconds, so half of the time would go to PyTorch's calls between layers.
+
+* :func:`forward` returns the output and keeps the hidden layers' values in :class:`Activations`.
+* :func:`backward` applies the chain rule from the last layer to the first. With x the input of a layer, W its weights
+  and g the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where ReLU gave 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.core.compiled import SHARED, call, first_order, library, tiles_granted
+from reverie.core.shapes import expect
+from reverie.kernels.conditions import cpu32
+from reverie.nn.perceptron import Layout, concatenated
+
+TILED = 64
+"""Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
+
+
+class _Network(ctypes.Structure):
+    """The C struct ``Network`` of ``perceptron.h``."""
+
+    _fields_ = (
+        ("copies", ctypes.c_int64),
+        ("layers", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+        ("squash", ctypes.c_int64),
+        ("widths", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+    )
+
+
+class Activations(NamedTuple):
+    """The values of a forward pass that the backward pass needs."""
+
+    x: Tensor  # [M, inputs]
+    hidden: Tensor  # [K, M, width] of each hidden layer, one after the other, flat
+    y: Tensor  # [K, M, outputs]
+
+
+def fits(theta: Tensor, layout: Layout, *parts: Tensor) -> bool:
+    """Return whether :func:`perceptron` can be used."""
+    whole = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
+    return whole and cpu32(theta, *parts) and parts[-1].numel() > 0
+
+
+def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+    """Compute ``nn/perceptron.py: perceptron``."""
+    y: Tensor = call(_Perceptron, theta, layout, *parts)
+    return y
+
+
+def forward(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Activations:
+    """Compute the forward pass, without autograd. Without ``keep``, :func:`backward` is not possible.
+
+    Raises:
+        ValueError: ``theta`` is not ``[K, P]``, or see ``Layout.check``: C would read other memory.
+    """
+    expect((layout.copies, layout.stride), theta=theta)
+    layout.check(parts)
+    own = parts[-1].contiguous()  # [M, I]
+    rows = own.shape[0]
+    threads, tiled = _threads(layout, rows), _tiled(layout, rows)
+    shares = not tiled and len(parts) == 2 and len(parts[0]) < rows
+    x = own.new_empty(0) if shares and not keep else concatenated(*parts)  # [M, inputs]
+    hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
+    y = x.new_empty(layout.copies, rows, layout.widths[-1])
+    found = hidden.data_ptr() if len(hidden) else 0, y.data_ptr(), rows, threads
+    if tiled:
+        library().perceptron_tiles(_network(layout, theta), x.data_ptr(), *found)
+    elif shares:
+        shared = parts[0].contiguous()  # [M / n, I]
+        groups = shared.data_ptr(), shared.shape[1], rows // len(shared)
+        library().perceptron(_network(layout, theta), own.data_ptr(), *groups, *found)
+    else:
+        library().perceptron(_network(layout, theta), x.data_ptr(), 0, 0, 1, *found)
+    return Activations(x, hidden, y)
+
+
+def backward(
+    theta: Tensor, layout: Layout, kept: Activations, grad: Tensor, *, inputs: bool = False, parameters: bool = True
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given that of the output, ``[K, M, outputs]``.
+
+    ``inputs`` and ``parameters`` say which of the two are computed; the other one is None.
+    """
+    x, hidden, y = kept
+    if grad.numel() != y.numel():
+        raise ValueError(f"a gradient of shape {tuple(grad.shape)}: expected {tuple(y.shape)}, that of the output.")
+    grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
+    dx = torch.empty_like(x) if inputs else None
+    dtheta = torch.empty_like(theta) if parameters else None
+    to = 0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr()
+    rows, tiled = x.shape[0], _tiled(layout, x.shape[0])
+    compute = library().perceptron_tiles_backward if tiled else library().perceptron_backward
+    found = _network(layout, theta), x.data_ptr(), hidden.data_ptr(), grad.data_ptr()
+    compute(*found, *to, rows, _threads(layout, rows))
+    return dx, dtheta
+
+
+class _Perceptron(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+        kept = forward(theta, layout, *parts, keep=ctx is not None)
+        if ctx is not None:
+            ctx.save_for_backward(theta, *kept)
+            ctx.layout, ctx.shapes = layout, [part.shape for part in parts]
+        return kept.y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        theta, *kept = ctx.saved_tensors
+        asked = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
+        dx, dtheta = backward(theta, ctx.layout, Activations(*kept), grad, **asked)
+        if dx is None:
+            return dtheta, None, *[None] * len(ctx.shapes)
+        each = zip(torch.split(dx, [width for _, width in ctx.shapes], 1), ctx.shapes, strict=True)
+        return dtheta, None, *(g if g.shape == s else g.view(s[0], -1, s[1]).sum(1) for g, s in each)
+
+
+def _network(layout: Layout, parameters: Tensor) -> Any:
+    """Return a pointer to the C struct ``Network``; ``parameters`` must outlive it."""
+    widths = _widths(layout.widths)
+    return ctypes.byref(
+        _Network(
+            layout.copies, len(widths) - 1, layout.stride, layout.squash, ctypes.addressof(widths),
+            parameters.data_ptr(),
+        )
+    )  # fmt: skip
+
+
+@functools.cache  # recorded calls hold the address
+def _widths(widths: tuple[int, ...]) -> Any:
+    return (ctypes.c_int64 * len(widths))(*widths)
+
+
+def _threads(layout: Layout, rows: int) -> int:
+    """Return the number of threads to use for so many rows."""
+    return torch.get_num_threads() if rows * layout.copies * layout.multiplications >= SHARED else 1
+
+
+def _tiled(layout: Layout, rows: int) -> bool:
+    """Return whether to use matrix units for so many rows."""
+    return rows >= TILED and len(layout.widths) <= 32 and tiles_granted()

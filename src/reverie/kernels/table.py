@@ -1,0 +1,47 @@
+"""All kernels: which definition each takes over, and when. Of several, the first that fits is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reverie.core.accelerate import Kernel
+from reverie.kernels import capture, elementwise, inference, losses, optim, perceptron, squashed, steps
+from reverie.nn import adam, functional, gpu, minimise, target
+from reverie.nn import inference as nn_inference
+from reverie.nn import perceptron as nn_perceptron
+from reverie.nn import squashed as nn_squashed
+from reverie.objectives import categorical, quantile, returns, td
+
+ROWS: list[tuple[Callable[..., Any], Kernel]] = [
+    (returns.td0, Kernel(losses.fits_td0, losses.td0)),
+    (td.mean_over, Kernel(losses.fits_mean, losses.mean_over)),
+    (td.squared_error, Kernel(losses.fits_error, losses.squared_error)),
+    (td.huber_error, Kernel(losses.fits_error, losses.huber_error)),
+    (quantile.quantile_huber, Kernel(losses.fits_pairs, losses.quantile_huber)),
+    (quantile.greedy_quantiles, Kernel(losses.fits_greedy, losses.greedy_quantiles)),
+    (quantile.quantile_targets, Kernel(losses.fits_targets, losses.quantile_targets)),
+    (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
+    (categorical.masked_argmax_value, Kernel(losses.fits_masked, losses.masked_argmax_value)),
+    (categorical.expected_min_q, Kernel(losses.fits_expected, losses.expected_min_q)),
+    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
+    (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
+    (functional.unfold_norm_silu, Kernel(elementwise.fits_unfold, elementwise.unfold_norm_silu)),
+    (functional.elu, Kernel(elementwise.fits, elementwise.elu)),
+    (functional.gru, Kernel(elementwise.fits_gru, elementwise.gru)),
+    (functional.unimix_probs, Kernel(elementwise.fits_unimix, elementwise.unimix_probs)),
+    (functional.inverse_cdf, Kernel(elementwise.fits_inverse, elementwise.inverse_cdf)),
+    (functional.one_hot, Kernel(elementwise.fits_one_hot, elementwise.one_hot)),
+    (functional.log_sum_exp, Kernel(elementwise.fits, elementwise.log_sum_exp)),
+    (functional.cross_entropy, Kernel(elementwise.fits_cross_entropy, elementwise.cross_entropy)),
+    (functional.softmax_mean, Kernel(elementwise.fits_mean, elementwise.softmax_mean)),
+    (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
+    (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
+    (adam.adam, Kernel(optim.fits, optim.adam)),
+    (adam.adam, Kernel(optim.fits_fused, optim.fused_adam)),
+    (minimise.gradients, Kernel(steps.fits, steps.gradients)),
+    (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
+    (minimise.run, Kernel(capture.fits, capture.run)),
+    (nn_inference.Inference.__call__, Kernel(inference.fits, inference.infer)),
+]  # fmt: skip
+"""Definitions and their kernels."""

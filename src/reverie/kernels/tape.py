@@ -1,0 +1,343 @@
+"""Recording of calls on the CPU that can be repeated: the CPU's counterpart of a CUDA graph.
+
+An update of small networks takes as long in the dispatch of Python and PyTorch as in arithmetic. A replay skips that.
+
+What is recorded: every PyTorch operation of this thread, the backward pass included, and every call of a compiled
+function (``core/compiled.py: library``), with the tensors, addresses and Python numbers that it had. A replay makes the
+same calls in the same order on the same memory. New inputs are therefore copied into the recorded tensors, and results
+are read from the recorded ones.
+
+When a recording is invalid: when running the code again would make other calls. A tape detects operations that return a
+Python number (``item()``), shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that
+get other memory (``p.data = ...``), and random numbers that are not those of the default generator; ``Tape.obstacle``
+names the first. It cannot detect Python values that change between runs, or a change of shapes or threads;
+``kernels/capture.py`` does.
+
+Results lie in memory that later results take once nothing can read it any more (``kernels/memory_pool.py``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from reverie.core.compiled import capturing
+from reverie.core.compiler import kernels
+from reverie.kernels.memory_pool import MemoryPool
+from reverie.kernels.tape_ops import Plain, plain
+
+WHOLE, REAL = 16, 8
+"""Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
+
+
+def current() -> Tape | None:
+    """Return the tape that records in this thread, or None."""
+    return getattr(capturing, "tape", None)
+
+
+class Call(NamedTuple):
+    """A recorded call of a Python function."""
+
+    function: Callable[..., object]
+    inputs: tuple[Any, ...]
+
+
+class Compiled(NamedTuple):
+    """A recorded call of a compiled function, or of several in a row (``replay_calls``)."""
+
+    function: Any
+    inputs: tuple[Any, ...]
+    kept: Sequence[Any] = ()
+    """Objects that own the memory to which the inputs point."""
+
+
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """A context that records the calls made within it; ``replay()`` makes them again.
+
+    Python numbers keep their recorded values. Random numbers are drawn from the default generator, as many as in the
+    recording. ``obstacle`` is empty, or names the first operation that cannot be repeated; such a tape must not be
+    replayed.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else the first recorded call imports ``torch._dynamo``, which takes more than a second."""
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.calls: list[Call | Compiled] = []
+        self.obstacle = ""
+        self._pool = MemoryPool()
+        self._constants: list[Any] = []
+        self._outer: Tape | None = None
+        self._watch = _Watch(self)
+        self._seed = 0  # of the default generator
+        self._state = torch.empty(0)  # of the default generator, after the last call that drew from it
+        self._moved = False  # whether something else has changed it
+
+    def __enter__(self) -> Any:
+        self._outer, capturing.tape = current(), self
+        self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
+        self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def __exit__(self, *error: Any) -> None:
+        capturing.tape = self._outer
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._look_at_generator()
+        if not self.obstacle and torch.initial_seed() != self._seed:
+            self.obstacle = "it sets the seed of PyTorch's generator, which a replay cannot repeat"
+        if not self.obstacle and self._moved:
+            self.obstacle = "it draws random numbers and puts the generator back, which a replay cannot repeat"
+        self.calls = list(_joined(self.calls))
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Make all recorded calls again."""
+        for call in self.calls:
+            call.function(*call.inputs)
+
+    def listening_to(self, functions: ctypes.CDLL) -> Any:
+        """Return a proxy of ``functions`` whose calls are made and recorded."""
+        return _Listening(functions, self)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws:
+            self._look_at_generator()
+        out = func(*args, **kwargs)
+        if draws:
+            self._state = torch.get_rng_state()
+        if not self.obstacle:
+            self.obstacle = _obstacle(func, args, kwargs, out)
+        if func._schema.is_mutable:
+            if not self._note_plain(plain(func, args, kwargs, out)):
+                self._note(func, args, kwargs)
+            return out
+        if _shares(out, (args, kwargs)):
+            self._constants += [x for x in tree_leaves(out) if not self._pool.holds(x)]  # such as torch.tensor(2.0)
+            return out
+        results = tree_map_only(Tensor, self._pool.like, out)
+        if not func.__name__.startswith(("empty", "new_empty")):
+            _copy_all(results, out)
+            calls = plain(func, args, kwargs, results)
+            if not _agree(calls, out, results) or not self._note_plain(calls):
+                self._note_into(func, args, kwargs, results)
+        return results
+
+    def _look_at_generator(self) -> None:
+        """Note whether the default generator was changed since the last call that drew from it."""
+        self._moved = self._moved or not torch.equal(torch.get_rng_state(), self._state)
+
+    def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
+        """Record ``calls``. Return False if they are None or there is no compiled library."""
+        for inputs, tensors in calls or () if kernels() is not None else ():
+            self.calls.append(Compiled(_library().plain, inputs, [self._pool.uncounted(x) for x in tensors]))
+        return calls is not None and kernels() is not None
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+        args, kwargs = tree_map_only(Tensor, self._pool.uncounted, (args, kwargs))
+        self.calls.append(Call(functools.partial(func._op, **kwargs) if kwargs else func._op, tuple(args)))
+
+    def _note_into(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
+        if func.overloadpacket in _DRAWN:
+            return self.calls.append(Call(getattr(self._pool.uncounted(results), _DRAWN[func.overloadpacket]), ()))
+        made = (results,) if len(func._schema.returns) == 1 else results
+        into = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(made)) else None
+        names = [a.name for a in into._schema.arguments if a.is_out] if into is not None else []
+        if into is not None and _writes_the_same(functools.partial(into, *args, **kwargs), names, made, (args, kwargs)):
+            return self._note(into, args, {**kwargs, **dict(zip(names, made, strict=True))})
+        args, kwargs, to = tree_map_only(Tensor, self._pool.uncounted, (args, kwargs, results))
+        self.calls.append(Call(lambda: _copy_all(to, func(*args, **kwargs)), ()))
+
+
+class _Watch(TorchFunctionMode):
+    """While entered, notes on a tape the calls of ``_ESCAPES``, which reach no dispatcher."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._tape.obstacle and func in _ESCAPES:
+            self._tape.obstacle = f"{_ESCAPES[func]}{_where()}"
+        return func(*args, **(kwargs or {}))
+
+
+_ESCAPES = {
+    Tensor.tolist: "tolist() reads the values of a tensor",
+    Tensor.numpy: "numpy() reads the values of a tensor",
+    Tensor.__array__: "NumPy reads the values of a tensor",
+    Tensor.data.__set__: "'.data = ...' gives a tensor other memory (use copy_())",  # type: ignore[attr-defined]
+}
+"""Functions of PyTorch after which a replay would go on with old values, and what they do."""
+
+
+class _Listening:
+    """A proxy of the compiled library that records calls on a tape."""
+
+    def __init__(self, functions: ctypes.CDLL, tape: Tape) -> None:
+        self._functions, self._tape = functions, tape
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._functions, name)
+
+        def call(*inputs: Any) -> Any:
+            self._tape.calls.append(Compiled(function, inputs))
+            return function(*inputs)
+
+        return call
+
+
+class _Call(ctypes.Structure):
+    """A call of a compiled function: the struct ``Recorded`` of ``replay.c``."""
+
+    _fields_ = (("function", ctypes.c_void_p), ("whole", ctypes.c_int64 * WHOLE), ("real", ctypes.c_double * REAL))
+
+
+def _joined(calls: Sequence[Call | Compiled]) -> Iterator[Call | Compiled]:
+    """Yield the same calls, with each unbroken run of compiled functions joined into one call."""
+    for packed, run in itertools.groupby(calls, _fits):
+        several = list(run)
+        if packed:
+            made = (_Call * len(several))(*[_packed(call) for call in several])
+            yield Compiled(_library().replay_calls, (made, len(several)), several)
+        else:
+            yield from several
+
+
+def _library() -> ctypes.CDLL:
+    functions = kernels()
+    assert functions is not None
+    return functions
+
+
+def _fits(call: Call | Compiled) -> bool:
+    """Return whether ``replay.c`` can make this call: a compiled function with few enough inputs, on a known system."""
+    if not isinstance(call, Compiled) or not _library().replay_known():
+        return False
+    real = (call.function.argtypes or ()).count(ctypes.c_float)
+    return bool(real <= REAL and len(call.inputs) - real <= WHOLE)
+
+
+def _packed(call: Call | Compiled) -> _Call:
+    """Return a call in the layout that ``replay.c`` reads."""
+    whole, real = [], []
+    function: Any = call.function
+    for kind, x in zip(function.argtypes or (), call.inputs, strict=True):
+        if kind is ctypes.c_float:
+            real.append(struct.unpack("<d", struct.pack("<fxxxx", x))[0])
+        elif isinstance(x, Integral):  # also NumPy's
+            whole.append(int(x))
+        else:
+            whole.append(ctypes.addressof(getattr(x, "_obj", x)))  # the argument of byref(), or an array
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    return _Call(address, tuple(whole), tuple(real))
+
+
+def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
+    """Return whether the compiled calls give PyTorch's result ``out`` bit for bit; that depends on the processor.
+
+    Afterwards ``results`` holds ``out``.
+    """
+    if calls is None or kernels() is None:
+        return False
+    for inputs, _ in calls:
+        _library().plain(*inputs)
+    made = results.clone()
+    results.copy_(out)
+    return _equal(made, out)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors have the same values; NaN equals NaN."""
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) if a.is_floating_point() else a.equal(b)
+
+
+def _writes_the_same(into: Callable[..., Any], names: Sequence[str], made: Sequence[Any], given: Any) -> bool:
+    """Return whether an ``out=`` overload writes ``made``, which the operation itself returned for ``given``.
+
+    ``native_batch_norm.out`` of PyTorch 2.13 does not if its input has gaps. Batch norm also changes its running
+    statistics, which its schema does not say: what is given is put back.
+    """
+    inputs = [(x, x.clone()) for x in tree_leaves(given) if isinstance(x, Tensor)]
+    trial = tree_map_only(Tensor, _blank, made)
+    state = torch.get_rng_state()
+    into(**dict(zip(names, trial, strict=True)))
+    torch.set_rng_state(state)
+    for x, before in inputs:
+        if not _equal(x, before):
+            x.copy_(before)
+    return all(map(_equal, tree_leaves(trial), tree_leaves(made)))
+
+
+def _blank(x: Tensor) -> Tensor:
+    """Return a tensor like ``x`` that surely does not hold its values, as uninitialised memory may by chance."""
+    blank = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return blank.fill_(math.nan if x.is_floating_point() else 0)
+
+
+_aten = torch.ops.aten
+_DRAWN = {_aten.randn: "normal_", _aten.randn_like: "normal_", _aten.rand: "uniform_", _aten.rand_like: "uniform_"}
+"""Random operations, and the methods that fill a given tensor with the same numbers."""
+
+
+def _writing(func: Any) -> Any:
+    """Return the ``out=`` overload of an operation with the same arguments, or None if there is none."""
+    mine = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for name in func.overloadpacket.overloads():
+        other = getattr(func.overloadpacket, name)
+        given = [(a.name, str(a.type)) for a in other._schema.arguments if not a.is_out]
+        if given == mine and len(other._schema.arguments) - len(mine) == len(func._schema.returns):
+            return other
+    return None
+
+
+def _shares(out: Any, given: Any) -> bool:
+    """Return whether a result shares memory with an input: a view, or a constant made from a Python number."""
+    places = {x.untyped_storage().data_ptr() for x in tree_leaves(given) if isinstance(x, Tensor)} - {0}
+    return any(x.untyped_storage().data_ptr() in places for x in tree_leaves(out) if isinstance(x, Tensor))
+
+
+def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
+    """Return why this operation cannot be repeated, or an empty string."""
+    if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
+        return f"{func} draws from a generator of its own, not from PyTorch's default one{_where()}"
+    if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
+        return f"{func} reads the value of a tensor{_where()}"
+    if torch.Tag.dynamic_output_shape in func.tags:
+        masks = func is not _aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
+        return f"the shape of the result of {func} depends on the values of its inputs{_where()}" if masks else ""
+    return ""
+
+
+def _where() -> str:
+    """Return the file and line outside of PyTorch that made the call."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename == __file__ or f"{torch.__name__}/" in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _copy_all(results: Any, out: Any) -> None:
+    for result, x in zip(tree_leaves(results), tree_leaves(out), strict=True):
+        if isinstance(x, Tensor):
+            result.copy_(x)

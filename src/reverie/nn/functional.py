@@ -1,0 +1,106 @@
+"""Functions of networks: norms, gates, categorical latents, numbers as classes."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.core.accelerate import accelerated
+from reverie.core.shapes import expect
+from reverie.objectives.transforms import symmetric_mean
+
+
+@accelerated
+def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Return SiLU(scale x / sqrt(mean(x^2) + eps)), normed over the last axis of ``[..., C]``, computed in float32."""
+    return F.silu(F.rms_norm(x.float(), scale.shape, scale, eps).to(x.dtype))
+
+
+def unfold_parities(x: Tensor) -> Tensor:
+    """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
+    m, h, w, _, _, channels = x.shape
+    return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
+
+
+@accelerated
+def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Return :func:`norm_silu` of :func:`unfold_parities`."""
+    return norm_silu(unfold_parities(x), scale, eps)
+
+
+@accelerated
+def elu(x: Tensor) -> Tensor:
+    """Return x above 0 and exp(x) - 1 below, element by element."""
+    return F.elu(x)
+
+
+@accelerated
+def gru(gates: Tensor, h: Tensor) -> Tensor:
+    """Return the next state h + z (n - h), where n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
+
+    ``gates`` are ``[M, blocks, 3, D / blocks]``: reset, candidate and update of each block. h is ``[M, D]``.
+    """
+    reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
+    candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
+    return torch.lerp(h, candidate, torch.sigmoid(update - 1).flatten(1))
+
+
+@accelerated
+def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
+    """Return (1 - unimix) softmax(logits) + unimix / C over the last axis, in float32: above 0 where unimix is."""
+    probs = torch.softmax(logits.float(), -1)
+    return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
+
+
+def draw(probs: Tensor) -> Tensor:
+    """Sample class indices ``[...]`` from probabilities ``[..., C]`` by inverting the cumulative distribution.
+
+    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C.
+    """
+    uniform = torch.rand(probs.shape[:-1], dtype=torch.float32, device=probs.device)
+    return inverse_cdf(probs.detach(), uniform)
+
+
+@accelerated
+def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Return the classes ``[...]`` where the cumulative sum of ``probs`` ``[..., C]`` reaches ``uniform`` ``[...]``."""
+    cumulative = probs.cumsum(-1)  # [..., C]
+    # The last sum is not exactly 1 because of rounding; scaling by it keeps every index within the C classes.
+    return (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+
+
+@accelerated
+def one_hot(index: Tensor, probs: Tensor) -> Tensor:
+    """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``.
+
+    Raises:
+        ValueError: ``index`` has another shape, which would leave rows empty.
+    """
+    expect(probs.shape[:-1], index=index)
+    return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+
+
+@accelerated
+def log_sum_exp(x: Tensor) -> Tensor:
+    """Return ln sum_j exp(x_j), ``[..., C]`` to ``[...]``; a kernel may return NaN if the largest x_j is infinite."""
+    return x.logsumexp(-1)
+
+
+@accelerated
+def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k.
+
+    ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
+
+    Raises:
+        ValueError: ``index`` or ``weight`` has another shape.
+    """
+    expect((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
+    return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
+
+
+@accelerated
+def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
+    """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``."""
+    return symmetric_mean(torch.softmax(logits, -1), bins)

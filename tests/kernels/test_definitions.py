@@ -1,0 +1,383 @@
+"""Every kernel computes what its definition does: values, gradients, what is written in place; and else stays out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.core.accelerate import Kernel, only
+from reverie.core.compiler import kernels
+from reverie.core.types import Batch
+from reverie.kernels.table import ROWS
+from reverie.nn.perceptron import Layout
+from reverie.objectives.estimators import TD0, TD1, NStep
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+VARIANTS = ["plain", "odd", "one", "none", "strided", "nan", "threads", "large"]
+
+
+class Case(NamedTuple):
+    """Inputs of a definition."""
+
+    make: Callable[[Callable[..., Tensor], dict[str, Any]], Any]
+    """``make(normal, sizes)`` returns the arguments; ``normal(*shape)`` draws numbers."""
+    grads: tuple[int, ...] = ()
+    """Which tensors among the arguments have a gradient."""
+    tolerance: float = 1e-5
+    nan: int | None = None
+    """How many of the tensors of floats may hold NaN; None: all."""
+    unfit: tuple[str, ...] = ("none",)
+    """Variants that the kernel leaves to the definition."""
+    settings: dict[str, Any] = {}  # noqa: RUF012
+    """Arguments by name."""
+
+
+SIZES = {
+    "plain": {"m": 12, "n": 16, "k": 8},
+    "odd": {"m": 7, "n": 33, "k": 5},
+    "one": {"m": 1, "n": 1, "k": 1},
+    "none": {"m": 0, "n": 16, "k": 8},
+    "large": {"m": 300, "n": 130, "k": 70},
+}
+
+
+def distributions(normal, s):
+    return normal(s["m"], 3, s["n"]), normal(s["m"], 3, s["k"])
+
+
+def batch(normal, s) -> Batch:
+    """Windows of k + 1 rows of one of three actions."""
+    shape = s["m"], s["k"] + 1
+    last = normal(*shape) < -0.8
+    last[:, 0] = False  # where there will be NaN
+    return Batch(
+        obs={}, action=torch.eye(3)[normal(*shape).abs().long().clamp(max=2)], reward=normal(*shape),
+        is_first=torch.zeros_like(last), is_last=last, is_terminal=last & (normal(*shape) < 0),
+        weight=normal(s["m"]).abs(), index=torch.arange(s["m"]),
+    )  # fmt: skip
+
+
+def error(*lead):
+    def make(normal, s):
+        return normal(*lead, s["m"], s["k"]), normal(s["m"], s["k"]), batch(normal, s)
+
+    return make
+
+
+def adam(normal, s):
+    shapes = (s["m"], s["n"]), (s["k"],), ()
+    params, grads, mean = ([normal(*shape) for shape in shapes] for _ in range(3))
+    square = [normal(*shape).square() for shape in shapes]
+    return params, grads, mean, square, torch.tensor(s["m"] + 1)
+
+
+ADAM = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-3}
+
+
+def td0(normal, s):
+    rows = batch(normal, s)
+    return {"reward": rows.reward, "terminal": rows.is_terminal, "last": rows.is_last, "value": normal(*rows.shape)}
+
+
+def quantile_error(normal, s):
+    n = s["k"]
+    return normal(s["m"], s["k"], 3, n), normal(s["m"], s["k"], n), batch(normal, s), 0.9
+
+
+def targets(estimator):
+    def make(normal, s):
+        data = batch(normal, s)
+        data.is_last[:, 1:-1] = data.is_terminal[:, 1:-1] = False  # there the result is meaningless
+        return normal(s["m"], s["k"], s["n"]), data, estimator, 0.9
+
+    return make
+
+
+def mlp(copies, squash, parts, shared=False):
+    def make(normal, s):
+        layout = Layout((sum(parts), s["n"], s["k"], 3), copies, squash)
+        rows = [2 * s["m"]] * len(parts)
+        if shared:
+            rows[0] = s["m"]
+        inputs = [normal(m, width) for m, width in zip(rows, parts, strict=True)]
+        return 0.2 * normal(copies, layout.stride), layout, *inputs
+
+    return make
+
+
+def classes(normal, count, *shape):
+    return (normal(*shape).abs() * count).long().clamp(max=count - 1)
+
+
+def gaussian(normal, s):
+    return [normal(s["m"], 2, s["k"]) for _ in range(3)]
+
+
+def polyak(normal, s):
+    return [normal(s["m"], s["n"]), normal(s["k"])], [normal(s["m"], s["n"]), normal(s["k"])], 0.3
+
+
+CASES: dict[str, list[Case]] = {
+    "losses.td0": [Case(td0, settings={"discount": 0.9}, unfit=())],
+    "losses.mean_over": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), grads=(0,))
+    ],
+    "losses.squared_error": [
+        Case(error(), grads=(0,), settings={"scale": 0.5}),
+        Case(error(3), grads=(0,)),
+    ],
+    "losses.huber_error": [Case(error(2), grads=(0,), settings={"kappa": 0.7})],
+    "losses.greedy_quantiles": [
+        Case(lambda normal, s: (normal(s["m"], 2, s["k"], s["n"]), normal(s["m"], 2, s["k"], s["n"])))
+    ],
+    "losses.quantile_targets": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
+    "losses.quantile_error": [Case(quantile_error, grads=(0,))],
+    "losses.masked_argmax_value": [
+        Case(lambda normal, s: (*(normal(s["m"], 2, s["n"]) for _ in range(3)), -0.5)),
+        Case(lambda normal, s: (*(normal(s["m"], 2, s["n"]) for _ in range(3)), -float("inf"))),
+    ],
+    "losses.expected_min_q": [Case(lambda normal, s: (normal(s["m"], s["n"]), normal(2, s["m"], s["n"])))],
+    "losses.quantile_huber": [
+        Case(distributions, grads=(0,)),
+        Case(lambda normal, s: (*distributions(normal, s), 0.0), grads=(0,)),
+    ],
+    "gpu.norm_silu": [Case(lambda normal, s: (normal(s["m"], s["n"]), normal(s["n"]), 1e-4), grads=(0, 1))],
+    "elementwise.norm_silu": [
+        Case(lambda normal, s: (normal(s["m"], 2, s["n"]), normal(s["n"]), 1e-4), grads=(0, 1), tolerance=1e-4)
+    ],
+    "elementwise.unfold_norm_silu": [
+        Case(lambda normal, s: (normal(s["m"], 3, 2, 2, 2, s["k"]), normal(s["k"]), 1e-4), grads=(0, 1), tolerance=1e-4)
+    ],
+    "elementwise.elu": [Case(lambda normal, s: (normal(s["m"], s["n"]),), grads=(0,), nan=0)],
+    "elementwise.gru": [
+        Case(lambda normal, s: (normal(s["m"], 2, 3, s["k"]), normal(s["m"], 2 * s["k"])), grads=(0, 1), unfit=())
+    ],
+    "elementwise.unimix_probs": [
+        Case(lambda normal, s: (4 * normal(s["m"], 2, s["n"]), 0.01), grads=(0,)),
+        Case(lambda normal, s: (30 * normal(s["m"], s["n"]), 0.0), grads=(0,)),
+    ],
+    "elementwise.inverse_cdf": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]).softmax(-1), normal(s["m"]).sigmoid()), nan=0)
+    ],
+    "elementwise.one_hot": [
+        Case(lambda normal, s: (classes(normal, max(1, s["k"] - 1), s["m"], 2), normal(s["m"], 2, s["k"])), unfit=())
+    ],
+    "elementwise.log_sum_exp": [Case(lambda normal, s: (10 * normal(s["m"], 2, s["n"]),), grads=(0,))],
+    "elementwise.cross_entropy": [
+        Case(
+            lambda normal, s: (
+                10 * normal(s["m"], s["n"]),
+                classes(normal, max(1, s["n"] - 1), s["m"], 2),
+                normal(s["m"], 2),
+            ),
+            grads=(0,),
+        )
+    ],
+    "elementwise.softmax_mean": [
+        Case(lambda normal, s: (normal(s["m"], 2 * s["k"]), torch.linspace(-3, 3, 2 * s["k"])), nan=1)
+    ],
+    "perceptron.perceptron": [
+        Case(mlp(2, False, (10,)), grads=(0, 1), tolerance=1e-3, unfit=("none", "strided")),
+        Case(mlp(1, True, (4, 7)), grads=(0, 1, 2), tolerance=1e-3, unfit=("none", "strided")),
+        Case(mlp(3, False, (4, 7), shared=True), grads=(0, 1, 2), tolerance=1e-3, unfit=("none", "strided")),
+    ],
+    "squashed.squashed_sample": [
+        Case(gaussian, grads=(0, 1), tolerance=1e-4, nan=1),
+        Case(lambda normal, s: [3 * x for x in gaussian(normal, s)], grads=(0, 1), tolerance=1e-3, nan=1),
+    ],
+    "optim.adam": [
+        Case(adam, unfit=("strided",), settings=ADAM),
+        Case(adam, unfit=("strided",), settings=ADAM | {"cosine": 20}),
+    ],
+    "optim.fused_adam": [Case(adam, settings=ADAM | {"cosine": 20}, unfit=("strided",))],
+    "optim.polyak": [
+        Case(lambda normal, s: (*polyak(normal, s), None, 1), unfit=("strided",)),
+        Case(lambda normal, s: (*polyak(normal, s), torch.tensor(6), 3), unfit=("strided",)),
+        Case(lambda normal, s: (*polyak(normal, s), torch.tensor(7), 3), unfit=("strided",), nan=2),
+    ],
+}
+ON_GPU = {"gpu.norm_silu"}
+ELSEWHERE = {"steps.gradients", "capture.run", "inference.infer"}
+"""Kernels with a test file of their own."""
+
+
+def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """Apply ``function`` to the tensors in nested arguments."""
+    if isinstance(x, Tensor):
+        return function(x)
+    if isinstance(x, list | tuple):
+        parts = [mapped(function, part) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, dict):
+        return {key: mapped(function, part) for key, part in x.items()}
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return dataclasses.replace(x, **{f.name: mapped(function, getattr(x, f.name)) for f in dataclasses.fields(x)})
+    return x
+
+
+def tensors(x: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    mapped(lambda t: found.append(t) or t, x)
+    return found
+
+
+def gapped(x: Tensor) -> Tensor:
+    """The same numbers with gaps between them."""
+    if not x.ndim:
+        return x
+    return torch.empty(*x.shape, 3, dtype=x.dtype)[..., 1].copy_(x)
+
+
+def inputs(case: Case, variant: str, device: str = "cpu") -> Any:
+    g = torch.Generator().manual_seed(1)
+    given = case.make(lambda *shape: torch.randn(shape, generator=g), SIZES.get(variant, SIZES["plain"]))
+    if variant == "strided":
+        given = mapped(gapped, given)
+    if variant.startswith("nan"):
+        [x for x in tensors(given) if x.is_floating_point()][int(variant[3:])].view(-1)[0] = torch.nan
+    given = mapped(lambda x: x.to(device), given) if device != "cpu" else given
+    for i in case.grads:
+        tensors(given)[i].requires_grad_()
+    return given
+
+
+def outcome(definition: Callable[..., Any], given: Any) -> Any:
+    """Results, gradients, the arguments afterwards, and the random number that comes next."""
+    torch.manual_seed(5)
+    leaves = [x for x in tensors(given) if x.requires_grad]
+    out = called(definition, given)
+    results = tensors(out)
+    tracked = [x for x in results if x.requires_grad]
+    g = torch.Generator().manual_seed(2)
+    total = sum((x * torch.randn(x.shape, generator=g)).sum() for x in tracked)
+    grads = torch.autograd.grad(total, leaves, allow_unused=True) if tracked else ()
+    return [x.detach() for x in results], grads, [x.detach() for x in tensors(given)], torch.rand(())
+
+
+def called(function: Callable[..., Any], given: Any) -> Any:
+    return function(**given) if isinstance(given, dict) else function(*given)
+
+
+def spied(kernel: Kernel) -> tuple[Kernel, list[int]]:
+    calls: list[int] = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return kernel.run(*args, **kwargs)
+
+    return Kernel(kernel.fits, run), calls
+
+
+def name_of(kernel: Kernel) -> str:
+    return f"{kernel.run.__module__.rsplit('.', 1)[1]}.{kernel.run.__name__}"
+
+
+EACH = [pytest.param((*row, case), id=f"{name_of(row[1])}-{i}") for row in ROWS
+        for i, case in enumerate(CASES.get(name_of(row[1]), []))]  # fmt: skip
+
+
+@pytest.fixture
+def alone(request):
+    """A definition whose only kernel notes its calls, a case, the noted calls and the device."""
+    definition, kernel, case = request.param
+    device = "cuda" if name_of(kernel) in ON_GPU else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    noted, calls = spied(kernel)
+    rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
+    with only():
+        rows.append(noted)
+        yield functools.partial(definition, **case.settings), case, calls, device
+    assert noted not in rows
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("alone", EACH, indirect=True)
+def test_kernel_is_its_definition(alone, variant, threads):
+    definition, case, calls, device = alone
+    torch.set_num_threads(4 if variant == "threads" else 1)
+    several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
+    for name in several[: case.nan] if variant == "nan" else ["large" if variant == "threads" else variant]:
+        ours, theirs = (outcome(f, inputs(case, name, device)) for f in (definition, plain(definition)))
+        torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
+    assert bool(calls) == (variant not in case.unfit) or (variant == "nan" and case.nan == 0)
+
+
+def plain(accelerated: functools.partial) -> Callable[..., Any]:
+    """The definition without kernels."""
+    return functools.partial(accelerated.func.definition, **accelerated.keywords)
+
+
+@pytest.mark.parametrize("alone", EACH, indirect=True)
+def test_what_does_not_fit_runs_the_definition(alone):
+    """Other dtypes and shapes: the same result as the definition, or its error."""
+    definition, case, _, device = alone
+    given = inputs(case, "plain")
+    count = len(tensors(given))
+    spoils = [("double", i, 0) for i in range(count) if tensors(given)[i].is_floating_point()]
+    spoils += [("short", i, axis) for i in range(count) for axis in range(tensors(given)[i].ndim)]
+    for kind, i, axis in spoils:
+        chosen, seen = inputs(case, "plain", device), [-1]
+
+        def change(x: Tensor, kind=kind, i=i, axis=axis, seen=seen) -> Tensor:
+            seen[0] += 1
+            if seen[0] != i:
+                return x
+            return x.detach().double() if kind == "double" else x.detach().narrow(axis, 0, x.shape[axis] - 1)
+
+        spoiled = mapped(change, chosen)
+        ours, theirs = (result_or_error(f, spoiled) for f in (definition, plain(definition)))
+        assert type(ours) is type(theirs), (kind, i, axis, ours, theirs)
+        if not isinstance(ours, Exception):
+            torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("alone", EACH, indirect=True)
+def test_gradients_that_a_kernel_lacks_come_from_the_definition(alone):
+    definition, case, _, device = alone
+    if definition.func.__name__ in ("adam", "polyak"):  # in place
+        return
+    every = tuple(i for i, x in enumerate(tensors(inputs(case, "plain"))) if x.is_floating_point())
+    ours, theirs = (
+        outcome(f, inputs(case._replace(grads=every), "plain", device)) for f in (definition, plain(definition))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance)
+
+
+def result_or_error(function: Callable[..., Any], given: Any) -> Any:
+    torch.manual_seed(5)
+    given = mapped(lambda x: x.clone(), given)
+    try:
+        return [x.detach() for x in tensors(called(function, given))]
+    except (ValueError, RuntimeError, IndexError) as error:
+        return error
+
+
+def test_off_runs_the_definitions_alone(monkeypatch):
+
+    code = (
+        "import torch; from reverie.objectives.quantile import quantile_huber; "
+        "quantile_huber(torch.ones(2, 3), torch.ones(2, 3)); import sys; print('reverie.kernels' in sys.modules)"
+    )
+    monkeypatch.setenv("REVERIE_KERNELS", "off")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_each_row_has_a_case():
+    assert {name_of(kernel) for _, kernel in ROWS} == set(CASES) | ELSEWHERE

@@ -1,0 +1,396 @@
+"""Compiled perceptrons against their definition in PyTorch, in float64 and as layers of PyTorch."""
+
+import copy
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.core.compiler import kernels
+from reverie.kernels import perceptron
+from reverie.nn.perceptron import ReluMLP
+
+# Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
+# and beyond MOST_ROWS and TOGETHER.
+SHAPES = [
+    (4, (7, 5), 2, None, 3),
+    (17, (256, 256), 6, None, 256),
+    (23, (64, 48), 1, 2, 130),
+    (1, (1,), 1, 3, 1),
+    (33, (31, 40, 65), 9, 2, 65),
+    (5, (8,), 70, None, 64),
+    (64, (32,), 8, 2, 127),
+    (32, (64, 96, 32), 64, 2, 96),
+    (20, (40, 6, 50), 3, 2, 77),
+    (20, (40, 33), 3, 2, 2100),
+    (7, (48,), 40, None, 1024 + 1),
+    (9, (40, 70), 1, None, 256 + 20),  # of one output, whose gradient is an outer product behind gates
+    (20, (5, 33), 1, 3, 600),
+    (20, (40, 6), 1, 2, 70),
+    (3, (33, 12, 40, 64), 1, 2, 300),
+    (6, (100, 130), 1, 2, 1100),
+    (17, (256, 256), 1, 2, 63),
+    (17, (256, 256), 1, None, 64),
+]
+
+needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+
+
+@pytest.fixture(params=["tiles", "vectors", "defined"])
+def path(request, monkeypatch):
+    """All ways to compute. Without matrix units the first is the second, without a compiler both are the last."""
+    monkeypatch.setattr(perceptron, "TILED", 1 if request.param == "tiles" else 10**9)
+    if request.param == "defined":
+        request.getfixturevalue("definitions")
+
+
+def defined(x: torch.Tensor, layers) -> torch.Tensor:
+    """Layer by layer: ``[M, inputs]`` to ``[K, M, outputs]``."""
+    y = x.expand(len(layers[0][0]), *x.shape)
+    for k, (weight, bias) in enumerate(layers):
+        y = torch.baddbmm(bias, y if k == 0 else y.relu(), weight)
+    return y
+
+
+def exact(net: ReluMLP, x: torch.Tensor, grad: torch.Tensor):
+    """The result and the gradients of x and theta in float64."""
+    theta = net.theta.detach().double().requires_grad_()
+    x = x.detach().double().requires_grad_()
+    y = defined(x, net.layout.layers(theta))
+    y.backward(grad.double().view_as(y))
+    return y.detach(), x.grad, theta.grad
+
+
+def clear(net: ReluMLP, x: torch.Tensor) -> bool:
+    """Whether no hidden unit is so near to 0 that rounding opens or closes it, where gradients jump."""
+    layers = net.layout.layers(net.theta.detach().double())
+    return all(defined(x.double(), layers[:k]).abs().min() > 1e-6 for k in range(1, len(layers)))
+
+
+def clear_inputs(net: ReluMLP, rows: int) -> torch.Tensor:
+    x = torch.randn(rows, net.layout.widths[0])
+    while not clear(net, x):
+        x = torch.randn_like(x)
+    return x.requires_grad_()
+
+
+@pytest.mark.parametrize(("inputs", "units", "outputs", "copies", "rows"), SHAPES)
+def test_results_and_gradients_are_those_of_the_definition(inputs, units, outputs, copies, rows, path):
+    torch.manual_seed(0)
+    net = ReluMLP(inputs, units, outputs, copies)
+    x = clear_inputs(net, rows)
+    y = net(x)
+    assert y.shape == ((rows, outputs) if copies is None else (copies, rows, outputs))
+    grad = torch.randn_like(y)
+    dx, dtheta = torch.autograd.grad(y, [x, net.theta], grad)
+    expected = exact(net, x, grad)
+    for found, right in zip((y, dx, dtheta), expected, strict=True):
+        scale = right.abs().max().item()
+        torch.testing.assert_close(found.double().view_as(right), right, rtol=1e-4, atol=1e-5 * max(scale, 1))
+    net.requires_grad_(False)
+    torch.testing.assert_close(torch.autograd.grad(net(x), [x], grad)[0], dx, rtol=1e-6, atol=1e-6)
+    assert torch.equal(net(x.detach()), y)  # without a way back
+
+
+@pytest.mark.parametrize(("shared", "own", "units", "outputs", "copies", "groups", "each"), [
+    (17, 6, (256, 256), 1, 2, 26, 10),  # groups that begin and end inside strips
+    (17, 12, (64, 48), 6, None, 13, 31),
+    (3, 1, (7, 5), 2, 3, 50, 2),
+    (1, 9, (40,), 33, None, 1, 200),  # one group, longer than strips
+    (5, 4, (33, 70), 1, 2, 3, 64),
+    (8, 3, (6,), 2, 2, 70, 1),
+])  # fmt: skip
+def test_inputs_that_rows_share_are_as_if_repeated(shared, own, units, outputs, copies, groups, each, path):
+    torch.manual_seed(0)
+    net = ReluMLP(shared + own, units, outputs, copies)
+    x = None
+    while x is None or not clear(net, x):
+        one, two = torch.randn(groups, shared), torch.randn(groups, each, own)
+        x = torch.cat([one.unsqueeze(1).expand(-1, each, -1), two], -1).reshape(-1, shared + own)
+    y = net(one.requires_grad_(), two.requires_grad_())
+    grad = torch.randn_like(y)
+    found = y, *torch.autograd.grad(y, [one, two, net.theta], grad)
+    right, dx, dtheta = exact(net, x, grad)
+    done, dtwo = dx.view(groups, each, -1).split([shared, own], -1)
+    for a, b in zip(found, (right, done.sum(1), dtwo, dtheta), strict=True):
+        torch.testing.assert_close(a.double().view_as(b), b, rtol=1e-4, atol=1e-5 * max(b.abs().max().item(), 1))
+    with torch.no_grad():
+        assert torch.equal(net(one, two), y)
+        for k in range(copies or 0):
+            torch.testing.assert_close(net(one, two, copy=k), y[k], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("shapes", "told"), [
+    ([(256, 4)], r"width 4: this network expects 3 numbers"),
+    ([(256, 2)], r"width 2: this network expects 3 numbers"),
+    ([(8, 2), (8, 2)], r"width 2 \+ 2: this network expects 3 numbers"),
+    ([(8, 2), (16, 1)], r"shapes \(8, 2\), \(16, 1\): expected the same"),
+    ([(8, 1, 2), (8, 2, 1)], r"shapes \(8, 1, 2\), \(8, 2, 1\): expected the same"),
+    ([(8, 2, 2), (8, 1)], r"shapes \(8, 2, 2\), \(8, 1\): expected the same"),
+])  # fmt: skip
+def test_inputs_that_do_not_fit_are_told_and_no_other_memory_is_read(shapes, told, path):
+    net = ReluMLP(3, (64, 64), 1, copies=2)
+    with pytest.raises(ValueError, match=told):
+        net(*[torch.randn(shape) for shape in shapes])
+
+
+@needs_compiler
+def test_rows_and_gradients_that_do_not_fit_are_told():
+    net = ReluMLP(3, (64, 64), 1, copies=2)
+    with pytest.raises(ValueError, match=r"\[3, 8\] rows: expected the same number"):
+        perceptron.forward(net.theta, net.layout, torch.randn(3, 2), torch.randn(8, 1))
+    passed = perceptron.forward(net.theta, net.layout, torch.randn(8, 3))
+    with pytest.raises(ValueError, match=r"a gradient of shape \(2, 4, 1\): expected \(2, 8, 1\)"):
+        perceptron.backward(net.theta, net.layout, passed, torch.ones(2, 4, 1))
+
+
+def test_it_is_a_perceptron_of_pytorch(path):
+    net = ReluMLP(4, (7, 5), 2, copies=3)
+    x = torch.randn(6, 2, 4)
+    y = net(x)
+    for k in range(3):
+        parts: list[nn.Module] = []
+        for weight, bias in net.layers():
+            linear = nn.Linear(*weight.shape[1:])
+            linear.weight.data, linear.bias.data = weight[k].detach().T.clone(), bias[k, 0].detach().clone()
+            parts += [linear, nn.ReLU()]
+        torch.testing.assert_close(y[k], nn.Sequential(*parts[:-1])(x), rtol=1e-5, atol=1e-6)
+
+
+def test_squashed_numbers_are_tanh_of_the_others(path):
+    torch.manual_seed(0)
+    net, x = ReluMLP(5, (40,), 3, squash=True), 3 * torch.randn(70, 5, requires_grad=True)
+    x.retain_grad()
+    plain = ReluMLP(5, (40,), 3)
+    plain.load_state_dict(net.state_dict())
+    grad = torch.randn(70, 3)
+    found = torch.autograd.grad(net(x), [x, net.theta], grad)
+    expected = torch.autograd.grad(plain(x).tanh(), [x, plain.theta], grad)
+    torch.testing.assert_close(net(x), plain(x).tanh(), rtol=1e-5, atol=1e-6)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
+    net, x = ReluMLP(4, (7, 5), 2, copies=3), torch.randn(6, 4)
+    torch.testing.assert_close(net(x, copy=1), net(x)[1], rtol=1e-6, atol=1e-7)
+    for y in (net(x)[1], net(x, copy=1)):
+        (grad,) = torch.autograd.grad(y.sum(), [net.theta])
+        assert grad[1].abs().sum() > 0
+        assert grad[0].abs().sum() == grad[2].abs().sum() == 0
+
+
+def test_parts_belong_side_by_side(path):
+    net = ReluMLP(5, (40,), 3, copies=2)
+    first, second = torch.randn(4, 7, 2, requires_grad=True), torch.randn(4, 7, 3)
+    whole = torch.cat([first, second], -1).detach().requires_grad_()
+    y = net(first, second)
+    assert torch.equal(y, net(whole))
+    (found,) = torch.autograd.grad(y.square().sum(), [first])
+    (expected,) = torch.autograd.grad(net(whole).square().sum(), [whole])
+    torch.testing.assert_close(found, expected[..., :2])
+
+
+def test_what_needs_no_gradient_gets_none(path):
+    net, x = ReluMLP(5, (40,), 3, copies=2), torch.randn(6, 5, requires_grad=True)
+    net.requires_grad_(False)
+    (dx,) = torch.autograd.grad(net(x).sum(), [x])
+    net.requires_grad_(True)
+    y = net(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, dx)
+    assert net.theta.grad is not None
+    with torch.no_grad():
+        assert not net(x).requires_grad
+    torch.testing.assert_close(net(x), y)
+
+
+@needs_compiler
+@pytest.mark.parametrize("tiled", [64, 10**9])
+@pytest.mark.parametrize("copies", [1, 2, 3])
+@pytest.mark.parametrize("outputs", [1, 9])
+@pytest.mark.parametrize("rows", [276, 300, 1300])
+def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
+    monkeypatch.setattr(perceptron, "TILED", tiled)
+    torch.manual_seed(0)
+    net, x, before = ReluMLP(17, (256, 256), outputs, copies), torch.randn(rows, 17), torch.get_num_threads()
+    x.requires_grad_()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            y = net(x)
+            loss = y.square().sum()
+            found.append((y, *(torch.autograd.grad(loss, w, retain_graph=True)[0] for w in (net.theta, x))))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
+    assert torch.equal(net(x[40:150]), net(x)[:, 40:150])
+    few = net(x[40:60])  # of so few the order is another, where there are matrix units
+    assert torch.equal(net(x[43:47]), few[:, 3:7])
+    torch.testing.assert_close(few, net(x)[:, 40:60], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("outputs", [9, 1])
+@pytest.mark.parametrize("tiled", [64, 10**9])
+def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
+    """With many threads, and parameters that are not those before: what an earlier call has left would be right."""
+    monkeypatch.setattr(perceptron, "TILED", tiled)
+    x, before = torch.randn(300, 17, requires_grad=True), torch.get_num_threads()
+    try:
+        for _ in range(10):
+            net, found = ReluMLP(17, (256, 256), outputs, 2), []
+            for threads in (8, 1):
+                torch.set_num_threads(threads)
+                found.append(torch.autograd.grad(net(x).square().sum(), [net.theta, x]))
+            assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(kernels() is None or not perceptron.tiles_granted(), reason="there are no matrix units")
+@pytest.mark.parametrize("copies", [None, 2])
+def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
+    torch.manual_seed(0)
+    net = ReluMLP(23, (256, 256), 6, copies)
+    x = clear_inputs(net, 256)
+    grad, wrong = torch.randn(net(x).shape), {}
+    expected = exact(net, x, grad)
+    for tiled in (64, 10**9):
+        monkeypatch.setattr(perceptron, "TILED", tiled)
+        y = net(x)
+        found = (y, *torch.autograd.grad(y, [x, net.theta], grad))
+        wrong[tiled] = [(a.double().view_as(b) - b).norm() for a, b in zip(found, expected, strict=True)]
+    assert all(a < 1.5 * b for a, b in zip(*wrong.values(), strict=True))
+    assert all(a < 1e-6 * b.norm() for a, b in zip(wrong[64], expected, strict=True))
+
+
+def test_single_products_are_exact_to_the_last_bits(path):
+    """Of sums alone it would not be seen that a part of a number is missing."""
+    torch.manual_seed(0)
+    net, x = ReluMLP(1, (), 400), torch.randn(300, 1)
+    with torch.no_grad():
+        ((weight, bias),) = net.layers()
+        bias.zero_()
+        exact = x.double() @ weight[0].double()
+        assert ((net(x) - exact) / exact).abs().max() < 4 * 2**-24
+
+
+@needs_compiler
+def test_numbers_of_any_size_are_multiplied(monkeypatch):
+    """Sums of bfloat16 reach as far as float32 does, and underflow as a whole."""
+    monkeypatch.setattr(perceptron, "TILED", 1)
+    net = ReluMLP(2, (40,), 40)
+    for size in (1e-30, 1e-12, 1e12, 1e30):
+        x = size * torch.randn(70, 2)
+        with torch.no_grad():
+            expected = defined(x.double(), net.layout.layers(net.theta.double()))[0]
+        torch.testing.assert_close(net(x).double(), expected, rtol=1e-5, atol=1e-6 * max(size, 1))
+
+
+@needs_compiler
+def test_threads_wait_for_each_other_in_other_processes_too():
+    """A child has none of the threads of its parent, and makes its own."""
+    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        y = net(x).detach()
+        pid = os.fork()
+        if pid == 0:
+            with torch.no_grad():
+                os._exit(0 if all(torch.equal(net(x), y) for _ in range(20)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_threads_that_a_child_hires_do_not_begin_with_the_last_task_of_its_parent():
+    """The first of many are there while the others are still being made."""
+    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        with torch.no_grad():
+            y = net(x)
+            for _ in range(5):
+                pid = os.fork()
+                if pid == 0:
+                    signal.alarm(20)  # ends a child whose threads wait for each other forever
+                    os._exit(0 if all(torch.equal(net(x), y) for _ in range(5)) else 1)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_two_callers_at_once_do_not_disturb_each_other():
+    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with torch.no_grad(), ThreadPoolExecutor(3) as pool:
+            y = net(x)
+            assert all(pool.map(lambda _: torch.equal(net(x), y), range(60)))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("rows", "units", "outputs"), [(6, (40, 8), 3), (20, (64, 32), 3), (70, (64, 40), 1)]
+)  # parts of tiles, whole ones, and gates
+def test_nan_is_not_swallowed(path, rows, units, outputs):
+    net, x = ReluMLP(5, units, outputs), torch.randn(rows, 5)
+    x[2, 1] = torch.nan
+    y = net(x)
+    assert y[2].isnan().all()
+    assert y.isnan().any(-1).sum() == 1
+    grad = torch.autograd.grad(y.sum(), [net.theta])[0]
+    expected = exact(net, x, torch.ones_like(y))[2]
+    assert expected.isnan().any()
+    assert torch.equal(grad.isnan(), expected.isnan())
+
+
+def test_what_fills_up_a_row_stays_zero():
+    net = ReluMLP(3, (5,), 2, copies=2)
+    used = (3 + 1) * 5 + (5 + 1) * 2
+    assert net.theta.shape == (2, 32)
+    (grad,) = torch.autograd.grad(net(torch.randn(9, 3)).sum(), [net.theta])
+    for x in (net.theta, grad):
+        assert x[:, used:].eq(0).all()
+
+
+def test_initial_weights_are_those_of_torch_linear():
+    torch.manual_seed(0)
+    for weight, bias in ReluMLP(100, (400,), 400, copies=2).layers():
+        for p in (weight, bias):
+            assert p.abs().max().item() <= weight.shape[1] ** -0.5
+            assert p.std().item() == pytest.approx((3 * weight.shape[1]) ** -0.5, rel=0.1)
+
+
+def test_bfloat16_and_float64_are_computed_as_they_are():
+    net, x = ReluMLP(5, (40,), 3), torch.randn(6, 5)
+    assert net(x.bfloat16()).dtype == torch.bfloat16
+    torch.testing.assert_close(net(x.bfloat16()).float(), net(x), rtol=0.05, atol=0.05)
+    assert copy.deepcopy(net).double()(x.double()).dtype == torch.float64
+
+
+def test_no_rows_are_no_rows(path):
+    assert ReluMLP(5, (40,), 3, copies=2)(torch.zeros(0, 4, 5)).shape == (2, 0, 4, 3)
+
+
+def test_layers_of_other_widths_do_not_fit_although_they_are_as_many_numbers():
+    one, other = ReluMLP(3, (8,), 1), ReluMLP(3, (9,), 1)
+    assert one.theta.shape == other.theta.shape
+    with pytest.raises(RuntimeError, match=r"widths are \(3, 8, 1\) in the checkpoint, but \(3, 9, 1\) here"):
+        other.load_state_dict(one.state_dict())
+    with pytest.raises(RuntimeError, match=r"body.widths are"):
+        torch.nn.ModuleDict({"body": other}).load_state_dict(torch.nn.ModuleDict({"body": one}).state_dict())
+    again = ReluMLP(3, (8,), 1)
+    again.load_state_dict({"theta": one.theta})  # as it was saved before
+    assert torch.equal(again.theta, one.theta)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        again.load_state_dict({})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        again.load_state_dict({**one.state_dict(), "more": one.theta})
