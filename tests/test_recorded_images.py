@@ -17,7 +17,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.reader import About, Reader, ReadOptions, Rows
 from reverie.datasets.recorded_env import env_of
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 
 SPACE = spaces.Dict({
