@@ -179,7 +179,7 @@ def test_minigrid_as_pydreamer_sees_it():
         "map": ("categorical", (6, 6)),
         "map_coord": ("vector", (4,)),
     }
-    flat = make_flat(EnvConfig(id="", map_view=True), raw, 0, False)
+    flat = env_zoo.Seen(make_flat(EnvConfig(id="", map_view=True), lambda: raw, 0, False))
     obs, _ = flat.reset(seed=1)
     for action in np.random.default_rng(0).integers(0, 3, 30):
         seen = inner.gen_obs()["image"]
