@@ -28,7 +28,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.hardware import describe, matrix_rates, peak_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig

@@ -29,7 +29,7 @@ from reverie.commands.asked import Common, flag_value, peek
 from reverie.commands.train import contradiction
 from reverie.core import compiler, hardware
 from reverie.core.discover import algorithms
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.presets import layered
 from tiny import SETTINGS
 

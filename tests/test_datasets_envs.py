@@ -22,7 +22,7 @@ from reverie.core.importing import trusting
 from reverie.datasets.convert import validate, write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
-from reverie.envs.naming import written
+from reverie.envs.task import written
 from reverie.experiment import ExperimentConfig
 from reverie.offline import resolved
 

@@ -19,7 +19,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.suites import SUITES
 from reverie.envs.vector import make_env

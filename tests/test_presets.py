@@ -19,7 +19,7 @@ from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
 from reverie.datasets.config import DatasetConfig
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized

@@ -17,7 +17,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.reader import About, Reader, ReadOptions, Rows
 from reverie.datasets.recorded_env import env_of
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 
 SPACE = spaces.Dict({
@@ -75,11 +75,11 @@ class Given(Reader):
 def lived(config: EnvConfig) -> tuple[dict[str, ObsPart], list[dict[str, np.ndarray]], list[float]]:
     """Parts, observations and rewards as an environment with these settings shows them."""
     env = make_flat(config, Scenes, 0, render=False)
-    obs, rewards = [{key: array.copy() for key, array in env.reset()[0].items()}], [0.0]
-    for _ in range(STEPS - 1):
-        seen, reward, *_ = env.step(np.array([1, 0, 0], np.float32))
-        obs.append({key: array.copy() for key, array in seen.items()})
-        rewards.append(reward)
+    obs, rewards = list[dict[str, np.ndarray]](), list[float]()
+    for step in range(STEPS):
+        obs.append({key: np.zeros(part.shape, part.dtype) for key, part in env.obs_spec.items()})
+        action = np.array([1, 0, 0], np.float32)
+        rewards.append((env.step_into(action, obs[-1]) if step else env.reset_into(None, obs[-1]))[0])
     return env.obs_spec, obs, rewards
 
 

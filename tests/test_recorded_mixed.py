@@ -16,8 +16,8 @@ from reverie import offline
 from reverie.core.errors import ConfigError
 from reverie.datasets.reader import About
 from reverie.datasets.recorded_env import TOLD_APART, check_mixed, lacking
-from reverie.envs.base import EnvConfig
-from reverie.envs.naming import written
+from reverie.envs.config import EnvConfig
+from reverie.envs.task import written
 
 FEW: dict[str, Any] = {
     "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "learning_starts": 10, "random_steps": 10,

@@ -19,7 +19,7 @@ from reverie.cli import main
 from reverie.core.errors import UntrustedError
 from reverie.core.importing import installed, trusting
 from reverie.datasets.config import DatasetConfig
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.offline import NO_ENV, resolved

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reverie.algos.td3_bc import TD3BCConfig
     from reverie.api import train, train_seeds
     from reverie.datasets.config import DatasetConfig
-    from reverie.envs.base import EnvConfig
+    from reverie.envs.config import EnvConfig
     from reverie.estimating import PolicyEstimate
     from reverie.experiment import ExperimentConfig
     from reverie.run.evaluate import Evaluation
@@ -89,7 +89,7 @@ _HOMES = {
     "train": "reverie.api",
     "train_seeds": "reverie.api",
     "DatasetConfig": "reverie.datasets.config",
-    "EnvConfig": "reverie.envs.base",
+    "EnvConfig": "reverie.envs.config",
     "PolicyEstimate": "reverie.estimating",
     "ExperimentConfig": "reverie.experiment",
     "Evaluation": "reverie.run.evaluate",

@@ -25,8 +25,8 @@ from reverie.datasets.config import DatasetConfig, no_path
 from reverie.datasets.named import settings_of as reader_settings
 from reverie.datasets.reader import Reader
 from reverie.effect import learning_in_time, remark_on_files, sets, without_effect
-from reverie.envs.base import EnvConfig
-from reverie.envs.factory import EnvLike, env_name
+from reverie.envs.config import EnvConfig
+from reverie.envs.make import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
 from reverie.offline import DEFAULT_FRACTION

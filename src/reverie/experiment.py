@@ -27,8 +27,8 @@ from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Window
 from reverie.datasets.config import Dataset, DatasetConfig
-from reverie.envs.base import EnvConfig
-from reverie.envs.factory import EnvLike, MakeEnv, Single, env_factory
+from reverie.envs.config import EnvConfig
+from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory
 from reverie.envs.vector import make_env
 from reverie.estimating import Estimator, PolicyEstimate, Watch
 from reverie.replay.capacity import check_capacity, check_memory, most_rows

@@ -30,8 +30,7 @@ from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import Reader
 from reverie.datasets.recorded_env import check_mixed, env_as_recorded, env_of, lacking
-from reverie.envs.base import make_gym, put_away
-from reverie.envs.factory import EnvLike, MakeEnv, env_factory
+from reverie.envs.make import EnvLike, MakeEnv, env_factory, make_gym, put_away
 from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived

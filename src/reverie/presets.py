@@ -16,7 +16,7 @@ from reverie.core.discover import algorithm_config, algorithm_name, same_algorit
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
 from reverie.core.renamed import present_names
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.offline import env_id_of
 from reverie.published import dreamer, model_free, offline

@@ -102,11 +102,8 @@ def test_an_own_encoder_must_be_given_again(tmp_path: Path) -> None:
     assert agent.config.algo == algo
 
 
-def test_a_run_with_arguments_that_nobody_took_is_loaded_all_the_same(tmp_path: Path) -> None:
-    """Earlier versions saved them; and an instance is made already."""
+def test_a_run_with_arguments_is_loaded_with_an_instance_that_is_made_already(tmp_path: Path) -> None:
     run = tmp_path / "run"
     reverie.train("td3", env=Paying, run=run, env_options={"kwargs": {"pay": 3.0}}, **FEW)
-    text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(text.replace("pay: 3.0", "pay: 3.0\n      full_action_space: false"))
     assert load(run, env=Paying).evaluate(1).scores == [21.0]
     assert load(run, env=Paying(2.0)).evaluate(1).scores == [14.0]

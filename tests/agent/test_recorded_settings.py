@@ -19,10 +19,10 @@ from reverie.datasets.convert import validate, write
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of, to_apply
-from reverie.envs.base import EnvConfig, make_gym
-from reverie.envs.factory import Single
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
-from reverie.envs.naming import registered
+from reverie.envs.make import Single, make_gym
+from reverie.envs.task import registered
 from reverie.experiment import ExperimentConfig
 from reverie.offline import NO_ENV, check_fit, resolved
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, play
 from reverie.core.errors import DataError
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 
 

@@ -15,7 +15,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Update, Window
 from reverie.datasets.config import Dataset, DatasetConfig
 from reverie.datasets.dataset import open_recorded
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.mix import Mix, shares
 from reverie.replay.replay import ReplayConfig

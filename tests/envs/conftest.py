@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.vector import make_env
 
 

@@ -310,3 +310,17 @@ class Judged(gymnasium.Env):
         if self.only_at_the_end:
             info = {"won": True} if over and self.episode == 1 else {}
         return np.full(1, self.time, np.float32), 1.0, over, False, info | self.more
+
+
+class Seen:
+    """Steps a ``FlatEnv`` as if it were an environment of Gymnasium."""
+
+    def __init__(self, flat):
+        self.flat, self.rows = flat, {key: np.zeros(p.shape, p.dtype) for key, p in flat.obs_spec.items()}
+
+    def reset(self, seed=None):
+        self.flat.reset_into(seed, self.rows)
+        return self.rows, {}
+
+    def step(self, action):
+        return self.rows, *self.flat.step_into(action, self.rows), {}

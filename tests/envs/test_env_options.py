@@ -17,9 +17,9 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.images import grayscale, resize, rgb
 from reverie.envs import suites
-from reverie.envs.base import EnvConfig, make_gym
+from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.factory import Single
+from reverie.envs.make import Single, make_gym
 from reverie.envs.vector import make_env
 
 
@@ -301,7 +301,7 @@ def test_config_goes_to_plain_values_and_back():
         ("Pong-v5", "Did you mean .*ALE/Pong-v5"),
         ("MinAtar/Brekout-v1", "Did you mean 'MinAtar/Breakout-v1'"),
         ("no_such_module:Env-v0", "the module 'no_such_module' could not be imported"),
-        ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing 'env_zoo' registers no environments"),
+        ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing 'env_zoo' does not register it: gymnasium"),
         ("!!", "unknown environment '!!'"),
         ("", "unknown environment ''"),
     ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 
 from reverie.core.errors import EnvError
 from reverie.core.specs import ObsPart
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.render import painter
 
@@ -26,7 +27,7 @@ def test_the_picture_of_an_observation_is_that_of_the_environment(name):
     env, other = drawn(name), drawn(name)
     paint = painter(other.env, other.obs_spec)
     assert paint is not None
-    obs, _ = env.reset(seed=3)
+    obs, _ = env_zoo.Seen(env).reset(seed=3)
     env.env.action_space.seed(0)
     for action in [env.env.action_space.sample() for _ in range(9)]:
         env.unwrapped.last_u = None  # the arrow that Pendulum draws is the last action's, not the state's
@@ -88,14 +89,14 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
         EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full is True, map_view=full == "map"), None, 0, True
     )
     paint, inner = painter(env.env, env.obs_spec), env.unwrapped
-    obs, _ = env.reset(seed=3)
+    obs, _ = env_zoo.Seen(env).reset(seed=3)
     for action in np.random.default_rng(0).integers(0, 6, 60):
         real = inner.get_frame(highlight=False) if full is True else inner.get_frame(agent_pov=True)
         np.testing.assert_array_equal(paint(obs), real)
         if not full:  # in predictions the most likely class counts
             guess = {key: np.where(x, 140.0, 130.0) for key, x in obs.items()}
             np.testing.assert_array_equal(paint(guess), real)
-        obs, *_, truncated, _ = env.step(np.eye(7, dtype=np.float32)[action])
+        obs, *_, truncated, _ = env_zoo.Seen(env).step(np.eye(7, dtype=np.float32)[action])
         assert not truncated
     keys = {True: {"agent", "grid"}, False: {"image", "direction"}, "map": {"view", "map", "map_coord"}}
     assert set(obs) == keys[full]
@@ -106,8 +107,8 @@ def test_grids_of_minigrids_own_wrappers_are_drawn():
     wrappers = pytest.importorskip("minigrid.wrappers")
     views = {wrappers.FullyObsWrapper: {"highlight": False}, wrappers.OneHotPartialObsWrapper: {"agent_pov": True}}
     for wrap, view in views.items():
-        env = make_flat(EnvConfig(id=""), wrap(gymnasium.make("MiniGrid-DoorKey-6x6-v0")), 0, True)
-        obs, _ = env.reset(seed=3)
+        env = make_flat(EnvConfig(id=""), lambda w=wrap: w(gymnasium.make("MiniGrid-DoorKey-6x6-v0")), 0, True)
+        obs, _ = env_zoo.Seen(env).reset(seed=3)
         np.testing.assert_array_equal(painter(env.env, env.obs_spec)(obs), env.unwrapped.get_frame(**view))
 
 
@@ -115,10 +116,10 @@ def test_planes_are_drawn_in_minatars_own_colours():
     pytest.importorskip("minatar")
     env = make_flat(EnvConfig(id="MinAtar/Breakout-v1"), None, 0, True)
     paint = painter(env.env, env.obs_spec)
-    obs, _ = env.reset(seed=3)
+    obs, _ = env_zoo.Seen(env).reset(seed=3)
     for _ in range(5):
         np.testing.assert_array_equal(paint(obs), env.frame())
-        obs, *_ = env.step(np.array([1, 0, 0], np.float32))
+        obs, *_ = env_zoo.Seen(env).step(np.array([1, 0, 0], np.float32))
     np.testing.assert_array_equal(paint({"image": np.where(obs["image"] > 0, 140.0, 110.0)}), paint(obs))
 
 

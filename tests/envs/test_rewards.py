@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.envs.answers import flag, number
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
+from reverie.envs.wrappers import flag, number
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,19 @@ def test_a_reward_is_a_number_that_float32_holds(reward):
 def test_the_error_says_which_environment(repeat):
     env = env_zoo.Scripted(spaces.Discrete(2), [0, 1], rewards=[0.0, None])
     flat = make_flat(EnvConfig(id="Odd-v0", action_repeat=repeat), lambda: env, 0, False)
-    flat.reset()
+    rows = {"observation": np.zeros((), np.int64)}
+    flat.reset_into(None, rows)
     with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None: expected a number"):
-        flat.step(np.zeros(flat.action_spec.width, np.float32))
+        flat.step_into(np.zeros(flat.action_spec.width, np.float32), rows)
 
 
 def test_rewards_of_repeats_are_summed_whatever_their_type():
     rewards = [0.0, np.array([1.5]), torch.tensor(2)]
     env = env_zoo.Scripted(spaces.Discrete(2), [0, 1, 1], rewards=rewards)
     flat = make_flat(EnvConfig(id="Odd-v0", action_repeat=2), lambda: env, 0, False)
-    flat.reset()
-    assert flat.step(np.zeros(flat.action_spec.width, np.float32))[1] == 3.5
+    rows = {"observation": np.zeros((), np.int64)}
+    flat.reset_into(None, rows)
+    assert flat.step_into(np.zeros(flat.action_spec.width, np.float32), rows)[0] == 3.5
 
 
 @pytest.mark.parametrize("kind", [bool, int, np.bool_, np.array, lambda x: np.array([x]), torch.tensor])
@@ -66,6 +68,7 @@ def test_what_is_no_flag_is_named_with_its_environment(ends, repeat):
 
     env = Odd(spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.0, 0.0])
     flat = make_flat(EnvConfig(id="Odd-v0", action_repeat=repeat), lambda: env, 0, False)
-    flat.reset()
+    rows = {"observation": np.zeros((), np.int64)}
+    flat.reset_into(None, rows)
     with pytest.raises(DataError, match=r"environment 0.*step 1 of.*: terminated is .*: expected a bool, whether"):
-        flat.step(np.zeros(flat.action_spec.width, np.float32))
+        flat.step_into(np.zeros(flat.action_spec.width, np.float32), rows)

@@ -8,7 +8,6 @@ import importlib
 import pickle
 import subprocess
 import sys
-import zlib
 
 import env_zoo
 import gymnasium
@@ -21,9 +20,8 @@ from hypothesis import strategies as st
 from reverie.core.errors import DataError
 from reverie.core.protocols import Restorable
 from reverie.envs import snapshot
-from reverie.envs.base import EnvConfig
-from reverie.envs.factory import Single
-from reverie.envs.starting import derive_seeds, seed_after
+from reverie.envs.config import EnvConfig
+from reverie.envs.restart import derive_seeds, seed_after
 from reverie.envs.vector import make_env
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
@@ -131,7 +129,8 @@ def test_workers_include_the_generators_that_everybody_shares(make):
 def test_another_process_goes_on_exactly(make, tmp_path):
     """With another seed of Python's hashes, and other addresses."""
     script = (
-        "import pickle, sys, torch\nfrom reverie.envs.base import EnvConfig\nfrom reverie.envs.vector import make_env\n"
+        "import pickle, sys, torch\nfrom reverie.envs.config import EnvConfig\n"
+        "from reverie.envs.vector import make_env\n"
         "options, taken, step, action = pickle.load(open(sys.argv[1], 'rb'))\n"
         "env = make_env(EnvConfig.from_dict(options), seed=3)\nstep = env.restore(taken, step)\n"
         "print([float(sum(v.double().sum() for v in env.step(action).obs.values())) for _ in range(80)])\n"
@@ -215,10 +214,8 @@ def measured(space: gymnasium.Space):
         (lambda: abs, True),
         (lambda: lambda x: x, True),
         (lambda: measured(gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3))), True),
-        (lambda: measured(gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(3, seed=1)})), False),
         (env_zoo.counter, False),
         (env_zoo.rebinding_counter, False),
-        (lambda: lambda: [call := None, lambda: call], True),
         (lambda: lambda x, low=(0, 1), *, high=2.0: x, True),
         (lambda: lambda x, seen=[0]: seen, False),
         (lambda: lambda x, *, seen={}: seen, False),
@@ -260,7 +257,7 @@ def test_references_between_layers_stay(make):
     fresh = make(lambda: Layer(Marked()))
     fresh.restore(env.snapshot(), step)
     assert play(fresh, 9, actions(env, 0)) == play(env, 9, actions(env, 0))
-    layer = fresh._slots[0].inside.env.env
+    layer = fresh._slots[0].env.env
     assert layer.inner is layer.env
     assert layer.shared is layer.env.marks
 
@@ -284,34 +281,24 @@ def test_arrays_that_can_be_kept(make, hidden, can):
     env, step = after_three(make, functools.partial(env_zoo.Hiding, hidden))
     taken = env.snapshot()
     assert (taken[0] is not None) == can
-    value = env._slots[0].inside.env.unwrapped.hidden
+    value = env._slots[0].env.unwrapped.hidden
     if can and isinstance(value, np.ndarray):
         fresh = make(functools.partial(env_zoo.Hiding, hidden))
         fresh.restore(taken, step)
-        again = fresh._slots[0].inside.env.unwrapped.hidden
+        again = fresh._slots[0].env.unwrapped.hidden
         assert fresh.snapshot()[0] is not None
         assert type(again) is type(value)
         assert (again == value).all()
-        assert again.flags.writeable == value.flags.writeable
 
 
-def test_arrays_that_share_memory_share_it_again(make):
+@pytest.mark.parametrize("part", [lambda x: x[1:], lambda x: x.view(np.uint8).T, lambda x: x.ravel()])
+def test_arrays_that_share_memory_would_not_share_it_again(make, part):
     def hidden():
-        state = np.zeros((2, 3), order="F")
-        objects = np.array([{}, {}, {}])
-        return {"part": state[1:], "whole": state, "bytes": state.T.view(np.uint8), "few": objects[1:], "all": objects}
+        state = np.zeros((2, 3))
+        return {"whole": state, "part": part(state)}
 
-    env, step = after_three(make, functools.partial(env_zoo.Hiding, hidden))
-    for _ in range(2):  # what was restored can be saved again
-        fresh = make(functools.partial(env_zoo.Hiding, hidden))
-        fresh.restore(env.snapshot(), step)
-        env = fresh
-    shared = env._slots[0].inside.env.unwrapped.hidden
-    shared["part"][0, 2] = 7.0
-    shared["few"][0] = "b"
-    assert shared["whole"][1, 2] == 7.0
-    assert shared["bytes"].any()
-    assert shared["all"][1] == "b"
+    env, _ = after_three(make, functools.partial(env_zoo.Hiding, hidden))
+    assert env.snapshot() == [None]
 
 
 def test_a_view_of_what_an_environment_saves_its_own_way(make):
@@ -375,7 +362,7 @@ def test_a_row_that_was_the_last_stays_so(make):
 def test_what_does_not_fit_is_said(said, make):
     env, step = after_three(make, env_zoo.Seeded)
     taken = env.snapshot()[0]
-    inside = env._slots[0].inside.snapshot()
+    inside = snapshot.save_state(env._slots[0].env)
     ended = dataclasses.replace(step, is_last=torch.tensor([True]))
 
     def why(fresh, snapshot, step=step):
@@ -393,7 +380,7 @@ def test_what_does_not_fit_is_said(said, make):
     assert "a different environment" in why(said(env_zoo.Global), taken)
     assert "with different settings" in why(said(env_zoo.Seeded, clip_reward="sign"), taken)
     assert "num" not in EnvConfig().one()
-    assert snapshot.put(make(env_zoo.Seeded)._slots[0].inside.env, inside)[1] == ""
+    assert snapshot.load_state(make(env_zoo.Seeded)._slots[0].env, inside)[1] == ""
     with pytest.raises(DataError, match="2 snapshots and 1 rows"):
         make(env_zoo.Seeded).restore([None, None], step)
 
@@ -413,9 +400,9 @@ class Tuned(env_zoo.Seeded):
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"weight": 7.0}, "weight of Tuned was 1.0 and is 7.0 now"),
-        ({"weight": 1}, "weight of Tuned was 1.0 and is 1 now"),
-        ({"speeds": (2, float("nan"))}, "speeds of Tuned was (1, nan) and is (2, nan) now"),
+        ({"weight": 7.0}, "weight of Tuned has changed since"),
+        ({"weight": 1}, "weight of Tuned has changed since"),
+        ({"speeds": (2, float("nan"))}, "speeds of Tuned has changed since"),
         ({}, ""),
         ({"level": 1}, ""),
     ],
@@ -425,37 +412,6 @@ def test_constants_that_were_changed_meanwhile(said, make, changed, why):
     fresh = said(functools.partial(Tuned, **changed))
     assert fresh.restore(env.snapshot(), step).is_last.item() == bool(why)
     assert [line.rpartition("used: ")[2] for line in fresh.said] == ([why] if why else [])
-
-
-class Late(Tuned):
-    """Has a field that changes at the end of an episode."""
-
-    def __init__(self):
-        super().__init__()
-        self.over = None
-
-    def step(self, action):
-        self.over = 0 if self.time == 4 else self.over
-        return super().step(action)
-
-
-@pytest.mark.parametrize(("changed", "why"), [({}, ""), ({"weight": 7.0}, "weight of Late was 1.0 and is 7.0 now")])
-def test_an_instance_that_moved_on_meanwhile(said, make, changed, why):
-    """As that of a notebook: it is evaluated at the end of a run and then passed again."""
-    instance = Late()
-    env, step = after_three(make, Single(instance))
-    taken, expected = env.snapshot(), as_bytes(env.step(torch.zeros(1, 2)))
-    beside = make(Single(instance))  # for evaluations, before the first is closed
-    beside.reset()
-    play(beside, 9, actions(beside, 0))
-    assert instance.over == 0
-    beside.close()
-    env.close()
-    vars(instance).update(changed)
-    again = said(Single(instance))
-    assert again.restore(taken, step).is_last.item() == bool(why)
-    assert [line.rpartition("used: ")[2] for line in again.said] == ([why] if why else [])
-    assert (as_bytes(again.step(torch.zeros(1, 2))) == expected) is not bool(why)
 
 
 def test_a_class_that_was_edited_meanwhile(said, make, tmp_path, monkeypatch):
@@ -474,31 +430,24 @@ def test_a_class_that_was_edited_meanwhile(said, make, tmp_path, monkeypatch):
     fresh = said(now)
     assert fresh.restore(taken, step).is_last.all()
     assert fresh.said[0].endswith("the source of edited_env.Base has changed since")
-    assert not make(now).restore(make_old(taken), step).is_last.any()
-
-
-def make_old(taken):
-    """As earlier versions wrote it."""
-    *begin, inside = pickle.loads(taken[0])
-    return [pickle.dumps((*begin, zlib.compress(pickle.dumps(pickle.loads(zlib.decompress(inside))[:3]))))]
 
 
 def test_a_format_of_another_time(said, make, monkeypatch):
     env, step = after_three(make, env_zoo.Seeded)
     taken = env.snapshot()
-    monkeypatch.setattr(snapshot, "FORMAT", 2)
+    monkeypatch.setattr(snapshot, "FORMAT", 3)
     fresh = said(env_zoo.Seeded)
     assert fresh.restore(taken, step).is_last.all()
-    assert "format 1, but this version writes 2" in fresh.said[0]
+    assert "format 2, but this version writes 3" in fresh.said[0]
 
 
 def test_what_is_half_restored_is_made_anew(said, make):
     env, step = after_three(make, env_zoo.Fragile)
     fresh = said(env_zoo.Fragile)
-    broken = fresh._slots[0].inside.env
+    broken = fresh._slots[0].env
     assert fresh.restore(env.snapshot(), step).is_last.all()
     assert "it does not fit this environment (KeyError: 'wheel')" in fresh.said[0]
-    made = fresh._slots[0].inside.env
+    made = fresh._slots[0].env
     assert made is not broken
     assert made.unwrapped.np_random_seed == seed_after(derive_seeds(0, 1)[0], 1)  # the run's seed decides what follows
     assert fresh.step(torch.zeros(1, 2)).is_first.all()
@@ -510,8 +459,8 @@ def test_seeds_after_failures_go_on_too(make):
     factory = functools.partial(env_zoo.Faulty, plan)
     env = make(factory)
     fresh = make(factory, seed=5)
-    env._restarts._say = fresh._restarts._say = lambda line: None
-    env._restarts._sleep = lambda seconds: None
+    env._restarter._say = fresh._restarter._say = lambda line: None
+    env._restarter._sleep = lambda seconds: None
     step = env.reset()
     for _ in range(4):
         step = env.step(torch.zeros(1, 2))

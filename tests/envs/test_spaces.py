@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reverie.core.errors import DataError, EnvError
 from reverie.core.spaces import ObsCodec, surely_finite
 from reverie.core.specs import ObsPart
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.wrappers import FrameStack
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import env_zoo
 import gymnasium
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from reverie.core.errors import EnvError
 from reverie.core.specs import ObsPart
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.suites import load_suite
 from reverie.envs.vector import make_env
@@ -149,7 +150,7 @@ def test_minigrid_from_above_is_an_agent_and_a_class_per_cell():
         "grid": ("categorical", (6, 6)),
     }
     assert env.obs_spec["agent"].classes == (6, 6, 4, 19)
-    flat = make_flat(EnvConfig(id="", full_view=True), raw, 0, False)
+    flat = env_zoo.Seen(make_flat(EnvConfig(id="", full_view=True), lambda: raw, 0, False))
     seen, held = {}, set()
     for seed in range(3):
         obs, _ = flat.reset(seed=seed)
@@ -178,7 +179,7 @@ def test_minigrid_as_pydreamer_sees_it():
         "map": ("categorical", (6, 6)),
         "map_coord": ("vector", (4,)),
     }
-    flat = make_flat(EnvConfig(id="", map_view=True), raw, 0, False)
+    flat = env_zoo.Seen(make_flat(EnvConfig(id="", map_view=True), lambda: raw, 0, False))
     obs, _ = flat.reset(seed=1)
     for action in np.random.default_rng(0).integers(0, 3, 30):
         seen = inner.gen_obs()["image"]
@@ -265,7 +266,7 @@ def test_dm_control_sees_without_a_way_to_draw(tmp_path):
     import sys
 
     script = (
-        "from reverie.envs.base import EnvConfig\nfrom reverie.envs.vector import make_env\n"
+        "from reverie.envs.config import EnvConfig\nfrom reverie.envs.vector import make_env\n"
         "env = make_env(EnvConfig(id='dm_control/cartpole-balance-v0'), seed=0, render=True)\n"
         "print(sorted(env.reset().obs), env.render())\nenv.close()\n"
     )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import derive_seeds, make_env
 

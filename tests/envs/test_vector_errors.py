@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError
-from reverie.envs.base import EnvConfig
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.envs.config import EnvConfig
 from reverie.envs.vector import make_env
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
@@ -57,9 +57,9 @@ def test_environments_of_old_gym_are_told_apart_within_wrappers(make):
 def test_environments_of_old_gym_are_told_apart_within_wrappers_of_gymnasium(make):
     env = make(env_zoo.OldStep, time_limit=9, restarts=0)
     env.reset()
-    with pytest.raises(DataError, match=r"step 1 of episode 1: step\(\) returned 4 values: expected 5 values .*shimmy"):
+    with pytest.raises(DataError, match=r"step 1 of episode 1: step\(\) returned other values .* 5 values .*shimmy"):
         env.step(torch.zeros(1, 2))
-    with pytest.raises(DataError, match=r"reset\(\) returned (4|too many) values: expected 2 values .*shimmy"):
+    with pytest.raises(DataError, match=r"reset\(\) returned other values .*: expected 2 values .*shimmy"):
         make(lambda: gymnasium.wrappers.NormalizeObservation(Bare()), restarts=0).reset()
 
 
@@ -145,16 +145,16 @@ def test_an_environment_whose_close_fails_can_be_used(make, vector):
 def test_instances(make):
     instance = env_zoo.Seeded()
     assert make(instance).reset().is_first.all()
-    with pytest.raises(EnvError, match=r"env.num = 2, .* with an environment instance"):
+    with pytest.raises(ConfigError, match=r"env.num = 2, .* with an environment instance"):
         make(instance, num=2)
-    with pytest.raises(EnvError, match=r"env.vector = 'process'"):
+    with pytest.raises(ConfigError, match=r"env.vector = 'process'"):
         make(instance, vector="process")
     with pytest.raises(EnvError, match="returned the same environment twice"):
         make(lambda: instance, num=2)
 
 
 @pytest.mark.parametrize(
-    ("made", "message"), [(3, "builtins.int: expected a gymnasium.Env"), (None, "builtins.NoneType")]
+    ("made", "message"), [(3, "builtins.int: expected a single gymnasium.Env"), (None, "builtins.NoneType")]
 )
 def test_factories_of_other_things(make, made, message):
     with pytest.raises(EnvError, match=message):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import EnvError
-from reverie.envs import worker_pipe
-from reverie.envs.worker_pipe import Line, shared
+from reverie.envs import worker as worker_module
+from reverie.envs.worker import Line, shared
 
 Ends = tuple[Line, Line]
 
@@ -21,7 +21,7 @@ Ends = tuple[Line, Line]
 @pytest.fixture(params=["with poll", "without"])
 def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     if request.param == "without":  # Windows
-        monkeypatch.delattr(worker_pipe.select, "poll", raising=False)
+        monkeypatch.delattr(worker_module.select, "poll", raising=False)
     near, far = multiprocessing.Pipe()
     both = Line(near), Line(far)
     yield both

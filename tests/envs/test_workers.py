@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from reverie.core.errors import EnvError
+from reverie.envs import worker
 from reverie.envs.dummy import Count
 from reverie.envs.worker import WorkerSlot
 
@@ -25,13 +26,13 @@ SCRIPT = """
 import os, signal, sys
 
 if __name__ == "__main__":
-    from reverie.envs.base import EnvConfig
+    from reverie.envs.config import EnvConfig
     from reverie.envs.vector import make_env
-    config = EnvConfig(id="reverie/Count-v0", num=3, vector="process", start_method=sys.argv[1])
+    config = EnvConfig(id="reverie/Count-v0", num=3, vector="process")
     env = make_env(config, seed=0)
     env.reset()
     print(*[slot.process.pid for slot in env._slots], flush=True)
-    if sys.argv[2] == "killed":
+    if sys.argv[1] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -43,11 +44,11 @@ def gone(pid):
         return True
 
 
-@pytest.mark.parametrize(("method", "end"), [("fork", "killed"), ("forkserver", "killed"), ("fork", "at its end")])
-def test_workers_do_not_outlive_their_parent(tmp_path, method, end):
+@pytest.mark.parametrize("end", ["killed", "at its end"])
+def test_workers_do_not_outlive_their_parent(tmp_path, end):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script, method, end], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([sys.executable, script, end], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == (-signal.SIGKILL if end == "killed" else 0), done.stderr
     pids = done.stdout.split()
     assert len(pids) == 3
@@ -77,35 +78,21 @@ START = """
 import multiprocessing, os, signal
 
 def start(method, num=3):  # only who starts environments imports what it takes, not workers that import this script
-    from reverie.envs.base import EnvConfig
+    from reverie.envs.config import EnvConfig
     from reverie.envs.vector import make_env
-    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process", start_method=method), seed=0)
+    multiprocessing.get_all_start_methods = lambda: [method]
+    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process"), seed=0)
 """
 
 
-def test_ctrl_c_is_heard_while_a_worker_is_forked():
-    """Python ignores what a handler raises in a callback of fork, where this signal arrives."""
-    done = run_python(
-        START
-        + """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start in the background ignore it
-os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
-try:
-    start("fork")
-except KeyboardInterrupt:
-    print("interrupted", multiprocessing.active_children(), signal.getsignal(signal.SIGINT).__name__)
-"""
-    )
-    assert done.stdout == "interrupted [] default_int_handler\n", done.stderr
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_ctrl_c_while_workers_start_leaves_none(make, monkeypatch, method):
+    monkeypatch.setattr(worker.multiprocessing, "get_all_start_methods", lambda: [method])
     monkeypatch.setattr(WorkerSlot, "receive", interrupted)
     started = []
     monkeypatch.setattr(WorkerSlot, "start", lambda self, start=WorkerSlot.start: (start(self), started.append(self)))
     with pytest.raises(KeyboardInterrupt):
-        make(Count, vector="process", num=3, start_method=method)
+        make(Count, vector="process", num=3)
     assert len(started) == 3
     assert not any(slot.process.is_alive() for slot in started)
 
@@ -121,7 +108,7 @@ def test_a_worker_that_cannot_be_started_is_an_error_that_says_why(make, monkeyp
 
     monkeypatch.setattr(BaseProcess, "start", start)
     with pytest.raises(EnvError, match=r"environment 1: its worker process could not be started: .* unavailable"):
-        make(Count, vector="process", num=3, start_method="fork")
+        make(Count, vector="process", num=3)
     assert not calls[0].is_alive()
 
 
@@ -134,22 +121,25 @@ def test_ctrl_c_right_after_a_worker_started_does_not_hang_the_end_of_the_progra
         START
         + """
 from multiprocessing.process import BaseProcess
-from reverie.envs import starting, worker
-starting.worker.kill = lambda slots: None  # as where nobody is left to call it
+from reverie.envs import worker
+worker.kill = lambda slots: None  # as where nobody is left to call it
 begin = BaseProcess.start
 def start_and_interrupt(self):
     begin(self)
     raise KeyboardInterrupt
 BaseProcess.start = start_and_interrupt
-start("fork")
-"""
+start("forkserver")
+""",
+        "-c",
+        "import sys; exec(sys.stdin.read())",
     )
     assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_worker_that_was_killed_is_said_to_be(make, capsys, method):
-    env = make(Count, vector="process", num=2, start_method=method)
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_worker_that_was_killed_is_said_to_be(make, monkeypatch, capsys, method):
+    monkeypatch.setattr(worker.multiprocessing, "get_all_start_methods", lambda: [method])
+    env = make(Count, vector="process", num=2)
     env.reset()
     env.step(torch.zeros(2, 2))
     for slot in env._slots:
@@ -173,20 +163,21 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert 'must do so under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_an_environment_of_an_interactive_session_starts_in_a_thread(method):
     done = run_python(
         START
         + f"""
 import threading, torch
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.vector import make_env
 from reverie.envs.dummy import Count
 
 class Mine(Count): pass
 
 def play():
-    config = EnvConfig(id="Mine", num=2, vector="process", start_method="{method}")
+    multiprocessing.get_all_start_methods = lambda: ["{method}"]
+    config = EnvConfig(id="Mine", num=2, vector="process")
     env = make_env(config, seed=0, factory=Mine)
     env.reset()
     print(env.step(torch.zeros(2, 2)).obs["observation"].tolist())
@@ -202,7 +193,7 @@ thread.join()
     assert done.stdout == "[[1.0], [1.0]]\n", done.stderr
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_forked_process_leaves_the_workers_of_its_parent_alone(method):
     """Its copy of the environments is deleted when it ends."""
     done = run_python(
@@ -226,7 +217,7 @@ print("restarts", env.restarts)
 
 
 @pytest.mark.parametrize("outer", ["fork", "spawn"])
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver"])
 def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_path, outer, method):
     script = tmp_path / "script.py"
     script.write_text(

@@ -28,9 +28,8 @@ from reverie.core.types import Batch, Mode, Step
 from reverie.datasets.config import DatasetConfig, dataset_config
 from reverie.datasets.dataset import Recorded, open_recorded
 from reverie.datasets.reader import Reader
-from reverie.envs.base import make_gym
-from reverie.envs.factory import MakeEnv
 from reverie.envs.flat import FlatEnv
+from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.offline import NO_ENV, check_fit

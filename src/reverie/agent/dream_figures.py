@@ -14,9 +14,8 @@ from reverie.core.errors import EnvError
 from reverie.core.files import file_stem
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
-from reverie.envs.base import put_away
-from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
+from reverie.envs.make import Single, put_away
 from reverie.envs.render import Paint, painter
 from reverie.folder import RunFolder
 from reverie.log.plot import dream_errors, dream_traces

@@ -18,9 +18,8 @@ from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
 from reverie.core.words import plural
-from reverie.envs.base import put_away
-from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
+from reverie.envs.make import Single, put_away
 from reverie.envs.render import painter
 from reverie.folder import writing
 from reverie.log.video import IMAGINED, OBSERVED, border, shrink, tile, to_rgb, upscale, write_video

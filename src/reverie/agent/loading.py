@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -24,11 +25,9 @@ from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec
 from reverie.core.types import State
 from reverie.core.words import Say
-from reverie.envs.base import put_away
-from reverie.envs.factory import EnvLike, MakeEnv, Single, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.placeholder import Placeholder
-from reverie.envs.undisturbed import generator_kept
+from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory, put_away
+from reverie.envs.slot import generator_kept
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, check_spec, read_spaces
 from reverie.offline import NO_ENV
@@ -91,7 +90,8 @@ def _loaded(
 ) -> Agent:
     env = own_factory(folder.path, env, algo)
     config = saved_config(folder.path, env, algo)
-    config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})
+    if isinstance(env, gymnasium.Env):  # it is made already
+        config = config.merge({"env.kwargs": {}})
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.chosen(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)

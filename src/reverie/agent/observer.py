@@ -15,7 +15,7 @@ from reverie.core.errors import DataError, brief
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv
 from reverie.envs.wrappers import FlatObs, FrameStack
 

@@ -23,10 +23,9 @@ from reverie.datasets.export import size_written, write_minari
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
 from reverie.datasets.output import Exported, size_of
 from reverie.datasets.reader import Space
-from reverie.envs.answers import begun, stepped
-from reverie.envs.base import put_away
-from reverie.envs.flat import readable
-from reverie.envs.naming import settings_of, spec_of, written
+from reverie.envs.make import put_away, readable
+from reverie.envs.task import settings_of, spec_of, written
+from reverie.envs.wrappers import checked_reset, checked_step
 from reverie.log.console import tell
 from reverie.run.evaluate import LONG
 
@@ -109,7 +108,7 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
 
 def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Return how large the dataset will be, judged by the first observation."""
-    obs, _ = begun(env, first_seed(config), None)
+    obs, _ = checked_reset(env, first_seed(config))
     space = readable(env, agent.config.env.mission).observation_space
     row = size_written(stacked(space, [agent.observer.readable(obs)], "obs")) + size_of(env.action_space.sample()) + 10
     many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
@@ -151,7 +150,7 @@ def play(
     Raises:
         DataError: the environment answers with something else than Gymnasium and its spaces say.
     """
-    obs, _ = begun(env, seed, None)
+    obs, _ = checked_reset(env, seed)
     shown = agent.observer.readable
     seen, done = [deepcopy(shown(obs))], list[Any]()
     rewards: list[float] = []
@@ -166,7 +165,7 @@ def play(
             if action is not chosen:
                 state = agent.override(state, action)
             done.append(deepcopy(action))
-            obs, reward, terminated, truncated, _ = stepped(env, action)
+            obs, reward, terminated, truncated, _ = checked_step(env, action)
             seen.append(deepcopy(shown(obs)))
             rewards.append(reward)
             terminations.append(terminated)

@@ -17,7 +17,7 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
 from reverie.effect import learning_in_time, remark_on_files, without_effect
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell

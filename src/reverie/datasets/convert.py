@@ -39,8 +39,8 @@ from reverie.datasets.recorded_env import env_as_recorded, env_of, made_with
 from reverie.datasets.spaces import check_held, opened
 from reverie.datasets.validate import DataReport, Validator, replay
 from reverie.datasets.writers import write_d4rl, write_parquet
-from reverie.envs.base import put_away
-from reverie.envs.naming import registered, written
+from reverie.envs.make import put_away
+from reverie.envs.task import registered, written
 from reverie.folder import write_json, writing
 from reverie.replay.storage import columns_of
 from reverie.store.episodes import Episode

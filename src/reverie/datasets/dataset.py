@@ -29,7 +29,7 @@ from reverie.datasets.detect import open_reader
 from reverie.datasets.episodes import episodes_of
 from reverie.datasets.reader import About, Reader, Rows
 from reverie.datasets.recorded_env import check_shown, to_apply
-from reverie.envs.base import EnvConfig
+from reverie.envs.config import EnvConfig
 from reverie.replay.storage import columns_of
 
 MEASURED = (

@@ -13,9 +13,9 @@ from reverie.core.importing import check_module
 from reverie.core.specs import ObsSpec
 from reverie.datasets.reader import About
 from reverie.datasets.wrappers import is_like, names_of, own_wrappers, wrappers_in
-from reverie.envs.base import EnvConfig, make_gym, put_away
-from reverie.envs.flat import readable
-from reverie.envs.naming import registered, written
+from reverie.envs.config import EnvConfig
+from reverie.envs.make import make_gym, put_away, readable
+from reverie.envs.task import registered, written
 
 LATE = {
     "resize": ("resize", "grayscale", "frame_stack"),

@@ -1,34 +1,40 @@
-"""The outermost wrapper: checked observations as a flat dictionary, flat actions. Vectors use only this interface."""
+"""The outermost wrapper: checked observations as flat arrays, flat actions. Vectors use only this interface.
+
+This file must not import torch: it is imported in worker processes.
+"""
 
 from __future__ import annotations
 
 import math
-import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError, ReverieError, told
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import ActionSpec, ObsPart
-from reverie.envs import timeout
-from reverie.envs.answers import begun, stepped
-from reverie.envs.base import EnvConfig, Factory, make_gym
+from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, summary_of
-from reverie.envs.placeholder import NoEnvironment
-from reverie.envs.unchanged import as_made, let_go
-from reverie.envs.wrappers import FlatObs, FrameStack
+from reverie.envs.make import Env, MakeEnv, NoEnvironment, make_gym, readable
+from reverie.envs.snapshot import as_made
+from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step
+
+Rows = Mapping[str, np.ndarray]
+"""Arrays by key that an observation is written to, ``[*shape]`` each."""
+Outcome = tuple[float, bool, bool]
+"""Reward, terminated, truncated."""
+CLIPS: dict[str, Callable[[float], float]] = {
+    "sign": lambda reward: float((reward > 0) - (reward < 0)),
+    "tanh": math.tanh,
+}
 
 
-def make_flat(
-    config: EnvConfig, factory: Factory | gymnasium.Env[Any, Any] | None, index: int, render: bool
-) -> FlatEnv:
+def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bool) -> FlatEnv:
     """Make environment number ``index`` of a vector.
 
     Raises:
@@ -45,17 +51,8 @@ def make_flat(
         raise EnvError(f"environment {index}{named} could not be created: {told(error)}") from error
 
 
-def readable(env: gymnasium.Env[Any, Any], mission: bool) -> gymnasium.Env[Any, Any]:
-    """Return ``env`` with observations that learners can see: of MiniGrid, one-hot grids, and the mission as text."""
-    if "minigrid" not in sys.modules:
-        return env
-    from reverie.envs import minigrid  # needs the optional package
-
-    return minigrid.readable(env, mission) if minigrid.is_minigrid(env) else env
-
-
-class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
-    """One environment whose observations are a flat dictionary of arrays and whose action is ``[A]`` float32.
+class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment whose observations are written to arrays and whose action is ``[A]`` float32.
 
     Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment's number and the step,
     and that can be pickled. ``where`` is the environment's name in these errors; ``frame`` returns None unless
@@ -65,32 +62,27 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         EnvError: its spaces are not supported, or an option does not fit them.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, where: str, drawn: bool) -> None:
+    def __init__(self, env: Env, config: EnvConfig, where: str, drawn: bool) -> None:
         super().__init__(env)
-        self.made = as_made(self)  # first: what follows may reset it
-        self._where = where
-        self.settings = config.one()
-        self._drawn = drawn
+        self._where, self._drawn = where, drawn
+        self.settings, self.made = config.one(), as_made(env)  # first: what follows may reset it
         self._step = 0
         self.episode = 0
         """The number of the current episode, from 1."""
-        self._clip = _clipping(config.clip_reward)
+        self._clip = CLIPS.get(config.clip_reward)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec
-        self.observation_space = spaces.Dict({key: _box(part) for key, part in self.obs_spec.items()})
-        self.action_space = spaces.Box(-np.inf, np.inf, (self.action_spec.width,), np.float32)
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
         """Return the codec (None if only pixels are observed) and the spec of all parts, before image options."""
-        pixels = config.pixels != "none" and config.keeps("image")
-        self._pixels = pixels
+        self._pixels = config.pixels != "none" and config.keeps("image")
         codec = None if config.pixels == "only" else ObsCodec(self.env.observation_space, config.keeps, config.channels)
         spec = dict(codec.spec) if codec else {}
-        if pixels:
+        if self._pixels:
             if "image" in spec:
                 raise EnvError(
                     "env.pixels = 'add' adds the observation 'image', but the environment already has one. "
@@ -111,51 +103,36 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             )
         self.env.reset()
         try:
-            frame = self.env.render()
+            return self._drawing()
+        except ReverieError as error:
+            raise EnvError(f"{self._where}: {error} (render_mode={self.env.render_mode!r})") from error
         except Exception as error:
             hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             raise EnvError(f"{self._where} could not render an image: {_said(error)}. {hint}") from error
-        try:
-            image = _drawn(frame)
-        except DataError as error:
-            raise EnvError(f"{self._where}: {error}") from error
-        if image is None:
-            raise EnvError(
-                f"{self._where}: render() returned no image with render_mode={self.env.render_mode!r}. "
-                "It must return an array with render_mode='rgb_array'."
-            )
-        return image
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[FlatObs, dict[str, Any]]:
-        """Start an episode. The info is always empty: sending it between processes would cost too much."""
+    def reset_into(self, seed: int | None, rows: Rows) -> Outcome:
+        """Start an episode; write its first observation to ``rows``."""
         self.episode += 1
         self._step = 0
         try:
-            obs, _ = begun(self.env, seed, options)
-            return self._flat(obs, True), {}
-        except (Exception, timeout.Overdue) as error:
+            obs, _ = checked_reset(self.env, seed)
+            self._show(obs, True, rows)
+        except Exception as error:
             raise self._placed(error) from error
+        return 0.0, False, False
 
-    def step(self, action: np.ndarray) -> tuple[FlatObs, float, bool, bool, dict[str, Any]]:
-        """Take the flat ``action`` ``[A]``; the info is always empty."""
+    def step_into(self, action: np.ndarray, rows: Rows) -> Outcome:
+        """Take the flat ``action`` ``[A]``; write the observation to ``rows``. The info stays here."""
         self._step += 1
         try:
-            obs, reward, terminated, truncated, _ = stepped(self.env, self._action(action))
-            if self._clip:
-                reward = self._clip(reward)
-            return self._flat(obs, False), reward, terminated, truncated, {}
-        except (Exception, timeout.Overdue) as error:
+            obs, reward, terminated, truncated, _ = checked_step(self.env, self._action(action))
+            self._show(obs, False, rows)
+        except Exception as error:
             raise self._placed(error) from error
+        return self._clip(reward) if self._clip else reward, terminated, truncated
 
-    def close(self) -> None:
-        """Close the environment; an instance of the user's stays open and may come back."""
-        let_go(self)
-        super().close()
-
-    def _flat(self, obs: Any, first: bool) -> FlatObs:
-        flat = self._codec(obs) if self._codec else {}
+    def _show(self, obs: Any, first: bool, rows: Rows) -> None:
+        flat: FlatObs = self._codec(obs) if self._codec else {}
         if self._pixels:
             flat["image"] = self._drawing()
         flat = self._options(flat)
@@ -164,13 +141,16 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
                 f"the rendered image has shape {flat['image'].shape}: expected {expected}, the shape of the first one. "
                 "Set env.resize"
             )
-        return self._stack(flat, first) if self._stack else flat
+        if self._stack:
+            flat = self._stack(flat, first)
+        for key, array in flat.items():
+            rows[key][...] = array
 
     def _drawing(self) -> np.ndarray:
-        image = _drawn(self.env.render())
-        if image is None:
-            raise EnvError("render() returned no image")
-        return image
+        frame = latest(self.env.render())
+        if frame is None:
+            raise EnvError("render() returned no image: it must return an array with render_mode='rgb_array'")
+        return rgb(np.asarray(frame))
 
     def logged(self) -> Logged:
         """Return what ``env.log_info`` asks for of the episode that has just ended."""
@@ -182,7 +162,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         if not self._drawn or self.env.render_mode != "rgb_array":
             return None
         try:
-            return _drawn(self.env.render())
+            return self._drawing()
         except Exception as error:
             warnings.warn(f"{self._where} could not be rendered: {_said(error)}", stacklevel=2)
             return None
@@ -197,38 +177,15 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         if self._stack:
             self._stack.past = past
 
-    def _placed(self, error: BaseException) -> ReverieError:
+    def _placed(self, error: Exception) -> ReverieError:
         """Return ``error`` with its environment, episode and step, as a type that every process can unpickle."""
         if isinstance(error, NoEnvironment):
             return error
         at = f"{self._where}, step {self._step} of episode {self.episode}"
-        if isinstance(error, DataError):
-            return DataError(f"{at}: {error}")
         if isinstance(error, ReverieError):
-            return EnvError(f"{at}: {error}")
-        last = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != timeout.__file__][-1]
-        what = f"timed out: {error}" if isinstance(error, timeout.Overdue) else f"failed with {_said(error)}"
-        return EnvError(f"{at} {what} ({last.filename}:{last.lineno} in {last.name})")
-
-
-def _box(part: ObsPart) -> spaces.Box:
-    if part.kind == "vector":
-        return spaces.Box(-np.inf, np.inf, part.shape, np.float32)
-    if part.kind == "categorical":
-        return spaces.Box(-1, max(part.classes) - 1, part.shape, np.int64)
-    return spaces.Box(part.low, part.high, part.shape, np.dtype(part.dtype).type)
-
-
-def _clipping(how: str) -> Callable[[float], float] | None:
-    if how == "sign":
-        return lambda reward: float((reward > 0) - (reward < 0))
-    return math.tanh if how == "tanh" else None
-
-
-def _drawn(frame: Any) -> np.ndarray | None:
-    """Return what ``render`` returned, the last one of a list, as uint8 ``[H, W, 3]``; None if it is nothing."""
-    frame = latest(frame)
-    return None if frame is None else rgb(np.asarray(frame))
+            return (DataError if isinstance(error, DataError) else EnvError)(f"{at}: {error}")
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return EnvError(f"{at} failed with {_said(error)} ({last.filename}:{last.lineno} in {last.name})")
 
 
 def _said(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
-from reverie.envs.unchanged import layers_of
+from reverie.envs.make import layers_of
 
 Env = gymnasium.Env[Any, Any]
 PICTURES = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper)

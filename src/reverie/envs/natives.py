@@ -16,11 +16,11 @@ from typing import Any, Protocol
 class Native(Protocol):
     """Saves the state of one kind of object as bytes, and loads it into a new one."""
 
-    def take(self, value: Any) -> bytes:
+    def save(self, value: Any) -> bytes:
         """Return the state of ``value``; ``value`` itself goes on as if nothing had happened."""
         ...
 
-    def give(self, value: Any, state: bytes) -> None:
+    def load(self, value: Any, state: bytes) -> None:
         """Load ``state`` into the new ``value``."""
         ...
 
@@ -41,7 +41,7 @@ class _Atari:
 
     FORGOTTEN = 1e-12  # tolerated probability that the last action is still being repeated
 
-    def take(self, value: Any) -> bytes:
+    def save(self, value: Any) -> bytes:
         state, sticky = value.cloneState(include_rng=True), value.getFloat("repeat_action_probability")
         action = 0
         if sticky > 0.0 and not value.game_over():
@@ -49,7 +49,7 @@ class _Atari:
             self._give(value, state, action, self._frames(sticky))
         return pickle.dumps((state, action))
 
-    def give(self, value: Any, state: bytes) -> None:
+    def load(self, value: Any, state: bytes) -> None:
         saved, action = pickle.loads(state)
         sticky = value.getFloat("repeat_action_probability")
         value.reset_game()
@@ -88,21 +88,21 @@ class _Atari:
 class _MujocoData:
     """MuJoCo's data, including derived fields: contact forces of the last step are used in the next."""
 
-    def take(self, value: Any) -> bytes:
+    def save(self, value: Any) -> bytes:
         return pickle.dumps(value)
 
-    def give(self, value: Any, state: bytes) -> None:
+    def load(self, value: Any, state: bytes) -> None:
         sys.modules["mujoco"].mj_copyData(value, value.model, pickle.loads(state))
 
 
 class _MujocoModel:
     """MuJoCo's model: only its hash is saved, as a new environment has the same model unless somebody changed it."""
 
-    def take(self, value: Any) -> bytes:
+    def save(self, value: Any) -> bytes:
         return hashlib.sha256(pickle.dumps(value)).digest()
 
-    def give(self, value: Any, state: bytes) -> None:
-        if self.take(value) != state:
+    def load(self, value: Any, state: bytes) -> None:
+        if self.save(value) != state:
             raise ValueError("the MuJoCo model differs from the saved one")
 
 

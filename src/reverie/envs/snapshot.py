@@ -3,25 +3,32 @@
 For each layer, from the outermost wrapper to the environment itself, the first of these ways that fits:
 
 1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
-2. Its fields, pickled, all layers together so that shared objects stay shared, and arrays share their memory. Emulators
-   and simulators among the fields are saved as in ``natives``. Local functions and what draws, also within lists,
-   tuples and dictionaries, are not saved: those of the new environment stay.
+2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
+   fields are saved as in ``natives``. Local functions and what draws are not saved: those of the new environment stay.
 
-An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle, local
-functions that may have state, or values in ``__slots__``. State outside it is not saved: globals of a module, files, a
-server.
+An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle, arrays
+that share memory, local functions that may have state, or values in ``__slots__``. State outside it is not saved:
+globals of a module, files, a server.
+
+This file must not import torch: it is imported in worker processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
+import functools
+import hashlib
 import importlib
+import inspect
 import io
+import itertools
 import pickle
+import sys
 import types
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,31 +36,29 @@ import numpy as np
 
 from reverie.core.errors import EnvError
 from reverie.envs import natives
-from reverie.envs.pickled_arrays import NotTaken, PickledArrays, Reduced
-from reverie.envs.unchanged import RANDOM, Made, difference, has_own, layers_of
+from reverie.envs.make import Env, layers_of
 
-Env = gymnasium.Env[Any, Any]
-Path = tuple[Any, ...]
-"""Keys and indices, the first one the name of a field."""
-
-FORMAT = 1
+FORMAT = 2
+RANDOM = ("_np_random", "_np_random_seed")
+"""Fields of the generator that Gymnasium gives to each environment."""
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
-EVERYTHING = {"object"}
 DRAWING = {
     "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
     "pyglet": {"BaseWindow", "Context", "Batch", "Group", "TextLayout", "AbstractImage", "Font", "Clock"},
     "matplotlib": {"Artist", "FigureCanvasBase", "FigureManagerBase", "Animation"},
-    "tkinter": {"Misc", "Image", "Font"},
-    "cv2": {"VideoWriter"},
-    "pygame_gui": EVERYTHING,
-    "glfw": EVERYTHING,
-    "OpenGL": EVERYTHING,
+    "glfw": {"object"},
+    "OpenGL": {"object"},
 }
 """Base classes, by package, of objects of that package that draw. Other classes, such as pygame.Rect, hold state."""
 VIEWING = {"gym", "gymnasium", "gymnasium_robotics", "mujoco", "mujoco_py", "dm_control", "highway_env", "robosuite"}
 """Packages whose classes named ``DRAWERS`` draw."""
 DRAWERS = ("Renderer", "Viewer")
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
+INSTALLED = {"site-packages", "dist-packages"}
+
+
+class NotSaved(Exception):
+    """The state of this environment cannot be saved."""
 
 
 @dataclass
@@ -66,72 +71,108 @@ class Layer:
     native: dict[str, bytes] = field(default_factory=dict)
 
 
-def take(env: Env, extra: object = None) -> bytes | None:
+def save_state(env: Env, extra: object = None) -> bytes | None:
     """Return everything ``env`` needs to go on, together with ``extra``; None if it cannot be saved."""
     layers = layers_of(env)
     try:
-        states = [_taken(layer) for layer in layers]
+        states = [_saved(layer) for layer in layers]
         body = io.BytesIO()
         _Pickler(body, layers, states).dump((states, extra))
-        made = _made(env)
-        constant = made and made.unchanged(env)
-        return zlib.compress(pickle.dumps((FORMAT, _identity(layers), body.getvalue(), constant)), 1)
+        now = _constants(layers)
+        made = {name: text for name, text in getattr(env, "made", {}).items() if now.get(name, text) == text}
+        return zlib.compress(pickle.dumps((FORMAT, _identity(layers), made, body.getvalue())), 1)
     except Exception:  # of any kind: third-party code runs here
         return None
 
 
-def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
-    """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``take``, and "" or why it cannot be used.
+def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
+    """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``save_state``, and "" or why it cannot.
 
     Raises:
         EnvError: it does not fit, and ``env`` is left half restored.
     """
     layers = layers_of(env)
     try:
-        form, identity, body, *more = pickle.loads(zlib.decompress(snapshot))
+        form, identity, then, body = pickle.loads(zlib.decompress(snapshot))
         if form != FORMAT:
             return None, f"it has format {form}, but this version writes {FORMAT}"
-        if identity != _identity(layers):
+        names, now = _identity(layers), getattr(env, "made", {})
+        if identity != names:
             return None, "it was taken from a different environment or with different settings"
-        then, now = (more or [None])[0], _made(env)  # earlier versions did not save it
-        if then and now and (why := difference(then, env, now)):
-            return None, why
+        edited = [name for name, text in then.items() if now.get(name, text) != text]
+        if edited:
+            return None, f"{edited[0]} has changed since"
         states, extra = _Unpickler(io.BytesIO(body), layers).load()
     except Exception as error:
         return None, f"it cannot be read ({type(error).__name__}: {error})"
     try:
         for layer, state in zip(layers, states, strict=True):
-            _given(layer, state)
+            _give(layer, state)
     except Exception as error:
         raise EnvError(f"it does not fit this environment ({type(error).__name__}: {error})") from error
     return extra, ""
 
 
 def _identity(layers: list[Env]) -> tuple[str, ...]:
+    """Return names and settings: another environment cannot go on from a snapshot."""
     names = [f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers]
     return (*names, str(getattr(layers[-1].spec, "id", "")), str(getattr(layers[0], "settings", "")))
 
 
-def _made(env: Env) -> Made | None:
-    made: Made | None = getattr(env, "made", None)
-    return made
+def as_made(env: Env) -> dict[str, str]:
+    """Return by name what a new environment is like: digests of sources of classes, and its plain fields as text.
+
+    A snapshot holds all fields, so it would bring back a constant, or go on with code, that was edited meanwhile.
+    Classes of installed packages do not count.
+    """
+    kinds = {kind for layer in layers_of(env) for kind in type(layer).__mro__}
+    sources = {f"the source of {kind.__module__}.{kind.__qualname__}": _digest(kind) for kind in kinds}
+    return {name: digest for name, digest in sorted(sources.items()) if digest} | _constants(layers_of(env))
 
 
-def _taken(layer: Env) -> Layer:
+def _constants(layers: list[Env]) -> dict[str, str]:
+    fields = [(layer, *item) for layer in layers if not _has_own(layer) for item in vars(layer).items()]
+    plain = [(layer, name, x) for layer, name, x in fields if name not in RANDOM and _is_plain(x)]
+    return {f"{name} of {type(layer).__qualname__}": repr(x) for layer, name, x in plain}
+
+
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, types.NoneType | int | float | str)
+
+
+@functools.cache  # so that it is the source that was imported, also if the file is edited afterwards
+def _digest(kind: type) -> str:
+    """Return a digest of the source of ``kind``; "" if it is of an installed package or not available."""
+    package = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if package == "reverie" or package in sys.stdlib_module_names or INSTALLED & set(Path(file).parts):
+        return ""
+    with contextlib.suppress(Exception):  # of any kind: the file may be gone, or no Python
+        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    return ""
+
+
+def _has_own(layer: Env) -> bool:
+    """Return whether the class of ``layer`` defines its own ``snapshot`` and ``restore``."""
+    return all(callable(getattr(type(layer), name, None)) for name in ("snapshot", "restore"))
+
+
+def _saved(layer: Env) -> Layer:
     state = Layer()
-    if has_own(layer):
+    if _has_own(layer):
         state.own = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
         if state.own is None:
-            raise NotTaken
+            raise NotSaved
         state.fields = {name: vars(layer)[name] for name in RANDOM if name in vars(layer)}
         return state
-    if _has_slots(layer):
-        raise NotTaken
+    members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
+    if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
+        raise NotSaved  # values in __slots__ are not among the fields
     for name, value in vars(layer).items():
         if name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper)):
             state.stay.append(name)
         elif native := natives.find(value):
-            state.native[name] = native.take(value)
+            state.native[name] = native.save(value)
             state.stay.append(name)
         elif _draws(value) or _is_local_function(value):
             state.stay.append(name)
@@ -140,22 +181,16 @@ def _taken(layer: Env) -> Layer:
     return state
 
 
-def _has_slots(layer: Env) -> bool:
-    """Return whether ``layer`` has values in ``__slots__``, which are not among its fields."""
-    members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
-    return any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members)
-
-
-def _given(layer: Env, state: Layer) -> None:
+def _give(layer: Env, state: Layer) -> None:
     fields = vars(layer)
-    if has_own(layer):
+    if _has_own(layer):
         fields.update(state.fields)
         layer.restore(state.own)  # type: ignore[attr-defined]  # looked up above
         return
     for name, saved in state.native.items():
         native = natives.find(fields[name])
         assert native is not None
-        native.give(fields[name], saved)
+        native.load(fields[name], saved)
     staying = {name: fields[name] for name in state.stay if name in fields}
     fields.clear()
     fields.update(staying)
@@ -174,80 +209,64 @@ def _draws(value: object, depth: int = 3) -> bool:
     return any(base.__name__ in DRAWING.get(package, ()) for base in kind.__mro__)
 
 
-def _drawings(value: object, path: Path, seen: set[int]) -> Iterator[tuple[Path, object]]:
-    """Yield what draws within the collection ``value``, with its path there; ``seen`` has collections gone through."""
-    if _draws(value):
-        yield path, value
-    elif isinstance(value, list | tuple | dict) and id(value) not in seen:
-        seen.add(id(value))
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _drawings(item, (*path, key), seen)
-
-
 def _is_local_function(value: object) -> bool:
     """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name.
 
     Raises:
-        NotTaken: it is, and it may have state: in variables around it, default arguments or attributes.
+        NotSaved: it is, and it may have state: in variables around it, default arguments or attributes.
     """
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
     held = [cell.cell_contents for cell in value.__closure__ or ()]
     held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    if _rebinds(value.__code__, set(value.__code__.co_freevars)) or not all(map(_is_constant, held)):
-        raise NotTaken
+    if _rebinds(value.__code__) or not all(map(_is_constant, held)):
+        raise NotSaved
     return True
 
 
-def _rebinds(code: types.CodeType, names: set[str]) -> bool:
-    """Return whether ``code``, or a function within it, assigns to one of its free variables ``names``: nonlocal."""
-    steps = dis.get_instructions(code)
-    if any(step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in names for step in steps):
-        return True
+def _rebinds(code: types.CodeType) -> bool:
+    """Return whether ``code``, or a function within it, assigns to a variable that functions share: nonlocal."""
     inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return any(_rebinds(each, names & set(each.co_freevars)) for each in inside)
+    steps = {step.opname for step in dis.get_instructions(code)}
+    return bool(steps & {"STORE_DEREF", "DELETE_DEREF"}) or any(map(_rebinds, inside))
 
 
 def _is_constant(value: object) -> bool:
-    if type(value) is tuple:
-        return all(map(_is_constant, value))
-    return isinstance(value, SIMPLE) or _is_unsampled(value)
-
-
-def _is_unsampled(value: object) -> bool:
-    """Return whether ``value`` is a space without a random generator as yet, and so without state."""
-    if not isinstance(value, gymnasium.Space):
-        return False
-    parts = getattr(value, "spaces", ())
-    inside = parts.values() if isinstance(parts, dict) else parts
-    return vars(value)["_np_random"] is None and all(map(_is_unsampled, inside))
+    return all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, (*SIMPLE, gymnasium.Space))
 
 
 class _Pickler(pickle.Pickler):
-    """Writes references to layers, to fields that stay, to what draws and to modules in place of their contents."""
+    """Writes references to layers, to fields that stay and to modules in place of their contents."""
 
     def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
         super().__init__(file, protocol=5)
-        pairs = list(zip(layers, states, strict=True))
-        left = [x for layer, state in pairs for name, x in vars(layer).items() if name not in state.fields]
-        self._arrays = PickledArrays(x for x in left if isinstance(x, np.ndarray))
         self._known: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
-        for n, (layer, state) in enumerate(pairs):
-            for name in state.stay:
-                value = vars(layer)[name]
-                if not isinstance(value, SIMPLE):
+        self._spans: list[tuple[int, int]] = []
+        for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
+            for name, value in vars(layer).items():
+                if name in state.stay and not isinstance(value, SIMPLE):
                     self._known.setdefault(id(value), ("field", n, name))
-            for path, drawing in _drawings(state.fields, (), set()):
-                self._known.setdefault(id(drawing), ("field", n, *path))
+                if name not in state.fields and isinstance(value, np.ndarray) and value.size:
+                    with contextlib.suppress(NotSaved):
+                        self._spans.append(_span(value))
 
     def dump(self, obj: Any) -> None:
-        super().dump(obj)
-        self._arrays.check()
+        """Write ``obj``. Arrays that share memory would not share it again, so they are refused.
 
-    def reducer_override(self, obj: Any) -> Reduced | Any:
-        if isinstance(obj, np.ndarray):
-            return self._arrays.reduced(obj) or NotImplemented
-        self._arrays.add_tensor(obj)
+        Raises:
+            NotSaved: there are some.
+        """
+        super().dump(obj)
+        if any(after[0] < before[1] for before, after in itertools.pairwise(sorted(self._spans))):
+            raise NotSaved
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if isinstance(obj, np.ndarray) and obj.size:
+            self._spans.append(_span(obj))
+        elif torch and isinstance(obj, torch.Tensor) and not isinstance(obj, torch.nn.Parameter):
+            start, size = obj.untyped_storage().data_ptr(), obj.untyped_storage().nbytes()
+            self._spans += [(start, start + size)] if size else []  # of a parameter, its ``data`` follows
         return NotImplemented
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
@@ -255,8 +274,24 @@ class _Pickler(pickle.Pickler):
         if known is None and isinstance(obj, types.ModuleType):
             return "module", obj.__name__
         if known is None and not isinstance(obj, type) and any(c.__name__ == "EzPickle" for c in type(obj).__mro__):
-            raise NotTaken
+            raise NotSaved
         return known
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """Return the address of the first byte of ``array``, and that after the last one.
+
+    Raises:
+        NotSaved: its memory belongs to a library.
+    """
+    owner: Any = array
+    while (base := owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)) is not None:
+        owner = base
+    if not isinstance(owner, np.ndarray | bytes | bytearray):
+        raise NotSaved
+    reach = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
+    start = array.ctypes.data
+    return start + sum(x for x in reach if x < 0), start + array.itemsize + sum(x for x in reach if x > 0)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -268,13 +303,4 @@ class _Unpickler(pickle.Unpickler):
         if pid[0] == "module":
             return importlib.import_module(pid[1])
         layer = self._layers[pid[1]]
-        if pid[0] == "layer":
-            return layer
-        found: Any = vars(layer)
-        try:
-            for key in pid[2:]:
-                found = found[key]
-        except (LookupError, TypeError):
-            where = "".join(f"[{key!r}]" for key in pid[3:])
-            raise LookupError(f"there is nothing to draw with at {pid[2]}{where} in the new environment") from None
-        return found
+        return layer if pid[0] == "layer" else vars(layer)[pid[2]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +23,6 @@ class Suite:
     package: str
     extra: str
     register: Callable[[], None]
-
-    @property
-    def installed(self) -> bool:
-        """Return whether the package can be found."""
-        return find_spec(self.package) is not None
 
 
 def _atari() -> None:
@@ -92,7 +87,8 @@ def load_suite(env_id: str) -> None:
                 suite.register()
             except ImportError as error:
                 raise EnvError(
-                    f"environment '{env_id}' needs the package '{suite.package}' ({error}). {_install(suite)}"
+                    f"environment '{env_id}' needs the package '{suite.package}' ({error}). Install it with: "
+                    f"{_pip(suite)}"
                 ) from error
 
 
@@ -112,39 +108,23 @@ def unknown(env_id: str) -> EnvError:
 
     Suites, some of which take a second to import, are imported until one has an id that is spelt almost so.
     """
-    _, _, name = env_id.rpartition(":")
+    module, _, name = env_id.rpartition(":")
+    if module:
+        near = did_you_mean(name, gymnasium.registry)
+        call = f"gymnasium.register('{name}', entry_point=...)"
+        return EnvError(f"unknown environment '{env_id}': importing '{module}' does not register it: {call}.{near}")
     for suite in sorted(SUITES, key=lambda suite: difflib.SequenceMatcher(None, suite.prefixes[0], name).ratio())[::-1]:
         if difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.8):
             break
         with contextlib.suppress(Exception):
             suite.register()
-    missing = [suite for suite in SUITES if not suite.installed]
-    extras = f" More environments come with {', '.join(_pip(suite) for suite in missing)}." if missing else ""
-    near = did_you_mean(name, gymnasium.registry)
+    missing = [_pip(suite) for suite in SUITES if find_spec(suite.package) is None]
+    extras = f" More environments come with {', '.join(missing)}." if missing else ""
     rule = " For an environment of your own, use 'module:Id', where importing the module registers Id."
     if env_id.endswith(".py") and Path(env_id).is_file():
         rule = f" {env_id} is a file: use '{Path(env_id).stem}:Id' in its folder, where it registers Id."
-    return EnvError(f"unknown environment '{env_id}'.{near}{extras}{rule}")
-
-
-def not_registered(env_id: str, registered: Collection[str]) -> EnvError:
-    """Return the error for ``module:Id`` if importing the module registered only other ids, or none."""
-    module, _, name = env_id.rpartition(":")
-    if not registered:
-        call = f"gymnasium.register('{name}', entry_point=...)"
-        return EnvError(
-            f"unknown environment '{env_id}': importing '{module}' registers no environments. "
-            f"Register it there: {call}."
-        )
-    listed = ", ".join(f"'{module}:{known}'" for known in sorted(registered)[:10])
-    more = f" and {len(registered) - 10} more" if len(registered) > 10 else ""
-    near = did_you_mean(name, registered, count=1).replace(" '", f" '{module}:")
-    return EnvError(f"unknown environment '{env_id}'.{near} The module '{module}' registers {listed}{more}.")
+    return EnvError(f"unknown environment '{env_id}'.{did_you_mean(name, gymnasium.registry)}{extras}{rule}")
 
 
 def _pip(suite: Suite) -> str:
     return f'pip install "reverie-rl[{suite.extra}]"'
-
-
-def _install(suite: Suite) -> str:
-    return f"Install it with: {_pip(suite)}"

@@ -8,35 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, warn
+from reverie.core.signature import differences, signature
 from reverie.core.spaces import surely_finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.core.words import Say
 from reverie.envs import worker
-from reverie.envs.base import EnvConfig, Factory
+from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, Summary
-from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
-from reverie.envs.slot import Failed, Made, Maker, Slot
-from reverie.envs.starting import Restarts, derive_seeds, start_serial, start_workers
-from reverie.envs.timeout import ALARM
+from reverie.envs.make import EnvLike, env_factory
+from reverie.envs.restart import RestartBudget, Restarter, derive_seeds
+from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Maker, Slot
 
 
 def make_env(
     config: EnvConfig,
     *,
     seed: int,
-    factory: Factory | gymnasium.Env[Any, Any] | None = None,
+    factory: EnvLike | None = None,
     render: bool = False,
     say: Say = warn,
     new: bool = True,
@@ -50,27 +48,62 @@ def make_env(
 
     Raises:
         EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.
-        ConfigError: ``seed`` is negative, or this system does not have the start method.
+        ConfigError: ``seed`` is negative, or ``factory`` is something else.
     """
-    seeds = derive_seeds(seed, config.num)
-    instance = isinstance(factory, gymnasium.Env)
-    if instance and (config.num > 1 or config.vector == "process"):
-        raise EnvError(
-            f"env.num = {config.num}, env.vector = '{config.vector}' with an environment instance: expected "
-            "env.num = 1 and env.vector = 'serial'. Pass a function that makes environments instead of an instance."
-        )
-    makers: list[Maker] = [functools.partial(make_flat, config, factory, index, render) for index in range(config.num)]
+    seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
+    makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     try:
-        started = (
-            start_workers(config, makers) if config.vector == "process" else start_serial(config, makers, instance)
-        )
+        slots, made, arrays = _workers(makers, config.timeout) if config.vector == "process" else _serial(makers)
     except ReverieError:
         raise
     except Exception as error:
-        named = f" '{config.id}'" if factory is None else ""
+        named = f" '{config.id}'" if make is None else ""
         raise EnvError(f"{config.num} environments{named} could not be created: {error}") from error
-    failures = Failures(config.restarts, config.restart_window)
-    return VectorEnv(*started, seeds, failures, say=say, logs=bool(config.log_info), new=new)
+    budget = RestartBudget(config.restarts, config.restart_window)
+    return VectorEnv(slots, arrays, Restarter(slots, made, seeds, budget, say), say, bool(config.log_info), new)
+
+
+Started = tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]
+"""The slots, the specs of their environments, and the arrays of observations by key, ``[N, *shape]``."""
+
+
+def _serial(makers: list[Maker]) -> Started:
+    slots = [LocalSlot(number, make) for number, make in enumerate(makers)]
+    made = _start(list(slots))
+    if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
+        worker.close(slots)
+        raise EnvError(
+            f"the environment factory returned the same environment twice, but env.num = {len(makers)}. "
+            "Create a new environment in each call."
+        )
+    arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
+    for number, slot in enumerate(slots):
+        slot.rows.update({key: array[number, ...] for key, array in arrays.items()})
+    return list(slots), made, arrays
+
+
+def _workers(makers: list[Maker], timeout: float) -> Started:
+    slots, arrays = worker.workers(makers, timeout)
+    return slots, _start(slots), arrays
+
+
+def _start(slots: list[Slot]) -> EnvSpecs:
+    """Start all ``slots`` and return the specs of their environments, which must be the same."""
+    try:
+        for slot in slots:
+            slot.start()
+        made: list[EnvSpecs] = [slot.receive() for slot in slots]
+    except Failed as failed:
+        worker.close(slots)
+        raise failed.error from failed
+    except BaseException:  # such as Ctrl-C
+        worker.kill(slots)
+        raise
+    for number, each in enumerate(made):
+        if found := differences(signature(*made[0]), signature(*each), ("environment 0", f"environment {number}")):
+            worker.close(slots)
+            raise EnvError(f"the environments have different spaces: {'; '.join(found)}.")
+    return made[0]
 
 
 class VectorEnv:
@@ -84,29 +117,23 @@ class VectorEnv:
     def __init__(
         self,
         slots: list[Slot],
-        made: Made,
         arrays: dict[str, np.ndarray],
-        seeds: list[int],
-        failures: Failures,
-        *,
+        restarter: Restarter,
         say: Say = warn,
-        sleep: Callable[[float], None] = time.sleep,
         logs: bool = False,
         new: bool = True,
     ) -> None:
-        """``slots`` hold environments with the specs ``made``, which write to ``arrays``, each ``[N, *shape]``.
+        """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
 
         ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``: see ``make_env``.
         """
-        self._slots, self._arrays, self._say = slots, arrays, say
-        self._restarts = Restarts(slots, made, seeds, failures, say, sleep)
-        self._due: list[int | None] = list(seeds)  # the seed of each environment's next reset
+        self._slots, self._arrays, self._restarter, self._say = slots, arrays, restarter, say
+        self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # gives the answer that is due
         self._torn = False  # whether a step was begun and not finished
         self._error: ReverieError | None = None  # the failure that ended all environments
         self._closed = False
-        self.restarts = 0
         self.exact_rewards: list[float] = []
         """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
         self.logged: dict[int, Summary] = {}
@@ -114,9 +141,14 @@ class VectorEnv:
         self._logs, self._new = logs, new
         self._known = False  # whether some episode had all that ``env.log_info`` names, or it was told
         self.num_envs: int = len(slots)
-        self.obs_spec: ObsSpec = made.obs_spec
-        self.action_spec: ActionSpec = made.action_spec
+        self.obs_spec: ObsSpec = restarter.made.obs_spec
+        self.action_spec: ActionSpec = restarter.made.action_spec
         self._action_shape = (self.num_envs, self.action_spec.width)
+
+    @property
+    def restarts(self) -> int:
+        """Number of restarts so far."""
+        return self._restarter.count
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of ``make_env``.
@@ -133,7 +165,7 @@ class VectorEnv:
         if seed is not None:
             seeds = derive_seeds(seed, self.num_envs)
             self._due = list(seeds)
-            self._restarts.seeded(seeds)
+            self._restarter.seeded(seeds)
         self._ended = [True] * self.num_envs
         self._begin(None)
         return self._finish()
@@ -219,7 +251,7 @@ class VectorEnv:
             else:
                 last[number] = terminal[number] or truncated
                 if not first[number]:
-                    self._restarts.lived[number] = True
+                    self._restarter.has_stepped[number] = True
         if failures:
             self._start_again(failures)
             first = [begun or number in failures for number, begun in enumerate(first)]
@@ -238,13 +270,11 @@ class VectorEnv:
     def _start_again(self, failures: dict[int, Failed]) -> None:
         try:
             for number, failed in failures.items():
-                self._restarts.again(number, failed)
+                self._restarter.again(number, failed)
         except ReverieError as error:
             self._error = error
             self.close()
             raise
-        finally:
-            self.restarts = self._restarts.count
 
     def _log(self, over: list[int]) -> None:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
@@ -304,7 +334,7 @@ class VectorEnv:
         for number in range(self.num_envs):
             self._slots[number].send("snapshot")
         inside = [self._received(number) for number in range(self.num_envs)]
-        return [self._restarts.signed(i, self._ended[i], state) for i, state in enumerate(inside)]
+        return [self._restarter.signed(i, self._ended[i], state) for i, state in enumerate(inside)]
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
         """Go on from ``snapshots``, taken when ``step`` were the current rows; return the rows that are current now.
@@ -322,7 +352,7 @@ class VectorEnv:
         self._torn = False
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):
-            why = self._restarts.restore(number, snapshot, last[number]) if snapshot else None
+            why = self._restarter.restore(number, snapshot, last[number]) if snapshot else None
             if why == "":
                 self._due[number] = None
                 continue
@@ -330,7 +360,7 @@ class VectorEnv:
             if why:
                 self._say(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
-        self._restarts.lived = [True] * self.num_envs
+        self._restarter.has_stepped = [True] * self.num_envs
         return dataclasses.replace(step, is_last=flags(last))
 
     def close(self) -> None:
@@ -338,7 +368,6 @@ class VectorEnv:
         if not self._closed:
             self._closed = True
             worker.close(self._slots)
-            ALARM.release()
 
 
 def flags(values: list[bool]) -> Tensor:

@@ -1,6 +1,7 @@
 """Environments in worker processes: how they start, answer and end, and the error when one dies.
 
-This file must not import torch: each worker would spend seconds and hundreds of megabytes on it.
+Actions and observations are in shared memory, so a step sends a few bytes each way; everything else is pickled. This
+file must not import torch: each worker would spend seconds and hundreds of megabytes on it.
 """
 
 from __future__ import annotations
@@ -8,33 +9,33 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
+import random
+import select
 import signal
+import struct
+import sys
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from ctypes import c_uint8
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError
-from reverie.envs.base import put_away
-from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
-from reverie.envs.undisturbed import generator_kept
-from reverie.envs.worker_pipe import Column, Line, shared
-from reverie.envs.worker_setup import (
-    deferred_signals,
-    environment_variables,
-    leave_signals_to_the_parent,
-    why_at_start,
-)
+from reverie.core.errors import EnvError, ReverieError
+from reverie.core.signals import SIGNALS
+from reverie.envs.flat import FlatEnv, Outcome, Rows
+from reverie.envs.make import put_away
+from reverie.envs.slot import EnvSpecs, Failed, Maker, Slot, generator_kept, trace_of
+from reverie.envs.snapshot import load_state, save_state
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Environment variables that numerical libraries read when they are loaded. By default they start one thread per core,
-in each worker. With the start method fork, libraries that this process has loaded keep their number of threads.
-"""
+in each worker."""
 
 PATIENCE = 5.0
 """Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
@@ -42,30 +43,93 @@ PATIENCE = 5.0
 MOMENT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
 
+STEP = struct.Struct("<cq")
+"""A request for a step: ``MARK``, the turn."""
+STEPPED = struct.Struct("<cqd??")
+"""The answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
+MARK = b"\0"
+"""A byte with which no pickle begins."""
 
-def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
+
+class Column(NamedTuple):
+    """One observation key of N environments, or their actions, in shared memory."""
+
+    memory: Any
+    shape: tuple[int, ...]
+    dtype: str
+
+    def array(self) -> np.ndarray:
+        """Return a view of that memory, ``[N, ...]``; ``shape`` includes N."""
+        return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
+
+
+def shared(context: Any, shape: tuple[int, ...], dtype: str) -> Column:
+    """Allocate shared memory of this ``shape`` for processes of the multiprocessing ``context``."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return Column(context.RawArray(c_uint8, size), shape, dtype)
+
+
+class Line:
+    """One end of a pipe. Every message begins with the number of a turn, which an answer repeats.
+
+    All methods raise OSError or EOFError if the other end is closed.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._poll = None if not hasattr(select, "poll") else select.poll()
+        if self._poll is not None:  # Connection.poll makes a new selector each time, which takes ten times as long
+            self._poll.register(pipe.fileno(), select.POLLIN)
+        self.close = pipe.close
+
+    def step(self, turn: int) -> None:
+        """Request a step with the action in shared memory."""
+        self._pipe.send_bytes(STEP.pack(MARK, turn))
+
+    def stepped(self, turn: int, outcome: Outcome) -> None:
+        """Answer ``step`` once the observation is in shared memory."""
+        self._pipe.send_bytes(STEPPED.pack(MARK, turn, *outcome))
+
+    def say(self, *said: Any) -> None:
+        """Send any other message, the number of the turn first."""
+        self._pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
+
+    def asked(self) -> tuple[int, str, tuple[Any, ...]]:
+        """Wait for a request; return the turn, what is requested, and its arguments (none for ``step``)."""
+        said = self._pipe.recv_bytes()
+        return (STEP.unpack(said)[1], "step", ()) if said[:1] == MARK else pickle.loads(said)
+
+    def answered(self) -> tuple[int, bool, Any]:
+        """Wait for an answer; return the turn, whether the request succeeded, and its result or its error."""
+        said = self._pipe.recv_bytes()
+        if said[:1] != MARK:
+            answer: tuple[int, bool, Any] = pickle.loads(said)
+            return answer
+        _, turn, *outcome = STEPPED.unpack(said)
+        return turn, True, tuple(outcome)
+
+    def ready(self, seconds: float) -> bool:
+        """Return whether a message, or the end of the pipe, arrives within ``seconds``."""
+        return self._pipe.poll(seconds) if self._poll is None else bool(self._poll.poll(1000 * seconds))
+
+
+def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
     """Return a slot with a worker process for each of ``makers``, and the shared observations by key, ``[N, *shape]``.
 
     Their shapes are those of an environment that is made in this process and closed again.
 
     Raises:
-        ConfigError: this system does not have the start ``method``.
         EnvError: an environment could not be made.
     """
-    known = multiprocessing.get_all_start_methods()
-    if method == "auto":
-        method = "forkserver" if "forkserver" in known else "spawn"
-    if method not in known:
-        raise ConfigError(f"env.start_method = {method!r}: expected one of auto, {', '.join(known)} on this system.")
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         # The server imports it once; workers then start in milliseconds.
         context.set_forkserver_preload([__name__])
     with generator_kept("probe"):
         probe = makers[0]()
-    spec, width = probe.obs_spec, probe.action_spec.width
+    spec, width, num = probe.obs_spec, probe.action_spec.width, len(makers)
     put_away(probe)
-    num = len(makers)
     columns = {key: shared(context, (num, *part.shape), part.dtype) for key, part in spec.items()}
     actions = shared(context, (num, width), "float32")
     arrays = {key: column.array() for key, column in columns.items()}
@@ -76,20 +140,14 @@ class WorkerSlot:
     """An environment in a worker process, which is killed if it does not answer in time."""
 
     def __init__(
-        self,
-        context: Any,
-        number: int,
-        make: Maker,
-        columns: dict[str, Column],
-        actions: Column,
-        timeout: float,
+        self, context: Any, number: int, make: Maker, columns: dict[str, Column], actions: Column, timeout: float
     ) -> None:
         self.process: Any = None
-        self.rows: dict[str, np.ndarray] = {}
         self._context, self._number, self._timeout = context, number, timeout
         self._work = (number, CloudpickleWrapper(make), columns, actions)
         self._action = actions.array()[number]
         self._line: Line | None = None
+        self._owner = os.getpid()
         self._made = False
         self._failed: Failed | None = None
         self._turn, self._sent = 0, 0.0
@@ -100,18 +158,15 @@ class WorkerSlot:
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
         self._line = Line(near)
-        # Deferred for fork alone: it is quick, and the other methods run no callbacks in this process.
-        deferred = deferred_signals() if self._context.get_start_method() == "fork" else contextlib.nullcontext()
         try:
-            with environment_variables(ONE_THREAD), clear_mpi_env_vars(), deferred:
+            with environment_variables(ONE_THREAD), clear_mpi_env_vars():
                 self.process = self._context.Process(target=_work, args=(*self._work, far), daemon=True)
                 _add_running(self)  # first: after Ctrl-C in between, the end of this process would wait for the worker
                 self.process.start()
         except OSError as error:
             self.kill()
-            self._failed = Failed(
-                EnvError(f"environment {self._number}: its worker process could not be started: {error}")
-            )
+            said = f"environment {self._number}: its worker process could not be started: {error}"
+            self._failed = Failed(EnvError(said))
         far.close()
 
     def __del__(self) -> None:
@@ -176,68 +231,49 @@ class WorkerSlot:
             f"{memory}{'' if self._made else why_at_start()}"
         )
 
-    def stop(self, last: bool = False) -> None:
+    def stop(self) -> None:
         """Ask the process to end, and kill it after ``PATIENCE`` seconds."""
-        if self._line is not None:
-            self.dismiss()
-            self.process.join(PATIENCE)
-            self.kill()
+        close([self])
 
-    def dismiss(self) -> None:
-        """Ask the process to end once it has finished its current request; do not wait."""
-        if self._line is not None:
-            with contextlib.suppress(OSError):
-                self._line.say(0, "close", ())
+    def dismiss(self) -> bool:
+        """Ask the process to end once it has finished its current request; return whether there is one."""
+        if self._line is None or self._owner != os.getpid():
+            return False
+        with contextlib.suppress(OSError):
+            self._line.say(0, "close", ())
+        return True
 
     def kill(self) -> None:
-        """Kill the process."""
+        """Kill the process. A process forked from this one only lets go of it."""
         if self._line is not None:
             self._line.close()
             self._line = None
-            if self.process is not None and self.process.pid is not None:  # None if it was not started
+            if self._owner == os.getpid() and self.process is not None and self.process.pid is not None:
                 self.process.kill()
                 self.process.join()
             RUNNING.discard(self)
-
-    @property
-    def running(self) -> bool:
-        """Return whether a process was started that is not closed yet."""
-        return self._line is not None
-
-    def forget(self) -> None:
-        """Close the pipe in a process forked from the worker's parent, which must not end the worker."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
 
 
 def close(slots: Iterable[Slot]) -> None:
     """Close all ``slots`` at the same time; answers that are due are dropped."""
     slots = list(slots)
-    running = [slot for slot in slots if isinstance(slot, WorkerSlot) and slot.running]
-    for slot in running:
-        slot.dismiss()
+    running = [slot for slot in slots if isinstance(slot, WorkerSlot) and slot.dismiss()]
     deadline = time.monotonic() + PATIENCE
     for slot in running:
         slot.process.join(max(0.0, deadline - time.monotonic()))
-        slot.kill()
-    for each in slots:
-        each.stop(last=True)
+    kill(slots)
 
 
 def kill(slots: Iterable[Slot]) -> None:
     """Close ``slots`` without waiting for workers, whatever they are doing."""
     for slot in slots:
-        if isinstance(slot, WorkerSlot):
-            slot.kill()
-        else:
-            slot.stop(last=True)
+        slot.kill() if isinstance(slot, WorkerSlot) else slot.stop()
 
 
 RUNNING: weakref.WeakSet[WorkerSlot] = weakref.WeakSet()
 """Slots of this process whose workers run."""
-ENDING: list[Finalize] = []
-"""The finalizer that kills workers, once this process has started one."""
+ENDING: dict[int, Finalize] = {}
+"""The finalizer that kills workers, by the process that has started some."""
 
 
 def _add_running(slot: WorkerSlot) -> None:
@@ -245,8 +281,8 @@ def _add_running(slot: WorkerSlot) -> None:
 
     Its own way is SIGTERM, which workers ignore, and to wait for them.
     """
-    if not ENDING:
-        ENDING.append(Finalize(None, _end_all, exitpriority=0))
+    if os.getpid() not in ENDING:
+        ENDING[os.getpid()] = Finalize(None, _end_all, exitpriority=0)
     RUNNING.add(slot)
 
 
@@ -255,47 +291,95 @@ def _end_all() -> None:
         slot.kill()
 
 
-def _forget_all() -> None:
-    """Let go of the parent's workers in a forked process: it must neither end them nor hold their pipes open."""
-    for slot in list(RUNNING):
-        slot.forget()
-    RUNNING.clear()
-    ENDING.clear()
+@contextlib.contextmanager
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for processes that are started inside; afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({name: value} if value is not None else {})
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+def why_at_start() -> str:
+    """Return a hint for a worker that died before it had made its environment."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not os.path.exists(script):
+        return f" It could not import '{script}'. Save the script as a file, or use env.vector = 'serial'."
+    return (
+        " It died during start-up: a script that starts worker processes must do so under "
+        "`if __name__ == \"__main__\":`, or use env.vector = 'serial'."
+    )
+
+
+# ---------------------------------------------------------------- in the worker
 
 
 def _work(number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection) -> None:
     """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
-    leave_signals_to_the_parent()
+    _leave_signals_to_the_parent()
     os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
     line = Line(pipe)
     rows = {key: column.array()[number, ...] for key, column in columns.items()}
     with contextlib.suppress(EOFError, OSError):
         try:
-            inside = Inside(make(), rows, alone=True)
+            env = make()
         except Exception as error:
             line.say(0, *_failure(number, error))
             return
-        line.say(0, True, inside.made())
-        _serve(number, inside, actions.array()[number], line)
-        with contextlib.suppress(Exception):
-            inside.env.close()
+        line.say(0, True, EnvSpecs(env.obs_spec, env.action_spec))
+        _serve(number, env, rows, actions.array()[number], line)
+        put_away(env)
 
 
-def _serve(number: int, inside: Inside, action: np.ndarray, line: Line) -> None:
+def _leave_signals_to_the_parent() -> None:
+    """Do nothing on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, which whole jobs get: the parent decides when workers end.
+
+    Only Ctrl-C is ignored (SIG_IGN). The others get an empty handler, as programs that an environment starts would
+    inherit SIG_IGN and could not be ended.
+    """
+    for number in SIGNALS:
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_IGN)
+        elif signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+def _serve(number: int, env: FlatEnv, rows: Rows, action: np.ndarray, line: Line) -> None:
     while True:
         turn, what, args = line.asked()
-        if what == "close":
-            return
         try:
-            answer = inside.step(action.copy()) if what == "step" else getattr(inside, what)(*args)
+            if what == "step":
+                line.stepped(turn, env.step_into(action.copy(), rows))
+            elif what == "close":
+                return
+            else:
+                line.say(turn, True, _answer(env, rows, what, args))
+        except OSError:
+            raise
         except Exception as error:
             line.say(turn, *_failure(number, error))
-        else:
-            line.stepped(turn, answer) if what == "step" else line.say(turn, True, answer)
+
+
+def _answer(env: FlatEnv, rows: Rows, what: str, args: tuple[Any, ...]) -> Any:
+    """Do what is requested. The global generators of Python and NumPy belong to the environment here."""
+    if what == "reset":
+        if (seed := args[0]) is not None:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - third-party environments draw from it
+        return env.reset_into(seed, rows)
+    if what == "snapshot":
+        return save_state(env, (random.getstate(), np.random.get_state()))  # noqa: NPY002
+    if what == "restore":
+        generators, why = load_state(env, *args)
+        if not why and generators is not None:
+            random.setstate(generators[0])
+            np.random.set_state(generators[1])  # noqa: NPY002
+        return why
+    return getattr(env, what)()
 
 
 def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, str]]:

@@ -1,8 +1,12 @@
-"""Idle actions at the start of episodes (no-op starts), repeated actions, and stacks of the latest observations."""
+"""What environments answer, checked; idle actions at the start of episodes, repeated actions, and stacks of frames.
+
+This file must not import torch: it is imported in worker processes.
+"""
 
 from __future__ import annotations
 
 import copy
+import traceback
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,12 +17,105 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from reverie.core.errors import EnvError
+from reverie.core.checks import LARGEST
+from reverie.core.errors import DataError, EnvError, brief
 from reverie.core.specs import ObsPart
-from reverie.envs.answers import Reset, Stepped, begun, stepped
 
 Env = gymnasium.Env[Any, Any]
 FlatObs = dict[str, np.ndarray]
+Reset = tuple[Any, dict[str, Any]]
+Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
+OF_RESET = "expected 2 values (observation, info)"
+OF_STEP = "expected 5 values (observation, reward, terminated, truncated, info)"
+
+
+def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
+    """Return what ``env.reset`` returns: the observation and the info.
+
+    Raises:
+        DataError: ``reset`` does not accept ``seed`` or ``options``, or returns something else.
+    """
+    try:
+        found: Any = env.reset(seed=seed, options=options)
+    except TypeError as error:
+        if "reset() got an unexpected keyword argument" not in str(error):
+            raise
+        remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
+        raise DataError(f"{error}. {remedy}") from error
+    except ValueError as error:
+        _check_own(error)
+        found = error
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise _unexpected("reset", found, OF_RESET)
+    return found[0], found[1]
+
+
+def checked_step(env: Env, action: Any) -> Stepped:
+    """Return what ``env.step`` returns for ``action``, with the reward as a float and the ends as bools.
+
+    Raises:
+        DataError: it returns something else.
+    """
+    try:
+        found: Any = env.step(action)
+    except ValueError as error:
+        _check_own(error)
+        found = error
+    if not isinstance(found, tuple | list) or len(found) != 5:
+        raise _unexpected("step", found, OF_STEP)
+    obs, reward, terminated, truncated, info = found
+    return obs, number(reward), flag("terminated", terminated), flag("truncated", truncated), info
+
+
+def _unexpected(method: str, found: Any, expected: str) -> DataError:
+    """Return the error for what environments made for old Gym return."""
+    what = f"one value of type {type(found).__name__}"
+    if isinstance(found, ValueError):
+        what = f"other values ({found})"
+    elif isinstance(found, tuple | list):
+        what = f"{len(found)} values"
+    return DataError(
+        f"{method}() returned {what}: {expected}. Wrap environments of the old Gym API with "
+        "shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"
+    )
+
+
+def _check_own(error: ValueError) -> None:
+    """Raise ``error``, unless a wrapper of Gymnasium raised it because it could not unpack what an environment gave."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if "values to unpack" not in str(error) or not str(frame.f_globals.get("__name__")).startswith("gymnasium."):
+        raise error
+
+
+def number(reward: Any) -> float:
+    """Return the ``reward`` of an environment as a float.
+
+    Raises:
+        DataError: it is not a single number that float32 holds.
+    """
+    if not isinstance(reward, float | int):
+        array = np.asarray(reward)
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            raise DataError(f"the reward is {reward!r}: expected a number")
+        reward = array.reshape(())
+    found = float(reward)
+    if not -LARGEST <= found <= LARGEST:
+        raise DataError(f"the reward is {found}: expected a finite float32 number")
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool.
+
+    Raises:
+        DataError: it is not a single bool or number.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    found = np.asarray(value)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise DataError(f"{name} is {brief(value)}: expected a bool, whether the episode ends with this step")
+    return bool(found.reshape(()))
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -44,11 +141,11 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Start an episode and take the idle actions; an episode that ends meanwhile is started again."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        obs, info = begun(self.env, seed, options)
+        obs, info = checked_reset(self.env, seed, options)
         for _ in range(int(self._random.integers(self._most + 1))):
-            obs, _, terminated, truncated, info = stepped(self.env, 0)
+            obs, _, terminated, truncated, info = checked_step(self.env, 0)
             if terminated or truncated:
-                obs, info = begun(self.env, None, options)
+                obs, info = checked_reset(self.env, None, options)
         return obs, info
 
 
@@ -78,7 +175,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         total, frames = 0.0, deque[np.ndarray](maxlen=self._pool)
         for _ in range(self._times):
             # Copied: the environment may change it in place.
-            obs, reward, terminated, truncated, info = stepped(self.env, copy.deepcopy(action))
+            obs, reward, terminated, truncated, info = checked_step(self.env, copy.deepcopy(action))
             total += reward
             if self._pool > 1:
                 frames.append(np.array(obs))  # copied: the environment may draw each frame into the same array

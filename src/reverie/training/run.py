@@ -18,8 +18,8 @@ from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
 from reverie.core.words import Say, plural
-from reverie.envs.factory import EnvLike, env_name
-from reverie.envs.naming import named
+from reverie.envs.make import EnvLike, env_name
+from reverie.envs.task import named
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
 from reverie.log.console import tell

@@ -14,7 +14,8 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from reverie.core.errors import EnvError
 from reverie.core.importing import check_module, findable
-from reverie.envs.base import EnvConfig, import_for
+from reverie.envs.config import EnvConfig
+from reverie.envs.make import import_for
 from reverie.envs.suites import load_suite
 
 IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames", "mission")

@@ -1,0 +1,133 @@
+"""The configuration of environments."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from reverie.core.checks import check_at_least, check_regex
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.envs.episode_info import wanted
+
+LONGEST = 1_000_000
+"""Longest env.timeout: system calls that wait longer fail."""
+OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
+"""Settings that do not change how a single environment behaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig(Config):
+    """The environments: which, how many, and how their observations, actions and rewards are changed."""
+
+    id: str = "CartPole-v1"
+    """Gymnasium id, or `module:Id` to import the module that registers it first."""
+
+    num: int = 1
+    """Number of environments that are stepped together."""
+
+    vector: Literal["serial", "process"] = "serial"
+    """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
+    scripts need `if __name__ == "__main__":` then."""
+
+    restarts: int = 10
+    """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
+
+    restart_window: float = 3600.0
+    """Seconds after which a failure no longer counts."""
+
+    timeout: float = 600.0
+    """Seconds that a step, a reset or making an environment may take in a worker process (`vector = process`); one that
+    takes longer is killed, which is a failure. 0: no limit."""
+
+    action_repeat: int = 1
+    """Take each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
+
+    pool_frames: int = 1
+    """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
+
+    noop_max: int = 0
+    """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
+
+    time_limit: int | None = None
+    """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
+
+    clip_reward: Literal["none", "sign", "tanh"] = "none"
+    """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards, and
+    estimates do where the data hold them: the data of a run with this setting hold the clipped ones."""
+
+    resize: tuple[int, int] | None = None
+    """Resize images to this height and width in pixels. None keeps their size."""
+
+    grayscale: bool = False
+    """Convert colour images to greyscale."""
+
+    frame_stack: int = 1
+    """Stack this many of the latest observations."""
+
+    pixels: Literal["none", "add", "only"] = "none"
+    """Observe what render() draws, as the key `image`: beside the other observations, or in their place."""
+
+    channels: Literal["auto", "first", "last"] = "auto"
+    """Axis of image channels. `auto`: the first, if it is small and the other two are larger; otherwise the last."""
+
+    include: str = ".*"
+    """Regular expression: only observations whose whole key matches are used. Nested keys read `arm/camera`."""
+
+    exclude: str = ""
+    """Regular expression: observations whose whole key matches are left out. Empty: none."""
+
+    mission: bool = False
+    """MiniGrid and BabyAI: include the mission in the observation, as text."""
+
+    full_view: bool = False
+    """MiniGrid and BabyAI: observe the whole grid as classes, in place of what the agent sees before it."""
+
+    map_view: bool = False
+    """MiniGrid and BabyAI: observe what the agent sees as classes, `view`, beside what PyDreamer's map probe needs: the
+    whole grid, `map`, and the agent's place and direction, `map_coord`."""
+
+    log_info: tuple[str, ...] = ()
+    """Numbers of the info to log of each episode: `KEY`, its value in the last step, or `KEY:HOW`, with `sum`, `mean`,
+    `max`, `min` or `last` over the steps."""
+
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one word:
+    `'{full_action_space: true, port: 1}'`."""
+
+    def __post_init__(self) -> None:
+        for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
+            check_at_least(f"env.{name}", getattr(self, name), 1)
+        for name in ("noop_max", "restarts", "timeout"):
+            check_at_least(f"env.{name}", getattr(self, name), 0)
+        if self.timeout > LONGEST:
+            raise ConfigError(f"env.timeout = {self.timeout:g}: expected at most {LONGEST:,} seconds, or 0 for none.")
+        if not self.restart_window > 0.0:
+            raise ConfigError(f"env.restart_window = {self.restart_window}: expected a number of seconds above 0.")
+        for side in self.resize or ():
+            check_at_least("env.resize", side, 1)
+        if self.time_limit is not None:
+            check_at_least("env.time_limit", self.time_limit, 1)
+        if self.pool_frames > self.action_repeat:
+            raise ConfigError(
+                f"env.pool_frames = {self.pool_frames}: expected at most env.action_repeat = {self.action_repeat}."
+            )
+        if self.pool_frames > 1 and self.pixels != "none":
+            raise ConfigError(
+                f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}': renderings are drawn after "
+                "the last repeat only, so they cannot be pooled. Set env.pool_frames = 1, or env.pixels = 'none'."
+            )
+        wanted(self.log_info)
+        for name in ("include", "exclude"):
+            check_regex(f"env.{name}", getattr(self, name))
+
+    def one(self) -> str:
+        """Return the settings that determine how a single environment behaves, as text without memory addresses."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
+
+    def keeps(self, key: str) -> bool:
+        """Return whether the observation ``key`` is used."""
+        included = re.fullmatch(self.include, key, re.DOTALL)
+        return bool(included) and not (self.exclude and re.fullmatch(self.exclude, key, re.DOTALL))

@@ -1,0 +1,250 @@
+"""Making one Gymnasium environment: from its id, or from what users pass in Python, with the options of `EnvConfig`.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.error import Error as GymError
+
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
+from reverie.core.importing import absent, dotted, importable, is_file
+from reverie.envs import dmc
+from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import EpisodeInfo
+from reverie.envs.suites import load_suite, unknown
+from reverie.envs.wrappers import ActionRepeat, NoopReset
+
+Env = gymnasium.Env[Any, Any]
+MakeEnv = Callable[..., Env]
+"""Makes an environment; called with ``EnvConfig.kwargs``."""
+EnvLike = str | MakeEnv | Env
+"""A Gymnasium id, a function (or class) that makes an environment, or an environment."""
+
+
+def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
+    """Return a function that makes ``env``; None if ``config.id`` is to be made.
+
+    Raises:
+        ConfigError: ``env`` is none of the three kinds, such as an environment of another library, or it is an
+            instance and the settings ask for several environments, for workers or for ``kwargs``.
+    """
+    if env is None or isinstance(env, str):
+        return None
+    if isinstance(env, gymnasium.Env):
+        if config.num != 1 or config.vector != "serial" or config.kwargs:
+            raise ConfigError(
+                f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)} with an "
+                "environment instance: expected env.num = 1, env.vector = 'serial' and no kwargs. Pass a class or a "
+                "function that makes environments instead."
+            )
+        return Single(env)
+    steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
+    if isinstance(env, gymnasium.vector.VectorEnv) or (steps and not isinstance(env, type)) or not callable(env):
+        raise ConfigError(f"env is {_foreign(env)}")  # it may be callable, such as one of TorchRL
+    return env
+
+
+class Single:
+    """Returns the one instance that the user passed, which belongs to the user and is never closed here."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = Open(env)
+
+    def __call__(self) -> Env:
+        """Return the same environment each time."""
+        return self.env
+
+
+class Open(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ignores ``close``: the user goes on with the environment. Its spec is the environment's."""
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as of Gymnasium's own wrappers
+        """The spec of the environment alone, which others can make again without this wrapper."""
+        return self.env.spec
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NoEnvironment(EnvError):
+    """There is no environment to play in. It is shown as it is: no environment, episode or step has failed."""
+
+
+class Placeholder(gymnasium.Env[Any, Any]):
+    """The spaces of recorded data, for an agent that was trained on these alone: it can act, but not play episodes."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any], run: object) -> None:
+        """``run``: for messages, the run whose data have these spaces."""
+        self.observation_space, self.action_space, self.run = observation, action, run
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> NoReturn:
+        """Raise NoEnvironment: there are no episodes to play."""
+        raise NoEnvironment(
+            f"{self.run} was trained on recorded data alone, so there is no environment to play episodes in. Pass one: "
+            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
+        )
+
+    def step(self, action: Any) -> NoReturn:
+        """Raise NoEnvironment: there are no episodes to play."""
+        self.reset()
+
+
+def env_name(env: EnvLike) -> str:
+    """Return the name of ``env`` in messages: the id, or the name of the class or function."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, gymnasium.Env):
+        return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    return str(getattr(env, "__qualname__", type(env).__qualname__))
+
+
+def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
+    """Make one Gymnasium environment with every option that concerns actions, rewards and time.
+
+    ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
+    cannot draw is an error only if ``config.pixels`` needs it.
+
+    Raises:
+        EnvError: the environment is unknown, or cannot be made or wrapped.
+    """
+    env = _from_registry(config, render) if factory is None else factory(**config.kwargs)
+    made: object = env
+    if not isinstance(made, gymnasium.Env):
+        raise EnvError(f"the environment factory returned {_foreign(made)}")
+    for name in ("full_view", "map_view"):
+        if getattr(config, name):
+            env = _grid_view(env, name)
+    if config.noop_max:
+        env = NoopReset(env, config.noop_max)
+    if config.log_info:
+        env = EpisodeInfo(env, config.log_info)
+    if config.action_repeat > 1:
+        env = ActionRepeat(env, config.action_repeat, config.pool_frames)
+    if config.time_limit is not None:
+        env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
+    return env
+
+
+def readable(env: Env, mission: bool) -> Env:
+    """Return ``env`` with observations that learners can see: of MiniGrid, one-hot grids, and the mission as text."""
+    if "minigrid" not in sys.modules:
+        return env
+    from reverie.envs import minigrid  # needs the optional package
+
+    return minigrid.readable(env, mission) if minigrid.is_minigrid(env) else env
+
+
+def _grid_view(env: Env, name: str) -> Env:
+    if "minigrid" in sys.modules:
+        from reverie.envs import minigrid  # needs the optional package
+
+        if isinstance(env, minigrid.FullView):
+            raise EnvError("env.full_view = True, env.map_view = True: set one of them, or neither.")
+        if minigrid.is_minigrid(env):
+            return (minigrid.FullView if name == "full_view" else minigrid.MapView)(env)
+    raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
+
+
+def _foreign(env: object) -> str:
+    """Return the end of the error message about what is no single Gymnasium environment."""
+    return (
+        f"{brief(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected a single gymnasium.Env. Set "
+        "env.num to run several copies of one. Wrap environments of the old Gym API with "
+        "shimmy.GymV26CompatibilityV0(env=...)."
+    )
+
+
+def _from_registry(config: EnvConfig, render: bool) -> Env:
+    module, _, name = config.id.rpartition(":")
+    if module:
+        import_for(module, config.id)
+    load_suite(name)
+    drawing = render or config.pixels != "none"
+    if drawing:
+        dmc.choose_renderer()
+        if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
+            os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
+    given = _make_arguments(config, name)
+    try:
+        return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
+    except DependencyNotInstalled as error:
+        raise EnvError(f"environment '{config.id}' needs a package that is not installed: {error}") from error
+    except ReverieError:
+        raise
+    except Exception as error:
+        if isinstance(error, GymError) and name not in gymnasium.registry:
+            raise unknown(config.id) from error
+        shown = ", ".join(f"{key}={brief(value)}" for key, value in given.items() if key != "disable_env_checker")
+        with_these = f" with ({shown})" if shown else ""
+        raise EnvError(f"environment '{config.id}' could not be created{with_these}: {told(error)}") from error
+
+
+def _make_arguments(config: EnvConfig, name: str) -> dict[str, Any]:
+    given: dict[str, Any] = {"disable_env_checker": True}
+    if config.time_limit is not None:
+        given["max_episode_steps"] = -1
+    if name.startswith("ALE/") and config.action_repeat > 1:
+        given["frameskip"] = 1
+    return {**given, **config.kwargs}
+
+
+def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> Env:
+    if not drawing:
+        return gymnasium.make(name, **given)
+    try:
+        return gymnasium.make(name, **given, render_mode="rgb_array")
+    except Exception as error:
+        if required or isinstance(error, GymError):
+            raise
+        return gymnasium.make(name, **given)
+
+
+def import_for(module: str, env_id: str) -> None:
+    """Import the ``module`` that registers ``env_id``.
+
+    Raises:
+        EnvError: the module cannot be imported, or is the path of a file.
+    """
+    if is_file(module):
+        raise EnvError(
+            f"environment '{env_id}': '{module}' is the path of a file: expected the name of a module, as in "
+            f"'{dotted(module)}:{env_id.removeprefix(f'{module}:') or 'Id'}', in the current folder or in one of "
+            "PYTHONPATH."
+        )
+    importable(module)
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        if not absent(module, error):
+            raise EnvError(f"environment '{env_id}': importing module '{module}' failed: {told(error)}") from error
+        raise EnvError(
+            f"environment '{env_id}': the module '{module}' could not be imported ({error}). "
+            "Install it, or put it in the current folder or on PYTHONPATH."
+        ) from error
+
+
+def put_away(env: Env) -> None:
+    """Close an environment of the user's whose work is done; what its ``close`` raises spoils nothing."""
+    with contextlib.suppress(Exception):
+        env.close()
+
+
+def layers_of(env: Env) -> list[Env]:
+    """Return ``env``, the environments that it wraps from the outermost on, and the environment itself."""
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers

@@ -1,0 +1,156 @@
+"""Restarts of failed environments: how many, when, and with which seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, EnvError, ReverieError
+from reverie.core.words import Say
+from reverie.envs.slot import EnvSpecs, Failed, Slot
+
+LONGEST_WAIT = 60.0
+
+
+def derive_seeds(seed: int, num: int) -> list[int]:
+    """Return ``num`` independent seeds of 31 bits, a function of ``seed``.
+
+    Raises:
+        ConfigError: ``seed`` is negative.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed = {seed}: expected at least 0.")
+    return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
+
+
+def seed_after(seed: int, restarts: int) -> int:
+    """Return the seed for restart number ``restarts`` (from 1) of an environment that began with ``seed``."""
+    return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0]) >> 1
+
+
+class RestartBudget:
+    """Counts the failures of all environments of a vector within a time window.
+
+    At most ``most`` failures within ``window`` seconds are tolerated; ``clock`` returns the time in seconds.
+    """
+
+    def __init__(self, most: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._window, self._clock = most, window, clock
+        self._past: deque[tuple[float, int]] = deque()  # time and environment number
+
+    def add(self, number: int, failed: Failed) -> float:
+        """Count a failure of environment ``number``; return the seconds to wait before it is started again.
+
+        The first failure of an environment in the window needs no wait, the next ones 1, 2, 4, ... up to 60 seconds.
+
+        Raises:
+            EnvError, DataError: there were more failures than are tolerated.
+        """
+        now = self._clock()
+        while self._past and now - self._past[0][0] >= self._window:
+            self._past.popleft()
+        before = sum(1 for _, who in self._past if who == number)
+        self._past.append((now, number))
+        if len(self._past) > self._most:
+            raise self._too_many(failed) from failed
+        return min(2.0 ** (before - 1), LONGEST_WAIT) if before else 0.0
+
+    def _too_many(self, failed: Failed) -> ReverieError:
+        text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
+        if not self._most:
+            return type(failed.error)(text)
+        return EnvError(
+            f"{len(self._past)} environment failures within {self._past[-1][0] - self._past[0][0]:.0f} seconds: at "
+            f"most env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. Mend "
+            f"the environment, or allow more with --env.restarts. The last failure: {text}"
+        )
+
+
+class Restarter:
+    """Restarts failed environments of ``slots`` as often as ``budget`` allows; each must have the specs ``made``.
+
+    ``count`` is the number of restarts since this object was made.
+    """
+
+    def __init__(
+        self,
+        slots: list[Slot],
+        made: EnvSpecs,
+        seeds: list[int],
+        budget: RestartBudget,
+        say: Say,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.count = 0
+        self.has_stepped = [False] * len(slots)
+        self.made, self._slots, self._budget, self._say, self._sleep = made, slots, budget, say, sleep
+        self.seeded(seeds)
+
+    def seeded(self, seeds: list[int]) -> None:
+        """Note that the environments begin anew with ``seeds``."""
+        self.seeds, self._tries = list(seeds), [0] * len(seeds)
+
+    def again(self, number: int, failed: Failed) -> None:
+        """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode.
+
+        Raises:
+            EnvError, DataError: there were more failures than are tolerated.
+        """
+        slot = self._slots[number]
+        while True:
+            seconds = self._budget.add(number, failed)
+            if not self.has_stepped[number]:  # more likely a mistake in it than bad luck, which nobody should wait for
+                seconds = min(seconds, 1.0)
+            waiting = f" in {seconds:g} seconds" if seconds else ""
+            self._say(f"restarting a failed environment{waiting}: {failed.error}")
+            slot.stop()
+            if seconds:
+                self._sleep(seconds)
+            self._tries[number] += 1
+            self.count += 1
+            try:
+                self._start(slot, seed_after(self.seeds[number], self._tries[number]))
+                return
+            except Failed as failure:
+                failed = failure
+
+    def _start(self, slot: Slot, seed: int) -> None:
+        slot.start()
+        if slot.receive() != self.made:
+            raise Failed(EnvError("the restarted environment has different spaces than before."))
+        slot.send("reset", seed)
+        slot.receive()
+
+    def signed(self, number: int, ended: bool, state: bytes | None) -> bytes | None:
+        """Return the ``state`` of environment ``number`` with its ``ended``, seed and number of restarts."""
+        return None if state is None else pickle.dumps((ended, self.seeds[number], self._tries[number], state))
+
+    def restore(self, number: int, snapshot: bytes, ended: bool) -> str:
+        """Let environment ``number`` go on from ``snapshot``; return "", or why it cannot be used.
+
+        An environment that fails is made anew and seeded as after a restart.
+        """
+        slot = self._slots[number]
+        try:
+            then, seed, tries, state = pickle.loads(snapshot)
+        except Exception as error:
+            return f"it cannot be read ({type(error).__name__}: {error})"
+        if then != ended:
+            return "it was taken at a different row"
+        try:
+            slot.send("restore", state)
+            why: str = slot.receive()
+        except Failed as failed:
+            self.seeds[number], self._tries[number] = seed, tries + 1
+            slot.stop()
+            with contextlib.suppress(Failed):  # its next step raises it again
+                self._start(slot, seed_after(seed, tries + 1))
+            return str(failed)
+        if not why:
+            self.seeds[number], self._tries[number] = seed, tries
+        return why
