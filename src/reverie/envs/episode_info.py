@@ -6,7 +6,7 @@ This file must not import torch: workers import it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -110,7 +110,6 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _begin(self) -> None:
         self._numbers = {one.key: Numbers() for one in self._wanted}
         self._others: set[str] = set()  # what else the info had, for messages
-        self._infinite: set[str] = set()  # keys that had NaN or an infinite number
         self._wrong = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -130,36 +129,31 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         for key, numbers in self._numbers.items():
             value = _value(info, key)
             if value is None:
-                self._others.update(_names(info))
+                self._others.update(map(str, info))
             elif (number := _number(value)) is None:
                 self._wrong = self._wrong or (
                     f"info['{key}'] is {brief(value)} ({type(value).__name__}): env.log_info needs a number or a bool."
                 )
             elif math.isfinite(number):
                 numbers.add(number)
-            else:
-                self._infinite.add(key)
 
     def summary(self) -> Logged:
         """Return what the episode had."""
         self._ever.update(key for key, numbers in self._numbers.items() if numbers.count)
-        found = {
-            one.name: float(getattr(self._numbers[one.key], one.how))
-            for one in self._wanted
-            if self._numbers[one.key].count
-        }
+        had = [one for one in self._wanted if self._numbers[one.key].count]
+        found = {one.name: float(getattr(self._numbers[one.key], one.how)) for one in had}
         return Logged(found, self._missing(), self._wrong)
 
     def _missing(self) -> str:
         missing = [key for key in self._numbers if key not in self._ever]
         if not missing:
             return ""
-        said = f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
-        if missing[0] in self._infinite:
-            return f"{said} It was there, but NaN or infinite."
         others = sorted(self._others)
-        has = f"It has: {', '.join(others[:20])}." if others else "It is empty."
-        return f"{said}{did_you_mean(missing[0], others)} {has}"
+        has = f"It has: {', '.join(others[:20])}." if others else "It is empty, or that is not finite."
+        return (
+            f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
+            f"{did_you_mean(missing[0], others)} {has}"
+        )
 
 
 def summary_of(env: gymnasium.Env[Any, Any]) -> Logged:
@@ -179,14 +173,6 @@ def _value(info: Mapping[str, Any], key: str) -> Any:
     for part in key.split("/"):
         inner = inner.get(part) if isinstance(inner, Mapping) else None
     return inner
-
-
-def _names(info: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    for key, value in info.items():
-        if isinstance(value, Mapping):
-            yield from _names(value, f"{before}{key}/")
-        else:
-            yield f"{before}{key}"
 
 
 def _number(value: Any) -> float | None:
