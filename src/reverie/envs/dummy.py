@@ -23,7 +23,23 @@ Reset = tuple[np.ndarray, dict[str, Any]]
 Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
-class Count(gymnasium.Env[np.ndarray, Any]):
+class _Timed(gymnasium.Env[np.ndarray, Any]):
+    """An environment that counts the steps of an episode."""
+
+    _time = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self._time = 0
+        return self._begin(), {}
+
+    def _begin(self) -> np.ndarray:
+        """Return the first observation."""
+        raise NotImplementedError
+
+
+class Count(_Timed):
     """Observes the number of steps taken, ``[1]``. Action 1 earns 1, action 0 nothing.
 
     The episode terminates at step ``terminate_at`` and is truncated at step ``truncate_at``; 0 means never.
@@ -32,27 +48,20 @@ class Count(gymnasium.Env[np.ndarray, Any]):
     def __init__(self, terminate_at: int = 0, truncate_at: int = 10) -> None:
         self._terminate_at = terminate_at
         self._truncate_at = truncate_at
-        self._time = 0
         self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begin at 0."""
-        super().reset(seed=seed)
-        self._time = 0
-        return self._obs(), {}
 
     def step(self, action: int) -> Stepped:
         """Count one step."""
         self._time += 1
         terminated, truncated = self._time == self._terminate_at, self._time == self._truncate_at
-        return self._obs(), float(action), terminated, truncated, {}
+        return self._begin(), float(action), terminated, truncated, {}
 
-    def _obs(self) -> np.ndarray:
+    def _begin(self) -> np.ndarray:
         return np.array([self._time], np.float32)
 
 
-class Cue(gymnasium.Env[np.ndarray, Any]):
+class Cue(_Timed):
     """Shows -1 or +1 once and asks for it ``delay`` steps later: reward 1 for the right action then, -1 for the other.
 
     Observes ``[cue, asked]``. Only memory helps: at the question both cases look alike.
@@ -60,16 +69,13 @@ class Cue(gymnasium.Env[np.ndarray, Any]):
 
     def __init__(self, delay: int = 3) -> None:
         self._delay = delay
-        self._time = self._cue = 0
+        self._cue = 0
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Show a new cue."""
-        super().reset(seed=seed)
-        self._time = 0
+    def _begin(self) -> np.ndarray:
         self._cue = int(self.np_random.integers(2))
-        return np.array([2 * self._cue - 1, 0], np.float32), {}
+        return np.array([2 * self._cue - 1, 0], np.float32)
 
     def step(self, action: int) -> Stepped:
         """Advance one step; the action counts only when the cue is asked for."""
@@ -79,7 +85,7 @@ class Cue(gymnasium.Env[np.ndarray, Any]):
         return np.array([0, self._time == self._delay], np.float32), reward, answered, False, {}
 
 
-class Grid(gymnasium.Env[np.ndarray, Any]):
+class Grid(_Timed):
     """Walk a green dot to the red one on ``size`` x ``size`` pixels: reward 1 on arrival, which ends the episode.
 
     Episodes are truncated after ``3 * size`` steps; the longest shortest path has ``2 * size - 2``.
@@ -91,18 +97,14 @@ class Grid(gymnasium.Env[np.ndarray, Any]):
     def __init__(self, size: int = 8, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
         self._size = size
-        self._time = 0
         self._here = self._goal = (0, 0)
         self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
         self.action_space = spaces.Discrete(4)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Place the dots on two different pixels."""
-        super().reset(seed=seed)
-        self._time = 0
+    def _begin(self) -> np.ndarray:
         here, goal = self.np_random.choice(self._size**2, size=2, replace=False)
         self._here, self._goal = divmod(int(here), self._size), divmod(int(goal), self._size)
-        return self._obs(), {}
+        return self._obs()
 
     def step(self, action: int) -> Stepped:
         """Move one pixel, within the board."""
@@ -124,58 +126,45 @@ class Grid(gymnasium.Env[np.ndarray, Any]):
         return board
 
 
-class Look(gymnasium.Env[np.ndarray, Any]):
+class Look(_Timed):
     """Lights the left (0) or right (1) half of an image, ten times: reward 1 each time that the action names it."""
 
     def __init__(self) -> None:
-        self._time = self._side = 0
+        self._side = 0
         self.observation_space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
         self.action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Light a half."""
-        super().reset(seed=seed)
-        self._time = 0
-        return self._draw(), {}
 
     def step(self, action: int) -> Stepped:
         """Score the action and light a new half."""
         self._time += 1
         reward = float(action == self._side)
-        return self._draw(), reward, False, self._time == 10, {}
+        return self._begin(), reward, False, self._time == 10, {}
 
-    def _draw(self) -> np.ndarray:
+    def _begin(self) -> np.ndarray:
         self._side = int(self.np_random.integers(2))
         picture = np.zeros((8, 8, 1), np.uint8)
         picture[:, 4 * self._side : 4 * self._side + 4] = 255
         return picture
 
 
-class Match(gymnasium.Env[np.ndarray, np.ndarray]):
+class Match(_Timed):
     """Observes a target in [-1, 1] and wants the action equal to it, ten times: reward -16 * distance^2, at least -16.
 
     Actions lie in [-2, 2], so that an agent that does not scale its actions misses the target.
     """
 
     def __init__(self) -> None:
-        self._time = 0
         self._target = 0.0
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Draw a target."""
-        super().reset(seed=seed)
-        self._time = 0
-        return self._draw(), {}
 
     def step(self, action: np.ndarray) -> Stepped:
         """Score the action and draw the next target."""
         self._time += 1
         reward = -min(16.0, 16.0 * (float(action[0]) - self._target) ** 2)
-        return self._draw(), reward, False, self._time == 10, {}
+        return self._begin(), reward, False, self._time == 10, {}
 
-    def _draw(self) -> np.ndarray:
+    def _begin(self) -> np.ndarray:
         target = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
         self._target = float(target[0])
         return target
