@@ -282,8 +282,8 @@ def test_another_runs_folder(trained: Path, tiny: Path, capsys: Captured) -> Non
 def test_a_module_that_registers_other_ids(again: bool, capsys: Captured) -> None:
     assert main(["train", "dreamer_v3", "--env", "odd_env_module:Od-v0", "--run", "x"]) == 1
     error = capsys.readouterr().err
-    assert "unknown environment 'odd_env_module:Od-v0'. Did you mean 'odd_env_module:Odd-v0'?" in error
-    assert "registers 'odd_env_module:Odd-v0'." in error
+    assert "unknown environment 'odd_env_module:Od-v0': importing 'odd_env_module' does not register it" in error
+    assert "Did you mean 'Odd-v0'" in error
     assert "pip install" not in error
     assert not Path("x").exists()
 
@@ -292,10 +292,7 @@ def test_a_module_that_registers_nothing(elsewhere: Path, monkeypatch: pytest.Mo
     (elsewhere / "no_env_module.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(str(elsewhere))
     assert main(["train", "dreamer_v3", "--env", "no_env_module:Thing-v0"]) == 1
-    assert (
-        "importing 'no_env_module' registers no environments. Register it there: gymnasium.register"
-        in capsys.readouterr().err
-    )
+    assert "importing 'no_env_module' does not register it: gymnasium.register" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- training

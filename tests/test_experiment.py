@@ -180,9 +180,7 @@ def test_other_spaces_in_evaluations_are_told_at_the_start() -> None:
 
 @pytest.mark.parametrize("env", [3, gymnasium.make_vec("CartPole-v1", num_envs=2)])
 def test_what_is_no_environment_is_refused(env: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"env = .*expected an environment id, a function that makes an environment, or a single"
-    ):
+    with pytest.raises(ConfigError, match=r"env is .*expected an id, a single gymnasium.Env, or a function that makes"):
         build(settings(), env)
 
 
@@ -193,7 +191,7 @@ class Module(torch.nn.Module):
 
 
 def test_an_environment_of_another_library_is_no_function_that_makes_one() -> None:
-    with pytest.raises(ConfigError, match=r"^env is a test_experiment\.Module: expected a gymnasium\.Env\. Wrap env"):
+    with pytest.raises(ConfigError, match=r"^env is .* a test_experiment\.Module: expected an id, .* Wrap env"):
         build(settings(), Module())  # type: ignore[arg-type]
 
 
@@ -210,12 +208,10 @@ def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:
     assert result.evaluation.scores == [21.0, 21.0]
     assert load(tmp_path / "a", env=Paying).evaluate(1).scores == [21.0]
     with pytest.raises(
-        EnvError, match=r"env\.kwargs: Paying has no argument 'pays'\. Did you mean 'pay'\? It accepts pay, told"
+        EnvError, match=r"with env\.kwargs = .*: TypeError: .* got an unexpected keyword argument 'pays'"
     ):
         reverie.train("td3", env=Paying, run=tmp_path / "b", env_options={"kwargs": {"pays": 3.0}}, **FEW)
-    with pytest.raises(
-        ConfigError, match=r"env\.kwargs = .* with an environment instance: these arguments have no effect"
-    ):
+    with pytest.raises(ConfigError, match=r"env\.kwargs = .* with an environment instance: expected .* no kwargs"):
         reverie.train("td3", env=Paying(), run=tmp_path / "b", env_options={"kwargs": {"pay": 3.0}}, **FEW)
     assert not (tmp_path / "b").exists()
 

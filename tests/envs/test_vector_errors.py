@@ -154,7 +154,7 @@ def test_instances(make):
 
 
 @pytest.mark.parametrize(
-    ("made", "message"), [(3, "builtins.int: expected a single gymnasium.Env"), (None, "builtins.NoneType")]
+    ("made", "message"), [(3, "builtins.int: expected an id, a single gymnasium.Env"), (None, "builtins.NoneType")]
 )
 def test_factories_of_other_things(make, made, message):
     with pytest.raises(EnvError, match=message):
@@ -162,7 +162,7 @@ def test_factories_of_other_things(make, made, message):
 
 
 def test_a_factory_of_vectors(make):
-    with pytest.raises(EnvError, match=r"expected a single gymnasium.Env. Set env.num"):
+    with pytest.raises(EnvError, match=r"single gymnasium.Env, or a function that makes one. Set env.num"):
         make(lambda: gymnasium.make_vec("CartPole-v1", num_envs=2))
 
 

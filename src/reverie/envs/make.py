@@ -46,8 +46,8 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         if config.num != 1 or config.vector != "serial" or config.kwargs:
             raise ConfigError(
                 f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)} with an "
-                "environment instance: expected env.num = 1, env.vector = 'serial' and no kwargs. Pass a class or a "
-                "function that makes environments instead."
+                "environment instance: expected env.num = 1, env.vector = 'serial' and no kwargs. Pass a function that "
+                "makes environments, or its class."
             )
         return Single(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
@@ -161,8 +161,8 @@ def _grid_view(env: Env, name: str) -> Env:
 def _foreign(env: object) -> str:
     """Return the end of the error message about what is no single Gymnasium environment."""
     return (
-        f"{brief(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected a single gymnasium.Env. Set "
-        "env.num to run several copies of one. Wrap environments of the old Gym API with "
+        f"{brief(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single gymnasium.Env, or "
+        "a function that makes one. Set env.num to run several copies. Wrap environments of the old Gym API with "
         "shimmy.GymV26CompatibilityV0(env=...)."
     )
 
