@@ -112,6 +112,11 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
 
 
+def _four_pixels(y: Tensor) -> Tensor:
+    """Return ``[M, h, w, 2 * 2 * width]`` as ``[M, h, w, 2, 2, width]``."""
+    return y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4)
+
+
 @accelerated
 def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Apply a convolution, 2 x 2 max-pooling, RMS norm over the channels and SiLU.
@@ -130,13 +135,13 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    return unfold_norm_silu(convolve(x, weight, bias).unflatten(-1, (2, 2, -1)), scale, eps)
+    return unfold_norm_silu(_four_pixels(convolve(x, weight, bias)), scale, eps)
 
 
 @accelerated
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
-    return torch.sigmoid(unfold_parities(convolve(x, weight, bias).unflatten(-1, (2, 2, -1))))
+    return torch.sigmoid(unfold_parities(_four_pixels(convolve(x, weight, bias))))
 
 
 @accelerated
