@@ -19,6 +19,7 @@ from reverie.core.types import Batch
 from reverie.kernels.table import ROWS
 from reverie.nn.perceptron import Layout
 from reverie.objectives.estimators import TD0, TD1, NStep
+from reverie.objectives.transforms import symexp_bins
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
 VARIANTS = ["plain", "odd", "one", "none", "strided", "nan", "threads", "large"]
@@ -36,6 +37,8 @@ class Case(NamedTuple):
     """How many of the tensors of floats may hold NaN; None: all."""
     unfit: tuple[str, ...] = ("none",)
     """Variants that the kernel leaves to the definition."""
+    read: Callable[[Any], Any] = lambda found: found
+    """What of the result is compared."""
     settings: dict[str, Any] = {}  # noqa: RUF012
     """Arguments by name."""
 
@@ -117,6 +120,14 @@ def classes(normal, count, *shape):
     return (normal(*shape).abs() * count).long().clamp(max=count - 1)
 
 
+def images(normal, s, outputs, kernel):
+    return normal(s["m"], 7, 6, 4), 0.2 * normal(outputs, 4, kernel, kernel), normal(outputs)
+
+
+def two_hot(normal, s):
+    return normal(s["m"], 2, s["k"]), normal(41, s["k"]), normal(41), symexp_bins(41)
+
+
 def gaussian(normal, s):
     return [normal(s["m"], 2, s["k"]) for _ in range(3)]
 
@@ -184,6 +195,42 @@ CASES: dict[str, list[Case]] = {
     "elementwise.softmax_mean": [
         Case(lambda normal, s: (normal(s["m"], 2 * s["k"]), torch.linspace(-3, 3, 2 * s["k"])), nan=1)
     ],
+    "images.conv_pool_norm_silu": [
+        Case(lambda normal, s: (*images(normal, s, 5, 3), normal(5), 1e-4), grads=(0, 1, 2, 3), tolerance=1e-3, nan=0)
+    ],
+    "upsample.conv_unfold_norm_silu": [
+        Case(lambda normal, s: (*images(normal, s, 20, 3), normal(5), 1e-4), grads=(0, 1, 2, 3), tolerance=1e-3, nan=1)
+    ],
+    "upsample.conv_unfold_sigmoid": [
+        Case(lambda normal, s: images(normal, s, 8, 5), grads=(0, 1, 2), tolerance=1e-3, nan=1)
+    ],
+    "strided.strided_conv": [
+        Case(
+            lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)),
+            grads=(0, 1, 2),
+            tolerance=1e-3,
+            nan=1,
+        )
+    ],
+    "strided.transposed_conv": [
+        Case(
+            lambda normal, s: (normal(s["m"], 3, 4, s["k"]), normal(s["k"], 5, 4, 4), normal(5)),
+            grads=(0, 1, 2),
+            tolerance=1e-3,
+            nan=1,
+        )
+    ],
+    "images.unit_squared_error": [
+        Case(
+            lambda normal, s: (normal(s["m"], 5, 6, 3), classes(normal, 255, s["m"], 5, 6, 3).byte(), 0.0, 255.0),
+            grads=(0,),
+            tolerance=1e-4,
+        )
+    ],
+    "number_head.LayerTwoHot": [
+        Case(two_hot, grads=(0, 1, 2), tolerance=2e-3, read=lambda d: (d.mean(), d.loss(torch.ones(d.shape)))),
+        Case(two_hot, tolerance=1e-4, read=lambda d: (d[:1].mean(), d.logits)),
+    ],
     "perceptron.perceptron": [
         Case(mlp(2, False, (10,)), grads=(0, 1), tolerance=1e-3, unfit=("none", "strided")),
         Case(mlp(1, True, (4, 7)), grads=(0, 1, 2), tolerance=1e-3, unfit=("none", "strided")),
@@ -249,11 +296,11 @@ def inputs(case: Case, variant: str, device: str = "cpu") -> Any:
     return given
 
 
-def outcome(definition: Callable[..., Any], given: Any) -> Any:
+def outcome(definition: Callable[..., Any], given: Any, read: Callable[[Any], Any]) -> Any:
     """Results, gradients, the arguments afterwards, and the random number that comes next."""
     torch.manual_seed(5)
     leaves = [x for x in tensors(given) if x.requires_grad]
-    out = called(definition, given)
+    out = read(called(definition, given))
     results = tensors(out)
     tracked = [x for x in results if x.requires_grad]
     g = torch.Generator().manual_seed(2)
@@ -295,7 +342,8 @@ def alone(request):
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
     with only():
         rows.append(noted)
-        yield functools.partial(definition, **case.settings), case, calls, device
+        function = functools.partial(definition, **case.settings)
+        yield function, case, calls, device
     assert noted not in rows
 
 
@@ -313,7 +361,7 @@ def test_kernel_is_its_definition(alone, variant, threads):
     torch.set_num_threads(4 if variant == "threads" else 1)
     several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
     for name in several[: case.nan] if variant == "nan" else ["large" if variant == "threads" else variant]:
-        ours, theirs = (outcome(f, inputs(case, name, device)) for f in (definition, plain(definition)))
+        ours, theirs = (outcome(f, inputs(case, name, device), case.read) for f in (definition, plain(definition)))
         torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
     assert bool(calls) == (variant not in case.unfit) or (variant == "nan" and case.nan == 0)
 
@@ -341,7 +389,7 @@ def test_what_does_not_fit_runs_the_definition(alone):
             return x.detach().double() if kind == "double" else x.detach().narrow(axis, 0, x.shape[axis] - 1)
 
         spoiled = mapped(change, chosen)
-        ours, theirs = (result_or_error(f, spoiled) for f in (definition, plain(definition)))
+        ours, theirs = (result_or_error(f, spoiled, case.read) for f in (definition, plain(definition)))
         assert type(ours) is type(theirs), (kind, i, axis, ours, theirs)
         if not isinstance(ours, Exception):
             torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
@@ -354,16 +402,17 @@ def test_gradients_that_a_kernel_lacks_come_from_the_definition(alone):
         return
     every = tuple(i for i, x in enumerate(tensors(inputs(case, "plain"))) if x.is_floating_point())
     ours, theirs = (
-        outcome(f, inputs(case._replace(grads=every), "plain", device)) for f in (definition, plain(definition))
+        outcome(f, inputs(case._replace(grads=every), "plain", device), case.read)
+        for f in (definition, plain(definition))
     )
     torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance)
 
 
-def result_or_error(function: Callable[..., Any], given: Any) -> Any:
+def result_or_error(function: Callable[..., Any], given: Any, read: Callable[[Any], Any]) -> Any:
     torch.manual_seed(5)
     given = mapped(lambda x: x.clone(), given)
     try:
-        return [x.detach() for x in tensors(called(function, given))]
+        return [x.detach() for x in tensors(read(called(function, given)))]
     except (ValueError, RuntimeError, IndexError) as error:
         return error
 

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 
 import pytest
 import torch
 
 from reverie.core.compiler import kernels
-from reverie.nn import functional
-from reverie.nn.distributions import TwoHot
 from reverie.nn.layers import MLP
-from reverie.nn.matmul import linear
-from reverie.nn.number_head import LayerTwoHot
-from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent, RSSMConfig
-from reverie.nn.squashed import SquashedNormal
-from reverie.nn.stages import conv_pool_norm_silu
-from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
-from reverie.nn.winograd import MIN_CHANNELS, MIN_TILES
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
 
 M, H, W, C, A, EPS = 3, 4, 5, 8, 6, 1e-5
 """Rows or images, their height, width and channels, classes, and what norms add."""
-
-
-def number_head(x, weight, bias, bins):
-    """As in ``nn/heads.py``, which asks first."""
-    layer = x, weight, bias, bins
-    return LayerTwoHot(*layer).mean() if LayerTwoHot.fits(*layer) else TwoHot(linear(x, weight, bias), bins).mean()
 
 
 NORMED = MLP(C, 16, 2)
@@ -59,31 +43,7 @@ def random(*shape):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(0)) + 0.1
 
 
-def images(outputs, scales=0, side=H, channels=C, count=M):
-    given = {"x": random(count, side, W, channels), "weight": random(outputs, channels, 3, 3), "bias": random(outputs)}
-    return given | ({"scale": random(scales)} if scales else {})
-
-
-def classes(*shape):
-    return torch.zeros(*shape, dtype=torch.int64)
-
-
-POOL, UNFOLD = (functools.partial(f, eps=1e-5) for f in (conv_pool_norm_silu, conv_unfold_norm_silu))
-MANY = {"side": 8, "channels": MIN_CHANNELS, "count": MIN_TILES // 4}  # enough for Winograd's algorithm
 CASES = {
-    "number_head": (
-        number_head, {"x": random(M, C), "weight": random(A, C), "bias": random(A), "bins": torch.linspace(-1, 1, A)}
-    ),
-    "pool": (POOL, images(A, A)),
-    "unfold": (UNFOLD, images(8, 2)),
-    "unfold_sigmoid": (conv_unfold_sigmoid, images(8)),
-    "pool_by_winograd": (POOL, images(A, A, **MANY)),
-    "unfold_by_winograd": (UNFOLD, images(8, 2, **MANY)),
-    "unfold_sigmoid_by_winograd": (conv_unfold_sigmoid, images(8, **MANY)),
-    "squared_error": (
-        functools.partial(unit_squared_error, low=0.0, high=255.0),
-        {"pixels": random(M, H, W, C), "target": torch.ones(M, H, W, C, dtype=torch.uint8)},
-    ),
     "acting": (acting, {"x": random(M, C)}),
     "observe": (
         observe,
@@ -94,11 +54,7 @@ CASES = {
 }  # fmt: skip
 """Each function by name, and tensors that fit."""
 
-FREE = {
-    "number_head": {("x", 0)},
-    "acting": {("x", 0)},
-    **{name: {("x", 0), ("x", 1), ("x", 2)} for name in CASES if name.startswith(("pool", "unfold_", "unfold"))},
-}  # fmt: skip
+FREE = {"acting": {("x", 0)}}
 """Axes of any length."""
 
 UNLIKE = [pytest.param(name, key, id=f"{name}-{key}") for name, (_, given) in CASES.items() for key in given]
@@ -151,33 +107,6 @@ def test_other_dtypes_are_refused_or_computed_as_numbers(name, key):
     except (ValueError, RuntimeError):
         return
     torch.testing.assert_close(found.float(), called(name), atol=0.02, rtol=0.02)
-
-
-def test_no_rows_or_no_classes():
-    assert functional.unimix_probs(torch.zeros(0, A), 0.1).shape == (0, A)
-    assert functional.log_sum_exp(torch.zeros(0, A)).shape == (0,)
-    assert functional.softmax_mean(torch.zeros(M, 0), torch.zeros(0)).shape == (M,)
-    assert functional.softmax_mean(torch.zeros(0, A), torch.zeros(A)).shape == (0,)
-    assert functional.draw(torch.zeros(0, A)).shape == (0,)
-    assert torch.equal(functional.draw(torch.zeros(M, 0)), classes(M))
-    assert functional.gru(torch.zeros(0, 2, 3, 4), torch.zeros(0, 8)).shape == (0, 8)
-    assert functional.norm_silu(torch.zeros(0, C), torch.ones(C), 1e-5).shape == (0, C)
-    assert functional.one_hot(classes(0), torch.zeros(0, A)).shape == (0, A)
-    assert SquashedNormal(torch.zeros(0, A), torch.zeros(0, A)).sample()[0].shape == (0, A)
-
-
-@pytest.mark.parametrize("stage", [POOL, UNFOLD], ids=["pool", "unfold"])
-@pytest.mark.parametrize(("kernel", "said"), [((2, 2), "a kernel of 2 x 2: expected an odd size"), ((3, 5), "shape")])
-def test_kernels_that_are_even_or_no_squares_are_refused(stage, kernel, said):
-    given = images(8, 8 if stage is POOL else 2) | {"weight": random(8, C, *kernel)}
-    with pytest.raises(ValueError, match=said):
-        stage(**given)
-
-
-@pytest.mark.parametrize("stage", [conv_unfold_sigmoid, functools.partial(UNFOLD, scale=random(2))])
-def test_outputs_that_are_not_four_pixels_are_refused(stage):
-    with pytest.raises(ValueError, match=r"weight has shape \(9, 8, 3, 3\): expected a multiple of 4 outputs"):
-        stage(**images(9))
 
 
 def test_no_state_of_another_device_is_read():

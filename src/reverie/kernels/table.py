@@ -6,8 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from reverie.core.accelerate import Kernel
-from reverie.kernels import capture, elementwise, inference, losses, optim, perceptron, squashed, steps
-from reverie.nn import adam, functional, gpu, minimise, target
+from reverie.kernels import (
+    capture,
+    elementwise,
+    images,
+    inference,
+    losses,
+    number_head,
+    optim,
+    perceptron,
+    squashed,
+    steps,
+    strided,
+    upsample,
+)
+from reverie.nn import adam, functional, gpu, heads, minimise, target
 from reverie.nn import inference as nn_inference
 from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import squashed as nn_squashed
@@ -35,6 +48,13 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.log_sum_exp, Kernel(elementwise.fits, elementwise.log_sum_exp)),
     (functional.cross_entropy, Kernel(elementwise.fits_cross_entropy, elementwise.cross_entropy)),
     (functional.softmax_mean, Kernel(elementwise.fits_mean, elementwise.softmax_mean)),
+    (functional.conv_pool_norm_silu, Kernel(images.fits_stage, images.conv_pool_norm_silu)),
+    (functional.conv_unfold_norm_silu, Kernel(upsample.fits_norm, upsample.conv_unfold_norm_silu)),
+    (functional.conv_unfold_sigmoid, Kernel(upsample.fits, upsample.conv_unfold_sigmoid)),
+    (functional.strided_conv, Kernel(strided.fits_strided, strided.strided_conv)),
+    (functional.transposed_conv, Kernel(strided.fits_transposed, strided.transposed_conv)),
+    (functional.unit_squared_error, Kernel(images.fits_error, images.unit_squared_error)),
+    (heads.two_hot_of, Kernel(number_head.fits, number_head.LayerTwoHot)),
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
     (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
     (adam.adam, Kernel(optim.fits, optim.adam)),

@@ -31,6 +31,7 @@ from reverie.nn.encoder import (
     stage_sizes,
     unit_image,
 )
+from reverie.nn.functional import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.nn.layers import (
     MLP,
     Activation,
@@ -44,9 +45,7 @@ from reverie.nn.layers import (
     StridedConv,
     norm_act,
 )
-from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent
-from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
 from reverie.objectives.transforms import symexp, symlog
 
 

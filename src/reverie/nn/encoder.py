@@ -17,6 +17,7 @@ from reverie.core.config import Config, is_builder
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
+from reverie.nn.functional import conv_pool_norm_silu
 from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.layers import (
     ACTIVATIONS,
@@ -30,7 +31,6 @@ from reverie.nn.layers import (
     StridedConv,
     norm_act,
 )
-from reverie.nn.stages import conv_pool_norm_silu
 from reverie.objectives.transforms import symlog
 
 ARRIVAL = "(reward, terminal)"

@@ -104,3 +104,61 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
     """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``."""
     return symmetric_mean(torch.softmax(logits, -1), bins)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Map images ``[M, H, W, C]`` by weights ``[outputs, C, kernel, kernel]``, kernel odd, to ``[.., outputs]``."""
+    # The memory layout of the permuted view is PyTorch's channels_last.
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
+
+
+def _four_pixels(y: Tensor) -> Tensor:
+    """Return ``[M, h, w, 2 * 2 * width]`` as ``[M, h, w, 2, 2, width]``."""
+    return y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4)
+
+
+@accelerated
+def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Apply a convolution, 2 x 2 max-pooling, RMS norm over the channels and SiLU.
+
+    x is ``[M, H, W, C]``, the weights ``[outputs, C, kernel, kernel]`` with an odd kernel, the result
+    ``[M, ceil(H / 2), ceil(W / 2), outputs]``.
+    """
+    y = convolve(x, weight.to(x.dtype), bias.to(x.dtype))
+    pooled = F.max_pool2d(y.permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, outputs, h, w]
+    return norm_silu(pooled.permute(0, 2, 3, 1), scale, eps)
+
+
+@accelerated
+def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Convolve to four pixels for each input pixel, then RMS norm and SiLU of each: an image of twice the size.
+
+    x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
+    """
+    return unfold_norm_silu(_four_pixels(convolve(x, weight, bias)), scale, eps)
+
+
+@accelerated
+def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
+    return torch.sigmoid(unfold_parities(_four_pixels(convolve(x, weight, bias))))
+
+
+@accelerated
+def strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Map images ``[M, H, W, C]`` by weights ``[outputs, C, k, l]`` to ``[M, (H - k) // 2 + 1, .., outputs]``."""
+    y = F.conv2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
+    return y.permute(0, 2, 3, 1)
+
+
+@accelerated
+def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Map images ``[M, H, W, C]`` by weights ``[C, outputs, k, l]`` to ``[M, 2 (H - 1) + k, .., outputs]``."""
+    y = F.conv_transpose2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
+    return y.permute(0, 2, 3, 1)
+
+
+@accelerated
+def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
+    """Return the squared error ``[...]`` of pixels in [0, 1], ``[..., H, W, C]``, to targets in [``low``, ``high``]."""
+    return (pixels - (target.to(pixels.dtype) - low) / (high - low)).square().sum((-3, -2, -1))

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.core.accelerate import accelerated
 from reverie.core.checks import above, at_least
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
@@ -28,7 +29,7 @@ from reverie.nn.distributions import (
     UnitNormal,
 )
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
-from reverie.nn.number_head import LayerTwoHot
+from reverie.nn.matmul import linear
 from reverie.objectives.transforms import symexp_bins
 
 
@@ -123,8 +124,13 @@ class TwoHotHead(nn.Module):
     def forward(self, feature: Tensor) -> TwoHot:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
         hidden = self.mlp(feature)
-        layer = hidden, self.logits.weight, self.logits.bias, self.bins
-        return LayerTwoHot(*layer) if LayerTwoHot.fits(*layer) else TwoHot(self.logits(hidden), self.bins)
+        return two_hot_of(hidden, self.logits.weight, self.logits.bias, self.bins)
+
+
+@accelerated
+def two_hot_of(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor) -> TwoHot:
+    """Return the distribution ``[...]`` over ``bins`` ``[K]`` whose logits are x W^T + b, of x ``[..., U]``."""
+    return TwoHot(linear(x, weight, bias), bins)
 
 
 class BernoulliHead(nn.Module):

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
 from reverie.core.shapes import expect
-from reverie.nn.functional import elu, norm_silu
+from reverie.nn.functional import elu, norm_silu, strided_conv, transposed_conv
 from reverie.nn.matmul import MIN_ROWS, elu_layers, linear
 from reverie.nn.packing import Kept, packed
 from reverie.nn.recurrence import mlp
 from reverie.nn.sequence import StepLinear
-from reverie.nn.strided import strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:

@@ -77,6 +77,7 @@ def _plain_product(
     a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None, elu: bool, slope: Tensor | None
 ) -> Tensor:
     """Do :func:`product` without matrix units."""
+    bias = None if bias is None else bias.contiguous()  # one with gaps would be read as if it had none
     found: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
     if elu:
         F.elu_(found)
@@ -94,7 +95,8 @@ class _FastLinear(torch.autograd.Function):
         if _tiles(*x.shape, len(weight), least=WIDE):
             return product(x, weight.T, bias)
         # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
-        out: Tensor = _product(x, weight.contiguous(), bias, "none", [], "")
+        # A bias with gaps would be read as if it had none.
+        out: Tensor = _product(x, weight.contiguous(), None if bias is None else bias.contiguous(), "none", [], "")
         return out
 
     @staticmethod

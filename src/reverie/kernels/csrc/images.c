@@ -1,5 +1,5 @@
-/* The operations between the convolutions of encoder and decoder, and the error of images, for CPUs. nn/stages.py,
- * nn/upsample.py and nn/pixels.py call these functions and define them in PyTorch. Images are float32
+/* The operations between the convolutions of encoder and decoder, and the error of images, for CPUs. kernels/images.py,
+ * kernels/upsample.py and kernels/images.py call these functions and define them in PyTorch. Images are float32
  * [images, height, width, channels], contiguous.
  */
 

@@ -1,5 +1,5 @@
 /* The last layer of a two-hot head, with its mean and its loss. It processes STRIP rows at a time, so that logits stay in
- * the cache and are never stored as a whole. nn/number_head.py calls it and defines what it computes.
+ * the cache and are never stored as a whole. kernels/number_head.py calls it and defines what it computes.
  *
  * All arrays are float32 and contiguous: x [rows, inputs], weights [bins, inputs], bias [bins]. The order of sums over rows
  * does not depend on the threads.

@@ -1,4 +1,4 @@
-/* The gradients of a convolution whose output is max-pooled, for nn/stages.py.
+/* The gradients of a convolution whose output is max-pooled, for kernels/images.py.
  *
  * After 2 x 2 max-pooling, only one pixel in four of a convolution's output has a gradient, a different one in each
  * channel. The functions here skip the others, which leaves a quarter of the multiplications. Images are float32

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from reverie.core import compiled, compiler
+from reverie.kernels.number_head import PIECES, STRIP, LayerTwoHot
 from reverie.nn.distributions import TwoHot
 from reverie.nn.heads import TwoHotConfig, TwoHotHead
-from reverie.nn.number_head import PIECES, STRIP, LayerTwoHot
 from reverie.objectives.transforms import symexp_bins, two_hot
 
 SIZES = [(1, 1, 2), (3, 8, 5), (64, 33, 32), (65, 64, 255), (130, 40, 41), (STRIP * PIECES + 77, 32, 33)]

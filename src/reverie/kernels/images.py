@@ -1,9 +1,7 @@
-"""A stage of the encoder: convolution, max-pooling, norm and activation, a few images at a time.
+"""A stage of the encoder, a few images at a time (``images.c``, ``pooled.c``), and the loss of predicted images.
 
-PyTorch code in :func:`conv_pool_norm_silu` defines the computation. On CPUs in float32, images are processed in parts
-whose convolution stays in the cache, and only what the backward pass cannot do without is stored. The compiled
-functions are in ``images.c`` and ``pooled.c``; ``tests/nn/test_stages.py`` compares both paths. ``upsample.py`` has the
-stages of the decoder.
+Images are processed in parts whose convolution stays in the cache, and only what the backward pass cannot do without is
+stored. ``upsample.py`` has the stages of the decoder.
 """
 
 from __future__ import annotations
@@ -15,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, library, threads
-from reverie.core.shapes import expect
-from reverie.nn.functional import norm_silu
-from reverie.nn.winograd import Convolution, convolve
+from reverie.core.compiled import call, first_order, library, threads
+from reverie.kernels.conditions import cpu32
+from reverie.kernels.winograd import Convolution
 
 PART = 2**20
 """Floats that the convolution of one part of the images may output: 4 MB."""
@@ -54,18 +51,21 @@ def norm_backward(
     return dx
 
 
-def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Apply a convolution, 2 x 2 max-pooling, RMS norm over the channels and SiLU.
+def fits_conv(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> bool:
+    """Return whether a stage can be computed here: its convolution keeps height and width."""
+    images = x.ndim == weight.ndim == 4 and weight.shape[1] == x.shape[3] and x.numel() > 0
+    square = images and weight.shape[2] == weight.shape[3] and weight.shape[2] % 2 == 1
+    return square and bias.shape == weight.shape[:1] and cpu32(x, weight, bias, *others)
 
-    x is ``[M, H, W, C]``, the weights ``[outputs, C, kernel, kernel]`` with an odd kernel, the result
-    ``[M, ceil(H / 2), ceil(W / 2), outputs]``.
-    """
-    if compiled(x, weight, bias, scale) and x.numel():
-        expect((len(weight),), scale=scale)
-        return cast(Tensor, call(_Pooled, x, weight, bias, scale, eps))
-    y = convolve(x, weight.to(x.dtype), bias.to(x.dtype))
-    pooled = F.max_pool2d(y.permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, outputs, h, w]
-    return norm_silu(pooled.permute(0, 2, 3, 1), scale, eps)
+
+def fits_stage(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`conv_pool_norm_silu` can be used."""
+    return scale.shape == bias.shape and fits_conv(x, weight, bias, scale)
+
+
+def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Compute ``functional.conv_pool_norm_silu``."""
+    return cast(Tensor, call(_Pooled, x, weight, bias, scale, eps))
 
 
 class _Pooled(torch.autograd.Function):
@@ -160,3 +160,42 @@ def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, 
         packed.data_ptr(), dpooled.data_ptr(), which.data_ptr(), dx.data_ptr(), scratch.data_ptr(), scratch.shape[1],
         *dx.shape, outputs, kernel, workers,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the loss
+
+
+def fits_error(pixels: Tensor, target: Tensor, low: float, high: float) -> bool:
+    """Return whether :func:`unit_squared_error` can be used: for bytes."""
+    bytes_here = target.dtype is torch.uint8 and target.is_cpu and target.shape == pixels.shape
+    return bytes_here and cpu32(pixels) and pixels.numel() > 0 and pixels.ndim > 2
+
+
+def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
+    """Compute ``functional.unit_squared_error``."""
+    return cast(Tensor, call(_SquaredError, pixels, target, low, high - low))
+
+
+class _SquaredError(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pixels: Tensor, target: Tensor, low: float, span: float) -> Tensor:
+        pixels, target, out = pixels.contiguous(), target.contiguous(), pixels.new_empty(pixels.shape[:-3])
+        if ctx is not None:
+            ctx.save_for_backward(pixels, target)
+            ctx.range = low, span
+        library().squared_error(
+            pixels.data_ptr(), target.data_ptr(), out.data_ptr(), out.numel(), pixels.numel() // out.numel(),
+            low, span, threads(pixels),
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (pixels, target), grad = ctx.saved_tensors, grad.contiguous()
+        out = torch.empty_like(pixels)
+        library().squared_error_backward(
+            pixels.data_ptr(), target.data_ptr(), grad.data_ptr(), out.data_ptr(), grad.numel(),
+            pixels.numel() // grad.numel(), *ctx.range, threads(pixels),
+        )  # fmt: skip
+        return out, None, None, None

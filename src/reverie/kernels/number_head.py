@@ -12,8 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, library, threads
-from reverie.core.shapes import expect
+from reverie.core.compiled import call, first_order, library, threads
+from reverie.kernels.conditions import cpu32, untracked
 from reverie.nn.distributions import TwoHot
 from reverie.nn.matmul import linear
 
@@ -74,24 +74,19 @@ class _CrossEntropy(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None
 
 
+def fits(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor) -> bool:
+    """Return whether :class:`LayerTwoHot` can be used."""
+    same = weight.shape == (len(bins), x.shape[-1]) and bias.shape == bins.shape
+    return same and cpu32(x, weight, bias, bins) and x.numel() > 0 and untracked(bins)
+
+
 class LayerTwoHot(TwoHot):
     """A :class:`TwoHot` given by a linear layer and its input; logits are computed only when asked for."""
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, lse: Tensor | None = None) -> None:
-        """``x`` is ``[..., U]``, ``weight`` ``[K, U]``, ``bias`` ``[K]``; ``lse``: log-sum-exp ``[...]``, if known.
-
-        Raises:
-            ValueError: the shapes do not fit, or ``bins`` are not ``[K]``.
-        """
-        expect((len(bins), x.shape[-1]), weight=weight)
-        expect(bins.shape, bias=bias)
+        """``x`` is ``[..., U]``, ``weight`` ``[K, U]``, ``bias`` ``[K]``; ``lse``: log-sum-exp ``[...]``, if known."""
         self.x, self.weight, self.bias, self.bins = x, weight, bias, bins
         self._lse = lse
-
-    @staticmethod
-    def fits(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor) -> bool:
-        """Return whether the compiled functions can be used for these tensors."""
-        return compiled(x, weight, bias, bins) and x.numel() > 0 and x.shape[-1] == weight.shape[1]
 
     @property
     def logits(self) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import compiled, library, threads
-from reverie.core.shapes import expect
+from reverie.core.compiled import library, threads
+from reverie.nn.functional import convolve
 
 SIDE, TILES, FULL = 4, 24, 16
 """Constants of ``winograd.c``."""
@@ -37,21 +37,12 @@ class Convolution:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, images: torch.Size) -> None:
-        """``images`` is the shape ``[M, H, W, C]`` of all images together.
-
-        Raises:
-            ValueError: the weights are for other images or have an even kernel, or the bias has another length.
-        """
-        outputs, _, _, kernel = weight.shape
-        expect((outputs, images[3], kernel, kernel), weight=weight)
-        expect((outputs,), bias=bias)
-        if kernel % 2 == 0:
-            raise ValueError(f"weight has a kernel of {kernel} x {kernel}: expected an odd size.")
+        """``images`` is the shape ``[M, H, W, C]`` of all images together."""
         self.weight, self.bias = weight, bias
         tiles = images[0] * -(-images[1] // SIDE) * -(-images[2] // SIDE)
         pays = tiles >= MIN_TILES and images[3] >= MIN_CHANNELS and weight.shape[-1] in _POINTS
-        self.points = _to_points(weight) if pays and compiled(weight, bias) else None
-        self.base = bias if self.points is None else F.pad(bias, (0, self.points.shape[-1] - outputs))
+        self.points = _to_points(weight) if pays else None
+        self.base = bias if self.points is None else F.pad(bias, (0, self.points.shape[-1] - len(weight)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
@@ -66,12 +57,6 @@ class Convolution:
             scratch.shape[1], *x.shape, outputs, self.weight.shape[-1], workers,
         )  # fmt: skip
         return y
-
-
-def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute the same as :class:`Convolution` in PyTorch."""
-    # The memory layout of the permuted view is PyTorch's channels_last.
-    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
 
 
 def _to_points(weight: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The stages of the decoder: a convolution that makes four pixels of one, then norm and activation.
 
-As in ``stages.py``, PyTorch code defines the computation, and the CPU path processes a few images at a time.
+As in ``images.py``, a few images at a time.
 """
 
 from __future__ import annotations
@@ -10,52 +10,36 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, library, threads
-from reverie.core.shapes import expect
-from reverie.nn.functional import unfold_norm_silu, unfold_parities
-from reverie.nn.stages import norm_backward, parts, sums_for
-from reverie.nn.winograd import Convolution, convolve
+from reverie.core.compiled import call, first_order, library, threads
+from reverie.kernels.conditions import cpu32
+from reverie.kernels.images import fits_conv, norm_backward, parts, sums_for
+from reverie.kernels.winograd import Convolution
+
+
+def fits_norm(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`conv_unfold_norm_silu` can be used."""
+    return fits(x, weight, bias) and scale.shape == (len(weight) // 4,) and cpu32(scale)
 
 
 def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Convolve to four pixels for each input pixel, then RMS norm and SiLU of each: an image of twice the size.
+    """Compute ``functional.conv_unfold_norm_silu``."""
+    return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
 
-    x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
-    """
-    if compiled(x, weight, bias, scale) and x.numel():
-        expect((_width(weight),), scale=scale)
-        return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
-    return unfold_norm_silu(_places(convolve(x, weight, bias)), scale, eps)
+
+def fits(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Return whether :func:`conv_unfold_sigmoid` can be used: the outputs are four pixels."""
+    return len(weight) % 4 == 0 and fits_conv(x, weight, bias)
 
 
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
-    if compiled(x, weight, bias) and x.numel():
-        return cast(Tensor, call(_Sigmoid, x, weight, bias))
-    return torch.sigmoid(unfold_parities(_places(convolve(x, weight, bias))))
-
-
-def _width(weight: Tensor) -> int:
-    """Return the number of channels of each of the four pixels.
-
-    Raises:
-        ValueError: the outputs cannot be divided among four pixels.
-    """
-    width, rest = divmod(len(weight), 4)
-    if rest:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected a multiple of 4 outputs.")
-    return width
-
-
-def _places(y: Tensor) -> Tensor:
-    """View ``[M, h, w, 2 * 2 * width]`` as ``[M, h, w, 2, 2, width]``."""
-    return y.view(*y.shape[:-1], 2, 2, -1)
+    """Compute ``functional.conv_unfold_sigmoid``."""
+    return cast(Tensor, call(_Sigmoid, x, weight, bias))
 
 
 class _Unfolded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-        x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, _width(weight)
+        x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, len(weight) // 4
         weight = weight.contiguous(memory_format=torch.channels_last)
         out, kept, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * width):
@@ -83,7 +67,7 @@ class _Unfolded(torch.autograd.Function):
 class _Sigmoid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        x, (m, h, w, _), channels = x.contiguous(), x.shape, _width(weight)
+        x, (m, h, w, _), channels = x.contiguous(), x.shape, len(weight) // 4
         weight = weight.contiguous(memory_format=torch.channels_last)
         out, convolution = x.new_empty(m, 2 * h, 2 * w, channels), Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * channels):

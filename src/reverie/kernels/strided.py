@@ -12,31 +12,40 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order
+from reverie.core.compiled import call, first_order
+from reverie.kernels.conditions import cpu32
+from reverie.kernels.images import parts
 from reverie.nn.matmul import product, wanted
-from reverie.nn.stages import parts
 
 LONG = 1024
 """Numbers in a window from which a convolution is computed here; with fewer, copying windows takes too long."""
 
 
+def fits_strided(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Return whether :func:`strided_conv` can be used, and is faster."""
+    return weight[:1].numel() >= LONG and _fits(x, weight, bias, 1) and min(x.shape[1:3]) >= max(weight.shape[2:])
+
+
+def _fits(x: Tensor, weight: Tensor, bias: Tensor, inputs: int) -> bool:
+    images = x.ndim == weight.ndim == 4 and x.numel() > 0 and weight.shape[inputs] == x.shape[3]
+    return images and bias.shape == (weight.shape[1 - inputs],) and cpu32(x, weight, bias)
+
+
 def strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Map images ``[M, H, W, C]`` by weights ``[outputs, C, k, l]`` to ``[M, (H - k) // 2 + 1, .., outputs]``."""
-    if weight[0].numel() >= LONG and compiled(x, weight, bias) and x.numel():
-        return cast(Tensor, call(_Strided, x, weight, bias))
-    y = F.conv2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
-    return y.permute(0, 2, 3, 1)
+    """Compute ``functional.strided_conv``."""
+    return cast(Tensor, call(_Strided, x, weight, bias))
+
+
+def fits_transposed(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Return whether :func:`transposed_conv` can be used."""
+    return _fits(x, weight, bias, 0)
 
 
 def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Map images ``[M, H, W, C]`` by weights ``[C, outputs, k, l]`` to ``[M, 2 (H - 1) + k, .., outputs]``."""
-    if compiled(x, weight, bias) and x.numel():
-        return cast(Tensor, call(_Transposed, x, weight, bias))
-    y = F.conv_transpose2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
-    return y.permute(0, 2, 3, 1)
+    """Compute ``functional.transposed_conv``."""
+    return cast(Tensor, call(_Transposed, x, weight, bias))
 
 
 class _Windows:

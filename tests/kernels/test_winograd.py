@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from reverie.core.compiler import kernels
-from reverie.nn import winograd
-from reverie.nn.winograd import Convolution, convolve
+from reverie.kernels import winograd
+from reverie.kernels.winograd import Convolution
+from reverie.nn.functional import convolve
 
 SIZES = [  # images, height, width, channels, outputs, kernel
     (3, 32, 32, 32, 48, 5),  # large enough for two threads

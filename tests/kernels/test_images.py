@@ -4,11 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reverie.nn import stages, upsample, winograd
-from reverie.nn.functional import unfold_parities
-from reverie.nn.pixels import unit_squared_error
-from reverie.nn.stages import conv_pool_norm_silu
-from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
+from reverie.kernels import images as kernels_of_images
+from reverie.kernels import winograd
+from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, conv_unfold_sigmoid, unfold_parities
 
 EPS = 1e-4
 
@@ -82,7 +80,7 @@ def test_decoder_stages(sizes):
 
 def test_images_may_be_divided_anywhere(monkeypatch):
     x, weight, bias, scale = inputs(7, 6, 5, 3, 8, 3, scales=8)
-    monkeypatch.setattr(stages, "PART", 2 * 6 * 5 * 8)  # two images at a time, the last one alone
+    monkeypatch.setattr(kernels_of_images, "PART", 2 * 6 * 5 * 8)  # two images at a time, the last one alone
     assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale))
     assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
     tensors = x, weight, bias, scale[:2]
@@ -98,16 +96,6 @@ def test_through_winograd_forwards_and_backwards(monkeypatch):
     assert_same(
         lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors, tolerance=5e-5
     )
-
-
-def test_the_definitions_in_pytorch_are_the_same(monkeypatch):
-    for module in (stages, upsample, winograd):
-        monkeypatch.setattr(module, "compiled", lambda *_: False)
-    x, weight, bias, scale = inputs(3, 6, 5, 3, 8, 3, scales=8)
-    assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale))
-    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
-    tensors = x, weight, bias, scale[:2]
-    assert_same(lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors)
 
 
 def test_of_equal_pixels_the_first_has_the_gradient():
@@ -139,23 +127,6 @@ def test_what_is_frozen_gets_no_gradient(learned):
         torch.testing.assert_close(tensors[learned].grad, everything[learned].grad)
 
 
-def test_without_gradients_the_values_are_the_same():
-    for function, scales in ((conv_pool_norm_silu, 8), (conv_unfold_norm_silu, 2)):
-        tensors = [t.float().requires_grad_() for t in inputs(3, 5, 4, 5, 8, 3, scales=scales)]
-        with torch.no_grad():
-            alone = function(*tensors, EPS)
-        assert torch.equal(alone, function(*tensors, EPS))
-        assert not alone.requires_grad
-
-
-def test_images_with_gaps_between_them():
-    x, weight, bias, scale = (t.float() for t in inputs(6, 4, 4, 5, 8, 3, scales=8))
-    expected = conv_pool_norm_silu(x, weight, bias, scale, EPS)
-    torch.testing.assert_close(conv_pool_norm_silu(x[::2], weight, bias, scale, EPS), expected[::2])
-    planes = x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)  # the channels first in memory
-    torch.testing.assert_close(conv_pool_norm_silu(planes, weight, bias, scale, EPS), expected)
-
-
 def test_bfloat16_goes_in_and_comes_out():
     x, weight, bias, scale = (t.float() for t in inputs(2, 4, 4, 5, 8, 3, scales=8))
     out = conv_pool_norm_silu(x.bfloat16(), weight, bias, scale, EPS)
@@ -163,27 +134,3 @@ def test_bfloat16_goes_in_and_comes_out():
     torch.testing.assert_close(out.float(), conv_pool_norm_silu(x, weight, bias, scale, EPS), atol=0.05, rtol=0.05)
     out = conv_unfold_norm_silu(x.bfloat16(), weight.bfloat16(), bias.bfloat16(), scale[:2], EPS)
     assert out.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_squared_error_of_unit_pixels(dtype):
-    torch.manual_seed(0)
-    pixels, target = torch.rand(2, 3, 8, 7, 5), torch.randint(0, 200, (2, 3, 8, 7, 2), dtype=torch.uint8).to(dtype)
-    part = pixels[..., 1:3].requires_grad_()  # one image of several in the same channels
-    exact = part.detach().double().requires_grad_()
-    wanted = (exact - (target.double() - 20) / 180).square().sum((-3, -2, -1))
-    got = unit_squared_error(part, target, 20.0, 200.0)
-    torch.testing.assert_close(got, wanted.float())
-    weight = torch.randn(2, 3)
-    torch.testing.assert_close(
-        torch.autograd.grad(got, part, weight)[0], torch.autograd.grad(wanted, exact, weight.double())[0].float()
-    )
-
-
-@pytest.mark.parametrize("wrong", ["bias", "scale"])
-@pytest.mark.parametrize("stage", [conv_pool_norm_silu, conv_unfold_norm_silu])
-def test_biases_and_scales_of_another_length_are_refused(stage, wrong):
-    scales = 8 if stage is conv_pool_norm_silu else 2
-    x, weight, bias, scale = (k.float() for k in inputs(2, 4, 4, 3, 8, 3, scales))
-    with pytest.raises((ValueError, RuntimeError), match=f"{wrong} has shape|shape|size"):
-        stage(x, weight, bias[:3] if wrong == "bias" else bias, scale[:1] if wrong == "scale" else scale, EPS)

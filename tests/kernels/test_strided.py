@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reverie.nn.strided import strided_conv, transposed_conv
+from reverie.nn.functional import strided_conv, transposed_conv
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 2), (4, 4), (5, 4), (6, 6)])
@@ -12,8 +12,8 @@ from reverie.nn.strided import strided_conv, transposed_conv
 @pytest.mark.parametrize("transposed", [False, True])
 def test_as_pytorch(kernel, channels, transposed, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr("reverie.nn.stages.PART", 2**14)  # several parts
-    monkeypatch.setattr("reverie.nn.strided.LONG", 1)
+    monkeypatch.setattr("reverie.kernels.images.PART", 2**14)  # several parts
+    monkeypatch.setattr("reverie.kernels.strided.LONG", 1)
     sides = channels if transposed else channels[::-1]
     x = torch.randn(30, 9, 8, channels[0])
     weight, bias = torch.randn(*sides, *kernel), torch.randn(channels[1])
