@@ -147,8 +147,9 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
 
 def question(args: list[str], said: Common, config: ExperimentConfig) -> str | None:
     """Return the question for the environment, or the data, if nothing that was said names them; None otherwise."""
-    of_suite = {*(flag_value(args, "preset") or ())} & {*SUITES.values()}
-    named = said.env or said.data or config.data.path or said.resume or of_suite or config.env.id != EnvConfig().id
+    preset = flag_value(args, "preset") or ()
+    of_preset = {*preset} & {*SUITES.values()} or (preset and config.env.id != EnvConfig().id)
+    named = said.env or said.data or config.data.path or said.resume or of_preset
     if named or any(names_env(path) for path in said.config):
         return None
     ask = f"reverie train {said.algorithm}"
