@@ -18,7 +18,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig

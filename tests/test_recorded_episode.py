@@ -14,9 +14,8 @@ import torch
 import reverie
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import Batch, Window
-from reverie.datasets.config import DatasetConfig, dataset_config
 from reverie.datasets.d4rl import D4RLReader
-from reverie.datasets.dataset import open_recorded
+from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded
 from reverie.datasets.reader import ReadOptions
 
 SMALL: dict[str, Any] = {"threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False}

@@ -14,11 +14,11 @@ from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, record
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.config import DatasetConfig
-from reverie.datasets.convert import validate, write
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.convert import write
+from reverie.datasets.dataset import DatasetConfig, Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of, to_apply
+from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, make_gym

@@ -18,8 +18,8 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.recording import RecordConfig, noisy, play, record
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.datasets.convert import validate
 from reverie.datasets.detect import open_reader
+from reverie.datasets.validate import validate
 from tiny import SETTINGS
 
 pytest.importorskip("minari")

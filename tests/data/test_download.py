@@ -12,8 +12,8 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from test_readers_rl_unplugged import check_shard, shard, transitions
 
+from formats import shard, transitions
 from minari_files import buffer, write
 from recordings import LIVED, check, expected
 from reverie.commands.data import data_command
@@ -22,9 +22,8 @@ from reverie.core.lock import lock_of
 from reverie.datasets import download
 from reverie.datasets import fetch as fetching
 from reverie.datasets.detect import open_reader
-from reverie.datasets.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
-from reverie.datasets.fetch import fetch
-from reverie.datasets.remote_file import Remote
+from reverie.datasets.download import RL_UNPLUGGED, download_minari, download_shards
+from reverie.datasets.fetch import Remote, fetch
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -206,7 +205,7 @@ def test_shards(server, tmp_path, capsys):
     assert data_command([*words, "--folder", str(folder)]) == 0
     said = capsys.readouterr().out.split()
     assert [Path(line).name for line in said] == ["run_2-00000-of-00100", "run_2-00007-of-00100"]
-    check_shard(open_reader(said[0]), LIVED)
+    assert open_reader(said[0]).rows() == 14 + len(LIVED)
     assert open_reader(str(folder / "Breakout")).about().text["game"] == "Breakout"
 
 
@@ -216,12 +215,9 @@ def test_shards_come_by_https():
 
 
 def test_shards_that_there_are_not(tmp_path):
-    assert len(GAMES) == 46
-    with pytest.raises(ConfigError, match=r"no game 'Brekout'\. Did you mean 'Breakout'"):
-        download_shards("Brekout", 1, [0], tmp_path)
-    with pytest.raises(ConfigError, match="run 6: expected 1 to 5"):
+    with pytest.raises(ConfigError, match=r"run 6, shards \[0\]: expected a run of 1 to 5"):
         download_shards("Breakout", 6, [0], tmp_path)
-    with pytest.raises(ConfigError, match="shard 100: expected 0 to 99"):
+    with pytest.raises(ConfigError, match=r"expected .* shards of 0 to 99"):
         download_shards("Breakout", 1, [100], tmp_path)
 
 
