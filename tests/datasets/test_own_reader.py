@@ -89,7 +89,7 @@ def test_names_that_are_wrong(folder, reader, said):
         ("rows['obs'] = rows['obs'][1:]", r"column 'obs' has shape \[3, 2\], but 'is_first' has 4 rows"),
         ("rows['is_last'] = rows['is_last'].astype(int)", r"column 'is_last' has dtype int.*expected bool"),
         ("rows['reward'] = np.stack([rows['reward']] * 2, 1)", r"column 'reward' .*expected numbers of shape \[4\]"),
-        ("rows['is_last'][-1] = False", r"row 4 is wrong: is_first, but the row before it is not is_last"),
+        ("rows['is_last'][-1] = False", r"row 3 is wrong: is_terminal without is_last"),
         ("rows['is_first'][:] = False", r"row 0 is wrong: not is_first, though no episode is running"),
         ("rows['reward'] += 1", r"row 0 is wrong: non-zero reward on an is_first row"),
         ("rows['is_terminal'][0] = True", r"row 0 is wrong: is_terminal without is_last"),
