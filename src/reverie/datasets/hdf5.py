@@ -1,7 +1,9 @@
-"""HDF5 datasets as columns: read in pieces, or as a whole where they are small. Nothing is unpickled."""
+"""HDF5 datasets as columns: memory-mapped if contiguous in the file, else read in pieces. Nothing is unpickled."""
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -91,6 +93,7 @@ class Hdf5File:
     def close(self) -> None:
         """Close the file if it is open."""
         self._datasets.clear()
+        self.__dict__.pop("memory", None)  # arrays that lie in the map keep it
         if (opened := self.__dict__.pop("opened", None)) is not None:
             opened.close()
 
@@ -98,6 +101,12 @@ class Hdf5File:
     def opened(self) -> h5py.File:
         """The open file. Raises as ``open_hdf5`` does."""
         return open_hdf5(self.path)
+
+    @cached_property
+    def memory(self) -> mmap.mmap:
+        """The whole file, mapped once for all its columns, as each map holds a file descriptor."""
+        with damage(self.path), self.path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def dataset(self, name: str) -> h5py.Dataset:
         """Return a dataset. It is held, and with it the chunks that it has decompressed, until the file is closed."""
@@ -131,20 +140,30 @@ class Hdf5Column:
         self.shape: tuple[int, ...] = tuple(found.shape)
         self.dtype: np.dtype[Any] = found.dtype
         self._keeps = found.chunks is not None and found.nbytes <= KEPT_BYTES
+        offset = found.id.get_offset() if found.chunks is None and not found.external else None
+        whole = offset is not None and offset + found.nbytes <= file.path.stat().st_size
+        self._offset: int | None = offset if whole and not found.file.userblock_size else None
 
     @cached_property
     def _kept(self) -> np.ndarray:
         """The whole dataset, so that each compressed chunk is decompressed once."""
         return self._get(())
 
+    @property
+    def _mapped(self) -> np.ndarray:
+        values = np.frombuffer(self.file.memory, self.dtype, math.prod(self.shape), self._offset or 0)
+        return values.reshape(self.shape)
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``transitions.Column``."""
+        if self._offset is not None:
+            return self._mapped[start:stop]
         return self._kept[start:stop] if self._keeps else self._get(slice(start, stop))
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """See ``transitions.Column``."""
-        if self._keeps:
-            return self._kept.take(index, axis=0)
+        if self._offset is not None or self._keeps:
+            return (self._kept if self._keeps else self._mapped).take(index, axis=0)
         if len(index) <= 8:  # each may decompress a chunk, but indexing h5py with a list costs much more
             return np.stack([self._get(int(i)) for i in index])
         low, high = int(index[0]), int(index[-1])
