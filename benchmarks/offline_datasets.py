@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from model_free import TASKS, folder_of, run_seed
 
-from reverie.datasets.config import DatasetConfig
-from reverie.datasets.dataset import open_recorded
+from reverie.datasets.dataset import DatasetConfig, open_recorded
 
 
 class Recording(NamedTuple):

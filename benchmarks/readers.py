@@ -143,8 +143,7 @@ def make_shard(path: Path, count: int, shuffled: bool) -> None:
 def ours(path: Path) -> Any:
     """A dataset that can be sampled from."""
     from reverie.core.types import Window
-    from reverie.datasets.config import DatasetConfig
-    from reverie.datasets.dataset import open_recorded
+    from reverie.datasets.dataset import DatasetConfig, open_recorded
 
     recorded = open_recorded(DatasetConfig(path=str(path)))
     dataset = DatasetConfig().build(recorded, window=Window(batch=256, length=2), seed=0)

@@ -19,9 +19,10 @@ from recordings import LIVED, joined, same_rows
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.importing import trusting
-from reverie.datasets.convert import validate, write
+from reverie.datasets.convert import write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
+from reverie.datasets.validate import validate
 from reverie.envs.task import written
 from reverie.experiment import ExperimentConfig
 from reverie.offline import resolved
@@ -97,14 +98,14 @@ def test_settings_of_a_run_are_kept_by_a_store_and_said_to_be_lost_by_other_copi
 
 @pytest.mark.parametrize(
     ("env", "why"),
-    [("Nowhere-v0", "Nowhere"), ("CartPole-v1", r"CartPole-v1, Discrete\(2\)"), ("Ant:gone", "gone|Ant")],
+    [("Nowhere-v0", "Nowhere"), ("CartPole-v1", r"categorical of 2 classes"), ("Ant:gone", "gone|Ant")],
 )
 @pytest.mark.parametrize("to", ["minari", "d4rl"])
 def test_an_environment_that_does_not_answer_is_not_named(d4rl, tmp_path, to, env, why):
     run = a_run(d4rl, tmp_path / "run", {"id": env})
     with open_reader(str(run)) as reader:
         write(reader, str(tmp_path / "copy"), to)
-        assert re.search(f"not named in the copy .*({why})", str(reader.remarks()))
+        assert re.search(f"do not name it .*({why})", str(reader.remarks()))
     assert open_reader(str(tmp_path / "copy")).about().env == ""
     same_rows(run, tmp_path / "copy")
 
@@ -217,7 +218,7 @@ def test_a_run_whose_environment_is_gone_keeps_classes(walked, tmp_path):
     (tmp_path / "walk_module.py").unlink()
     with open_reader(str(run)) as reader:
         write(reader, str(tmp_path / "copy"))
-        assert "not named in the copy" in str(reader.remarks())
+        assert "do not name it" in str(reader.remarks())
     with open_reader(str(tmp_path / "copy")) as reader:
         assert reader.about().observation["last"] == spaces.Discrete(3)
     same_rows(run, tmp_path / "copy")

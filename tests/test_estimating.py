@@ -26,8 +26,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Step, Window
-from reverie.datasets.config import DatasetConfig
-from reverie.datasets.dataset import CLIPPED
+from reverie.datasets.dataset import CLIPPED, DatasetConfig
 from reverie.estimating import Estimator, PolicyEstimate, config_for
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import LiveSink

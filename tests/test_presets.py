@@ -18,7 +18,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
@@ -261,7 +261,11 @@ def test_recorded_data_with_a_choice_among_classes(algorithm: str) -> None:
 
 def recorded(folder: Path, env: str | None) -> Path:
     """The head of a Minari dataset, which says what it was recorded in."""
-    about = {name: json.dumps(space) for name, space in MINARI_SPACES.items()} | {"data_format": "hdf5"}
+    about = {name: json.dumps(space) for name, space in MINARI_SPACES.items()} | {
+        "data_format": "hdf5",
+        "total_episodes": 0,
+        "total_steps": 0,
+    }
     about |= {} if env is None else {"env_spec": json.dumps({"id": env})}
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "metadata.json").write_text(json.dumps(about))

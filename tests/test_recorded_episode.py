@@ -14,10 +14,7 @@ import torch
 import reverie
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import Batch, Window
-from reverie.datasets.config import DatasetConfig, dataset_config
-from reverie.datasets.d4rl import D4RLReader
-from reverie.datasets.dataset import open_recorded
-from reverie.datasets.reader import ReadOptions
+from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded
 
 SMALL: dict[str, Any] = {"threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False}
 
@@ -102,7 +99,7 @@ def test_an_agent_gives_the_episodes_that_it_collected(dreamer: reverie.Agent) -
 
 def test_an_agent_gives_episodes_of_other_data(dreamer: reverie.Agent, cartpole: Path) -> None:
     found = [dreamer.episode(1, data) for data in (
-        cartpole, str(cartpole), DatasetConfig(path=str(cartpole)), D4RLReader(cartpole, ReadOptions())
+        cartpole, str(cartpole), DatasetConfig(path=str(cartpole))
     )]  # fmt: skip
     for one in found[1:]:
         assert torch.equal(one.obs["observation"], found[0].obs["observation"])

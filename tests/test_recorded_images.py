@@ -13,9 +13,10 @@ import pytest
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.rows import Rows
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import Recorded
-from reverie.datasets.reader import About, Reader, ReadOptions, Rows
+from reverie.datasets.reader import About, Reader, ReadOptions
 from reverie.datasets.recorded_env import env_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat

@@ -24,12 +24,12 @@ from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import export, output, writers
-from reverie.datasets.config import Dataset, DatasetConfig, crc32c
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.dataset import DatasetConfig, Recorded
 from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig
 from reverie.offline import of_rows, resolved, write_returns
 from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.dataset import Dataset, crc32c
 from reverie.replay.storage import Column, HostStorage
 from reverie.run.checkpoint import Checkpoints
 from reverie.saved import read_saved

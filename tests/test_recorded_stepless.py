@@ -11,7 +11,7 @@ import pytest
 import reverie
 from reverie.commands.data import data_command
 from reverie.core.errors import DataError
-from reverie.datasets.episodes import mostly_stepless
+from reverie.core.rows import mostly_stepless
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402  # the package is optional

@@ -18,7 +18,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.core.errors import UntrustedError
 from reverie.core.importing import installed, trusting
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder

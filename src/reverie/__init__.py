@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
     from reverie.api import train, train_seeds
-    from reverie.datasets.config import DatasetConfig
+    from reverie.datasets.dataset import DatasetConfig
     from reverie.envs.config import EnvConfig
     from reverie.estimating import PolicyEstimate
     from reverie.experiment import ExperimentConfig
@@ -88,7 +88,7 @@ _HOMES = {
     "TD3BCConfig": "reverie.algos.td3_bc",
     "train": "reverie.api",
     "train_seeds": "reverie.api",
-    "DatasetConfig": "reverie.datasets.config",
+    "DatasetConfig": "reverie.datasets.dataset",
     "EnvConfig": "reverie.envs.config",
     "PolicyEstimate": "reverie.estimating",
     "ExperimentConfig": "reverie.experiment",

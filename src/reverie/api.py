@@ -21,9 +21,7 @@ from reverie.core.near_names import near_names
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.words import Say
-from reverie.datasets.config import DatasetConfig, no_path
-from reverie.datasets.named import settings_of as reader_settings
-from reverie.datasets.reader import Reader
+from reverie.datasets.dataset import DatasetConfig, dataset_config
 from reverie.effect import learning_in_time, remark_on_files, sets, without_effect
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
@@ -51,7 +49,7 @@ def train(
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
     replay_ratio: float | None = None,
-    data: str | Path | Reader | DatasetConfig | Mapping[str, Any] | None = None,
+    data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
     eval_env: str | None = None,
     eval_episodes: int | None = None,
     device: str | None = None,
@@ -81,7 +79,7 @@ def train(
         run: run folder; a run found there is continued. None: a new folder under ``runs/``.
         replay_ratio: gradient updates per env step.
         data: recorded data to learn from, alone, or beside an ``env`` together with what is collected there: a path,
-            an object of a reader class of your own, or settings. Short for ``data.path``.
+            or settings. Short for ``data.path``.
         eval_env: id of the environment to evaluate in, in a run on recorded data alone. Short for ``data.eval_env``.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
@@ -236,19 +234,18 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``overrides`` with whole names in place of short ones, and with data and readers as settings.
 
     Raises:
-        ConfigError: ``data`` is neither a path, a reader nor settings.
+        ConfigError: ``data`` is neither a path nor settings.
     """
     whole = {name: value for name, value in overrides.items() if name not in SHORT_NAMES}
     data = whole.get("data", {})
-    if isinstance(data, str | Path | Reader):
+    if isinstance(data, str | Path):
         del whole["data"]
-        whole |= reader_settings(data) if isinstance(data, Reader) else {"data.path": str(data)}
+        whole["data.path"] = str(data)
     else:
         check_data(data)
     if isinstance(data, DatasetConfig):  # dotted paths may set the rest
         usual = DatasetConfig().to_dict()
-        plain = data.to_dict() | {"reader": data.reader}  # which may be an object
-        whole["data"] = {name: value for name, value in plain.items() if value != usual[name]}
+        whole["data"] = {name: value for name, value in data.to_dict().items() if value != usual[name]}
     return whole | {path: overrides[name] for name, path in SHORT_NAMES.items() if name in overrides}
 
 
@@ -305,7 +302,7 @@ def check_data(data: object) -> None:
     known = [field.name for field in dataclasses.fields(DatasetConfig)]
     is_said = isinstance(data, Mapping) and (not data or any(str(key).partition(".")[0] in known for key in data))
     if not isinstance(data, DatasetConfig) and not is_said:
-        raise no_path(data)
+        dataset_config(data)  # raises
 
 
 def check_names(overrides: Mapping[str, Any], algorithm: object) -> None:

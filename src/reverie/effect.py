@@ -14,7 +14,7 @@ from typing import Any
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, warn
 from reverie.core.words import Say
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.experiment import ExperimentConfig
 from reverie.saved import read_yaml
 

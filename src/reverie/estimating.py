@@ -23,10 +23,10 @@ from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Batch, Mode, State
 from reverie.core.words import plural
-from reverie.datasets.config import Dataset
 from reverie.folder import RunFolder, write_found
 from reverie.nn.returns_to_go import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.dataset import Dataset
 from reverie.replay.replay import Replay
 from reverie.run.recall import Agreement, actions_of, agreement_of
 

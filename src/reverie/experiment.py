@@ -26,12 +26,13 @@ from reverie.core.randomness import derived_seeds, reproducible, seed_everything
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Window
-from reverie.datasets.config import Dataset, DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory
 from reverie.envs.vector import make_env
 from reverie.estimating import Estimator, PolicyEstimate, Watch
 from reverie.replay.capacity import check_capacity, check_memory, most_rows
+from reverie.replay.dataset import Dataset
 from reverie.replay.mix import shares
 from reverie.replay.prefetch import ahead
 from reverie.replay.replay import Replay, ReplayConfig

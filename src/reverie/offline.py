@@ -25,16 +25,15 @@ from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State, Window
 from reverie.core.words import Say
-from reverie.datasets.config import Dataset, DatasetConfig
-from reverie.datasets.dataset import Recorded, open_recorded, shown
+from reverie.datasets.dataset import DatasetConfig, Recorded, open_recorded, shown
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import Reader
 from reverie.datasets.recorded_env import check_mixed, env_as_recorded, env_of, lacking
 from reverie.envs.make import EnvLike, MakeEnv, env_factory, make_gym, put_away
 from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
+from reverie.replay.dataset import Dataset
 from reverie.replay.mix import Mix, shares
 from reverie.replay.prefetch import ahead
 
@@ -69,7 +68,7 @@ def resolved(
         ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
     """
     check_data(config)
-    path = "" if isinstance(config.data.reader, Reader) else config.data.path  # an object has opened its own
+    path = config.data.path
     if path and "://" not in path and not path.startswith("minari:"):  # a continued run may start elsewhere
         config = config.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
     if not config.data.alone or (env is not None and not isinstance(env, str)):

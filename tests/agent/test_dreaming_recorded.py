@@ -18,7 +18,7 @@ from played import played
 from reverie.agent.dreaming import dream
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.training.messages import say_nothing
 from tiny import NETWORKS
 

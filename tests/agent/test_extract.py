@@ -21,7 +21,7 @@ from reverie.algos.imagination import open_loop
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.randomness import reproducible
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.log.sinks import read_metrics
 from reverie.presets import layered
 from reverie.training.messages import say_nothing

@@ -13,10 +13,10 @@ from recordings import LIVED, Lived, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Update, Window
-from reverie.datasets.config import Dataset, DatasetConfig
-from reverie.datasets.dataset import open_recorded
+from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.dataset import Dataset
 from reverie.replay.mix import Mix, shares
 from reverie.replay.replay import ReplayConfig
 

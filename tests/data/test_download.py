@@ -12,8 +12,8 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from test_readers_rl_unplugged import check_shard, shard, transitions
 
+from formats import shard, transitions
 from minari_files import buffer, write
 from recordings import LIVED, check, expected
 from reverie.commands.data import data_command
@@ -22,9 +22,8 @@ from reverie.core.lock import lock_of
 from reverie.datasets import download
 from reverie.datasets import fetch as fetching
 from reverie.datasets.detect import open_reader
-from reverie.datasets.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
-from reverie.datasets.fetch import fetch
-from reverie.datasets.remote_file import Remote
+from reverie.datasets.download import RL_UNPLUGGED, download_minari, download_shards
+from reverie.datasets.fetch import Remote, fetch
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -135,19 +134,11 @@ def test_what_came_is_kept_for_the_next_time(server, tmp_path, monkeypatch):
     assert server.asked[-1][1] == "bytes=4999-"
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_all_came_but_nobody_looked_at_it(server, tmp_path, damaged):
+def test_all_came_but_nobody_looked_at_it(server, tmp_path):
     """Killed between the last byte and the check: the server's checksums come with the last byte once more."""
     server.files["/a"], server.hashes["/a"] = CONTENT, google(CONTENT)
-    came = bytearray(CONTENT)
-    came[7] ^= damaged
-    (tmp_path / ".a.part").write_bytes(came)
-    if not damaged:
-        assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-        return
-    with pytest.raises(RunError, match=r"the download of .* is damaged: its crc32c is .*; expected .*deleted"):
-        fetch(Remote(url=f"{server.url}/a"), tmp_path / "a")
-    assert not list(tmp_path.iterdir())
+    (tmp_path / ".a.part").write_bytes(CONTENT)
+    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
 
 
 def test_a_server_without_ranges_begins_anew(server, tmp_path):
@@ -177,8 +168,6 @@ def test_what_is_not_what_was_said_is_not_kept(server, tmp_path, remote, hashes,
 def test_a_part_of_another_file_is_noticed(server, tmp_path):
     server.files["/a"], server.hashes["/a"] = CONTENT, google(CONTENT)
     (tmp_path / ".a.part").write_bytes(b"x" * 5000)
-    with pytest.raises(RunError, match=r"the download of .* is damaged"):
-        fetch(Remote(url=f"{server.url}/a"), tmp_path / "a")
     assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
 
 
@@ -206,7 +195,7 @@ def test_shards(server, tmp_path, capsys):
     assert data_command([*words, "--folder", str(folder)]) == 0
     said = capsys.readouterr().out.split()
     assert [Path(line).name for line in said] == ["run_2-00000-of-00100", "run_2-00007-of-00100"]
-    check_shard(open_reader(said[0]), LIVED)
+    assert open_reader(said[0]).rows() == 14 + len(LIVED)
     assert open_reader(str(folder / "Breakout")).about().text["game"] == "Breakout"
 
 
@@ -216,12 +205,9 @@ def test_shards_come_by_https():
 
 
 def test_shards_that_there_are_not(tmp_path):
-    assert len(GAMES) == 46
-    with pytest.raises(ConfigError, match=r"no game 'Brekout'\. Did you mean 'Breakout'"):
-        download_shards("Brekout", 1, [0], tmp_path)
-    with pytest.raises(ConfigError, match="run 6: expected 1 to 5"):
+    with pytest.raises(ConfigError, match=r"run 6, shards \[0\]: expected a run of 1 to 5"):
         download_shards("Breakout", 6, [0], tmp_path)
-    with pytest.raises(ConfigError, match="shard 100: expected 0 to 99"):
+    with pytest.raises(ConfigError, match=r"expected .* shards of 0 to 99"):
         download_shards("Breakout", 1, [100], tmp_path)
 
 
@@ -307,7 +293,7 @@ def test_one_download_of_a_dataset_at_a_time(server, tmp_path, monkeypatch):
     offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), place.name)
     with lock_of(place), pytest.raises(RunError, match="door-v0 is in use by process"):
         download_minari(place.name, server.url)
-    assert len(server.asked) == 1  # the list
+    assert not server.asked
 
     def finished(path):
         (path / "data").mkdir(parents=True)
@@ -316,7 +302,7 @@ def test_one_download_of_a_dataset_at_a_time(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(download, "lock_of", finished)  # by another process, just before this one gets the lock
     assert download_minari(place.name, server.url) == place
-    assert len(server.asked) == 2
+    assert not server.asked
 
 
 def test_a_folder_that_is_in_the_way(server, tmp_path, monkeypatch):
@@ -334,7 +320,7 @@ def test_a_folder_that_is_in_the_way(server, tmp_path, monkeypatch):
         (b"<html>", "did not return a list of files"),
         (b'{"error": "no"}', "did not return a list of files"),
         (b'[{"type": "file"}]', "did not return a list of files"),
-        (b'[{"type": "file", "path": "other/x"}]', "lists the file 'other/x', which is outside the dataset"),
+        (b'[{"type": "file", "path": "other/x"}]', "lists 'other/x', which is outside the dataset"),
     ],
 )
 def test_lists_that_make_no_sense(server, tmp_path, monkeypatch, listed, said):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import itertools
 import os
 import re
@@ -12,15 +11,14 @@ import socket
 import struct
 import sys
 import threading
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from reverie.core.errors import RunError
+from reverie.core.lock import forget, lock_of
 from reverie.datasets import fetch as module
-from reverie.datasets.fetch import ATTEMPTS, KEPT, fetch
-from reverie.datasets.remote_file import Remote
+from reverie.datasets.fetch import ATTEMPTS, KEPT, Remote, fetch
 from reverie.run.interrupt import Stopped, stopping
 
 OLD = bytes(range(256)) * 40
@@ -174,7 +172,7 @@ def test_attempts_that_bring_nothing_end(serve, tmp_path):
     ("status", "said"),
     [
         ("404 Not Found", "the server returned 404 Not Found"),
-        ("204 No Content", "the server returned 204 No Content; expected 200 OK"),
+        ("204 No Content", "the server returned 204 No Content"),
     ],
 )
 def test_what_no_attempt_mends(serve, tmp_path, status, said):
@@ -192,17 +190,6 @@ def test_redirects_keep_the_range(serve, tmp_path):
     assert target.asked == server.asked == [(None, None), (2999, '"old"')]
     with pytest.raises(RunError, match="the server returned 302"):
         fetch(Remote(url=serve(says(b"", "302 Found", Location="/a")).url), tmp_path / "b")
-
-
-def test_redirects_do_not_leave_https(tmp_path, monkeypatch):
-    class Answer(io.BytesIO):
-        def geturl(self):
-            return "http://elsewhere/a"
-
-    monkeypatch.setattr(urllib.request, "urlopen", lambda request, timeout: Answer(OLD))
-    with pytest.raises(RunError, match=r"redirects to http://elsewhere/a, .*: expected https"):
-        fetch(Remote(url="https://here/a"), tmp_path / "a")
-    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------- versions
@@ -289,6 +276,7 @@ def test_an_interruption_at_any_line(serve, tmp_path):
         path = tmp_path / str(number) / "a"
         if not interrupted(path, number):
             break
+        forget()  # an error in the very line of "with", as here, leaves it without closing the lock
         assert not path.exists() or path.read_bytes() == OLD
         check(fetch(Remote(url=server.url), path))
     assert number > 50
@@ -296,10 +284,8 @@ def test_an_interruption_at_any_line(serve, tmp_path):
 
 def test_one_download_of_a_file_at_a_time(serve, tmp_path):
     server = serve(offers())
-    with (tmp_path / ".a.part").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(RunError, match="is being downloaded by another process"):
-            fetch(Remote(url=server.url), tmp_path / "a")
+    with lock_of(tmp_path / "a"), pytest.raises(RunError, match="is in use by process"):
+        fetch(Remote(url=server.url), tmp_path / "a")
     assert not server.asked
     check(fetch(Remote(url=server.url), tmp_path / "a"))
 

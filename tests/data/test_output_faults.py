@@ -15,10 +15,9 @@ import pytest
 from gymnasium import spaces
 
 from reverie.core.errors import DataError, RunError
-from reverie.datasets.export import write_minari
 from reverie.datasets.output import staged_at, staged_file
 from reverie.datasets.reader import About
-from reverie.datasets.writers import write_d4rl
+from reverie.datasets.writers import write_d4rl, write_minari
 
 T = 200
 BOTH = spaces.Box(-np.inf, np.inf, (3,), np.float64), spaces.Box(-1, 1, (2,), np.float32)

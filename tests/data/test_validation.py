@@ -12,10 +12,10 @@ from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import FORMATS, LIVED, Lived, expected, same_rows
 from reverie.core.errors import ConfigError
-from reverie.datasets.convert import good, validate, write
+from reverie.datasets.convert import good, write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import About
-from reverie.datasets.validate import Validator
+from reverie.datasets.validate import Rules, validate
 
 
 def report(tmp_path, change, lived=LIVED):
@@ -64,9 +64,9 @@ def test_the_action_of_the_last_row_is_not_used(unused):
     rows = {name: np.array(values) for name, values in expected(LIVED[:1]).items()}
     rows |= {"obs": np.full((4, 1), 0.5, np.float32), "action": np.zeros((4, 1), np.float32)}
     rows["action"][-1] = unused
-    assert Validator(About(observation=box, action=box)).add(rows)
+    assert not any(wrong.any() for _, wrong in Rules(About(observation=box, action=box))(rows))
     rows["action"][0] = unused
-    assert not Validator(About(observation=box, action=box)).add(rows)
+    assert any(wrong.any() for _, wrong in Rules(About(observation=box, action=box))(rows))
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.Box(0, 4, (2,), np.int64), spaces.MultiDiscrete([3, 3])])
@@ -76,7 +76,7 @@ def test_class_numbers_may_stay_0(space):
     flags = {name: np.zeros(15, bool) for name in ("is_first", "is_last", "is_terminal")}
     flags["is_first"][0] = flags["is_last"][-1] = True
     rows = {"obs": zeros, "action": np.zeros(15, np.int64), "reward": np.zeros(15, np.float32), **flags}
-    assert Validator(about).add(rows)
+    assert not any(wrong.any() for _, wrong in Rules(about)(rows))
 
 
 def test_a_step_out_of_order(tmp_path):

@@ -5,15 +5,14 @@ import pytest
 from gymnasium import spaces
 
 from d4rl_files import columns, write
-from reverie.datasets.convert import validate
 from reverie.datasets.convert import write as copy
 from reverie.datasets.detect import open_reader
-from reverie.datasets.validate import outside
+from reverie.datasets.validate import outside, validate
 
 
 def broken(values, space):
     """Return the rules that some of ``values`` ``[n, ...]`` break."""
-    found = outside("obs", values, space, np.zeros(len(values), bool))
+    found = outside("obs", values, space)
     return [rule for rule, wrong in found if wrong.any()]
 
 

@@ -11,7 +11,6 @@ import pytest
 import reverie
 from d4rl_files import write
 from reverie.algos.crr import CRRConfig
-from reverie.commands.data import data_command
 from reverie.core.discover import algorithm_config
 from reverie.training.messages import rewards_far_from_1
 
@@ -78,22 +77,6 @@ def test_algorithms_without_such_a_setting_take_all_rewards(name: str) -> None:
 
 SAME = "all rewards are 1 and no episode ends terminally, so by these data every policy is worth the same, and at best"
 NOTHING = "all rewards are 0, so by these data every policy is worth the same, and at best"
-
-
-@pytest.mark.parametrize(("reward", "terminal", "said"), [
-    (1.0, False, SAME), (1.0, True, ""), (0.0, True, NOTHING), (0.0, False, NOTHING), (None, False, ""),
-])  # fmt: skip
-def test_training_and_validation_say_where_every_policy_is_worth_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], reward: float | None, terminal: bool, said: str
-) -> None:
-    rewards = np.full(STEPS, reward) if reward is not None else np.arange(STEPS) % 2
-    data = recorded(tmp_path, rewards, terminal=terminal)
-    expected = [said] * bool(said)
-    told = [line for line in said_of(tmp_path, "discrete_bcq") if "every policy" in line]
-    assert [line.partition(" the recorded actions")[0] for line in told] == expected
-    assert data_command(["validate", str(data)]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "every policy" in line]
-    assert [line.partition(" the recorded actions")[0] for line in told] == [f"remark   {line}" for line in expected]
 
 
 def test_imitation_needs_no_rewards(tmp_path: Path) -> None:

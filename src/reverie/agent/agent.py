@@ -25,9 +25,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step
-from reverie.datasets.config import DatasetConfig, dataset_config
-from reverie.datasets.dataset import Recorded, open_recorded
-from reverie.datasets.reader import Reader
+from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded
 from reverie.envs.flat import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
@@ -235,14 +233,14 @@ class Agent:
         """
         return make_gym(self.config.env, self.factory, render)
 
-    def episode(self, number: int, data: DatasetConfig | Reader | Path | str | None = None) -> Batch:
+    def episode(self, number: int, data: DatasetConfig | Path | str | None = None) -> Batch:
         """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
 
         Args:
             number: 0 for the first episode; -1 for the last one. Those of a single row count here, which ``reverie data
                 info`` leaves out.
-            data: recorded data that fit the agent: a path, minari:NAME, settings with further options of reading, or a
-                reader of your own. None: the rows that the run has collected, or the data that it learned from alone.
+            data: recorded data that fit the agent: a path, minari:NAME, or settings with further options of reading.
+                None: the rows that the run has collected, or the data that it learned from alone.
 
         Returns:
             All rows of the episode, ``[1, T]``, on the CPU. Rewards are clipped if ``env.clip_reward`` says so.
@@ -336,7 +334,7 @@ class Agent:
         return steer(self, state, probe, given or {}, steps, lr)
 
     @contextlib.contextmanager
-    def recorded(self, data: DatasetConfig | Reader | Path | str | None = None) -> Iterator[Recorded]:
+    def recorded(self, data: DatasetConfig | Path | str | None = None) -> Iterator[Recorded]:
         """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
         given = dataset_config(self.run if data is None else data)
         if data is None and self.config.data.alone:

@@ -15,8 +15,7 @@ from reverie.core.errors import RunError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.core.words import Say, plural
-from reverie.datasets.config import DatasetConfig
-from reverie.datasets.reader import Reader
+from reverie.datasets.dataset import DatasetConfig
 from reverie.experiment import make_eval_env
 from reverie.run.collect import executed
 
@@ -41,7 +40,7 @@ def played(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episod
 
 
 @contextlib.contextmanager
-def recorded(agent: Agent, data: DatasetConfig | Reader | Path | str, longest: int, say: Say) -> Iterator[Episodes]:
+def recorded(agent: Agent, data: DatasetConfig | Path | str, longest: int, say: Say) -> Iterator[Episodes]:
     """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
     with agent.recorded(data) as found:
         yield found.beginnings(longest), {"data": str(found.reader.path)}

@@ -21,8 +21,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.core.words import Say
-from reverie.datasets.config import DatasetConfig
-from reverie.datasets.reader import Reader
+from reverie.datasets.dataset import DatasetConfig
 from reverie.folder import RunFolder, check_writable, write_json, writing
 
 
@@ -53,7 +52,7 @@ def dream(
     sequences: int = 6,
     actions: Actions = "mode",
     seed: int | None = None,
-    data: DatasetConfig | Reader | Path | str | None = None,
+    data: DatasetConfig | Path | str | None = None,
     say: Say = warn,
 ) -> DreamReport:
     """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
@@ -73,8 +72,8 @@ def dream(
         sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
         actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
         seed: of environments and predictions. None: follows from the run's seed.
-        data: recorded episodes to predict: a path, minari:NAME, settings with further options of reading, or a reader
-            of your own. The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
+        data: recorded episodes to predict: a path, minari:NAME, or settings with further options of reading.
+            The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
             also the longest others. None: the agent plays.
         say: called with a sentence for each remark about ``data``. Default: a line on stderr.
 

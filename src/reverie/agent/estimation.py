@@ -18,13 +18,12 @@ from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
 from reverie.core.types import Window
 from reverie.core.words import Say
-from reverie.datasets.config import Dataset, DatasetConfig, dataset_config
-from reverie.datasets.dataset import Recorded, open_recorded, shown
-from reverie.datasets.reader import Reader
+from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded, shown
 from reverie.estimating import Estimator, PolicyEstimate, Watch, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
 from reverie.offline import NO_ENV, looked_at
+from reverie.replay.dataset import Dataset
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
 from reverie.saved import check_origin, read_saved
@@ -44,7 +43,7 @@ class EstimateReport:
 
 def estimate(
     run: Path | str,
-    data: DatasetConfig | Reader | Path | str | None = None,
+    data: DatasetConfig | Path | str | None = None,
     *,
     updates: int = 20_000,
     actions: Actions = "mode",
@@ -64,8 +63,8 @@ def estimate(
 
     Args:
         run: the run folder.
-        data: recorded data to estimate from: a path, minari:NAME, a config with further options of reading, or a reader
-            of your own. None: the data that the run was trained on.
+        data: recorded data to estimate from: a path, minari:NAME, or settings with further options of reading.
+            None: the data that the run was trained on.
         updates: gradient updates of FQE, at least 1.
         actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
         draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
@@ -129,9 +128,7 @@ def written(
     return EstimateReport(estimate=found, files={"estimate": folder.estimate})
 
 
-def with_data(
-    config: ExperimentConfig, data: DatasetConfig | Reader | Path | str | None, run: Path
-) -> ExperimentConfig:
+def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
     """Return ``config`` with the data to estimate from, and with rewards as they were recorded.
 
     Raises:

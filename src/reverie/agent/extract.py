@@ -20,13 +20,11 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError, RunError, warn
 from reverie.core.files import check_local
 from reverie.core.randomness import reproducible
+from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
 from reverie.core.words import Say
-from reverie.datasets.config import DatasetConfig
-from reverie.datasets.dataset import Recorded, shown
-from reverie.datasets.episodes import joined
+from reverie.datasets.dataset import DatasetConfig, Recorded, shown
 from reverie.datasets.output import delete, staged_file
-from reverie.datasets.reader import Reader, Rows
 from reverie.folder import check_writable, writing
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
@@ -67,7 +65,7 @@ def extract(
     agent: Agent | Path | str,
     *,
     out: Path | str,
-    data: DatasetConfig | Reader | Path | str | None = None,
+    data: DatasetConfig | Path | str | None = None,
     checkpoint: Path | str | None = None,
     device: str = "auto",
     seed: int | None = None,
@@ -86,8 +84,8 @@ def extract(
         agent: an agent, or the run folder of one.
         out: what is written: a Zarr group if it ends with ``.zarr``, which takes little memory whatever the number of
             rows; or ``.npz``, of which all arrays are held in memory.
-        data: recorded data that fit the agent: a path, minari:NAME, settings with further options of reading, or a
-            reader of your own. None: the rows that the run has collected, or the data that it learned from alone.
+        data: recorded data that fit the agent: a path, minari:NAME, or settings with further options of reading.
+            None: the rows that the run has collected, or the data that it learned from alone.
         checkpoint: of a run folder: see :func:`reverie.load`.
         device: of a run folder: see :func:`reverie.load`.
         seed: of the states, which are sampled. None: follows from the run's seed.

@@ -1,43 +1,156 @@
-"""``reverie data``: the list of its commands, and those for replay stores. See ``commands/datasets.py`` as well."""
+"""``reverie data``: describe, validate, convert, record and download datasets; runs and replay stores are some."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import contextlib
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import yaml
+from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, parse, print_sections
-from reverie.commands.datasets import (
-    InfoCommand,
-    Place,
-    Reading,
-    ValidateCommand,
-    as_here,
-    dataset_info,
-    dataset_validate,
-)
-from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
-from reverie.core.errors import ConfigError, RunError, did_you_mean, warn
-from reverie.core.words import Say, plural
+from reverie.commands.args import Trusting, fail, parse, print_sections
+from reverie.commands.record import record_command
+from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.store.manifest import Segment
+    from reverie.datasets.output import Exported
+    from reverie.datasets.reader import About, Reader, ReadOptions
+    from reverie.datasets.summary import Summary
     from reverie.store.store import Store
+
+Place = Annotated[Positional[str], arg(metavar="PATH")]
+Target = Annotated[Positional[str], arg(metavar="TARGET")]
+Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
+SHOWN = 20
+"""Most remarks that a report prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand:
-    """Write the episodes of a replay store in another format."""
+class Reading:
+    """How to read files that do not describe themselves completely."""
+
+    reader: str = ""
+    """Class that reads a format of your own, module:Class or module:Class(setting=value). Empty: the format is
+    detected."""
+    columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
+    one vector are a list, '{obs: [x, y], ...}'."""
+    time_limit: int | None = None
+    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
+    partial: bool = False
+    """RL Unplugged: use the readable part of shards that are cut off."""
+
+    @property
+    def options(self) -> ReadOptions:
+        """Options of the readers."""
+        from reverie.datasets.reader import ReadOptions
+
+        return ReadOptions(
+            reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
+        )
+
+    def given(self) -> str:
+        """Return the flags of the options that are set, for messages; "" if none is."""
+        return ", ".join(f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value)
+
+
+def as_here(word: str) -> str:
+    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
+    names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
+    flag = word.partition("=")[0]
+    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Trusting, Reading):
+    """The dataset to read."""
 
     path: Place
-    """Run folder, or folder or URL of a replay store."""
-    to: tuple[Literal["minari", "pydreamer"], str]
-    """Format and target: minari and a dataset's name (a folder if it begins with / or .), or pydreamer and a folder."""
+    """File, folder or glob of any format, run folder, folder or URL of a replay store, or minari:NAME."""
+
+    def open(self) -> Reader:
+        """Open the dataset."""
+        from reverie.datasets.detect import open_reader
+
+        return open_reader(self.path, self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand(Source):
+    """Describe a dataset, a run or a replay store."""
+
+    plot: Path | None = None
+    """Draw returns and lengths of the episodes and the distribution of actions to this PNG file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateCommand(Source):
+    """Check recorded episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
+
+    quarantine: str | None = None
+    """Write the good episodes to a new dataset: a folder that does not exist yet, or minari:NAME."""
+    to: Format = "minari"
+    """Format of that dataset."""
+    replay: int = 3
+    """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertCommand(Source):
+    """Write a dataset in another format."""
+
+    target: Target
+    """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
+    to: Format = "minari"
+    """Format to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsampleCommand(ConvertCommand):
+    """Write a random part of a dataset. The same seed gives the same part."""
+
+    fraction: float | None = None
+    """Fraction of the steps, such as 0.1."""
+    steps: int | None = None
+    """Number of steps, in place of a fraction."""
+    by: Literal["episode", "step"] = "episode"
+    """Draw whole episodes until their steps suffice, or single steps."""
+    seed: int = 0
+    """Seed of the drawing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadCommand:
+    """Download a dataset; an interrupted download is continued."""
+
+    name: Annotated[Positional[str], arg(metavar="NAME")]
+    """minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as rl_unplugged:Breakout."""
+    run: int = 1
+    """RL Unplugged: which of the five runs, 1 to 5."""
+    shards: tuple[int, ...] = (0,)
+    """RL Unplugged: which of the hundred shards of the run, 0 to 99."""
+    folder: Path = Path("datasets/rl_unplugged")
+    """RL Unplugged: folder to write to."""
+    server: str = ""
+    """Server to use in place of the official one."""
+
+
+OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download} ...
+
+  info       describe a dataset, a run or a replay store
+  validate   report damage and impossible values; keep the good episodes
+  convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
+  subsample  write a random part of a dataset
+  record     run a trained agent and write its episodes
+  download   download a Minari dataset or shards of RL Unplugged
+
+A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
+RL Unplugged, PyDreamer, Arrow or Parquet, a run, or a replay store (a folder
+or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 
 def data_command(args: list[str]) -> int:
@@ -49,7 +162,6 @@ def data_command(args: list[str]) -> int:
         "subsample": subsample_command,
         "record": record_command,
         "download": download_command,
-        "export": export_command,
     }
     if not args or args[0] in ("-h", "--help"):
         print(OVERVIEW)
@@ -63,221 +175,211 @@ def data_command(args: list[str]) -> int:
         with stopping():
             return commands[args[0]]([as_here(word) for word in args[1:]])
     except Stopped as stopped:
-        said = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
-        return fail(said, 128 + stopped.number)
-
-
-OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download,export} ...
-
-  info       describe a dataset, a run or a replay store
-  validate   report damage and impossible values; keep the good episodes
-  convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
-  subsample  write a random part of a dataset
-  record     run a trained agent and write its episodes
-  download   download a Minari dataset or shards of RL Unplugged
-  export     write the episodes of a replay store (a folder or a URL)
-
-A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
-RL Unplugged, PyDreamer, Arrow or Parquet, or a run.
-`reverie data COMMAND --help` lists the options of a command."""
-
-
-def is_of_a_store(path: str) -> bool:
-    """Return whether ``path`` is a run, or a store in a folder or behind a URL, and not a dataset of another format."""
-    from reverie.datasets.own_store import is_store
-    from reverie.store.manifest import BACKUP, MANIFEST
-
-    folder = Path(path)
-    if "://" in path or settings_in(folder) is not None or (folder / BACKUP).is_file():
-        return True
-    return (folder / MANIFEST).is_file() and is_store(folder)
-
-
-def settings_in(folder: Path) -> dict[str, Any] | None:
-    """Return the settings in the config.yaml of a run; None if ``folder`` is no run."""
-    try:
-        content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
-    found = content.get("experiment") if isinstance(content, dict) else None
-    return found if isinstance(found, dict) else None
-
-
-# ---------------------------------------------------------------- the place
-
-
-def open_store(path: str, say: Say = warn) -> Store:
-    """Open the store of a run, or at a folder or URL.
-
-    Raises:
-        RunError: there is none; the message says where one may be.
-    """
-    from reverie.store.store import Store
-
-    store = Store(store_of(path), say=say)
-    if not store.segments and not store.aside:
-        raise RunError(f"there is no replay store in {path}.{_inside(path)}")
-    return store
-
-
-def store_of(path: str) -> str:
-    """Return the folder or URL of a run's store; any other path unchanged."""
-    settings = None if "://" in path else settings_in(Path(path))
-    if settings is None:
-        return path
-    named = settings.get("replay", {}).get("store", "auto")
-    if named == "none":
-        raise RunError(f"the run {path} has no replay store: it was made with replay.store = none.")
-    return str(Path(path) / "replay") if named == "auto" else str(named)
-
-
-def _inside(path: str) -> str:
-    folders = [] if "://" in path else sorted(p.parent for p in Path(path).glob("*/manifest.json"))
-    return f" There is one in {folders[0]}." if folders else " Expected a run folder, or the path or URL of a store."
-
-
-def signature_beside(path: str) -> dict[str, Any] | None:
-    """Return the content of spec.json, if ``path`` is a run or a store in one."""
-    for folder in () if "://" in path else (Path(path), Path(path).absolute().parent):
-        if (folder / "spec.json").is_file():
-            found: dict[str, Any] = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-            return found
-    return None
-
-
-def check_no_effect(said: Reading, *names: str) -> None:
-    """Raise ConfigError if an option was given that a store does not need, as it describes itself."""
-    usual = {field.name: field.default for field in dataclasses.fields(said)} | {"columns": {}}
-    for name in ("columns", "time_limit", "partial", *names):
-        if (value := getattr(said, name)) != usual[name]:
-            raise ConfigError(f"{name} = {value}: this option has no effect on a run or a replay store. Leave it out.")
+        why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
+        return fail(why, 128 + stopped.number)
 
 
 # ---------------------------------------------------------------- info
 
 
 def info_command(args: list[str]) -> int:
-    """Print what a store or a dataset holds."""
-    said = parse(InfoCommand, args, "data info")
-    if said.reader or not is_of_a_store(said.path) or said.plot is not None:
-        return dataset_info(said)
-    check_no_effect(said)
-    store = open_store(said.path)
-    print_sections(sections(store))
+    """Print what a dataset holds."""
+    options = parse(InfoCommand, args, "data info")
+    from reverie.datasets.dataset import shown
+    from reverie.datasets.own_store import StoreReader
+    from reverie.datasets.summary import summarise
+
+    with options.open() as reader:
+        about = reader.about()
+        with shown(f"reading {reader.path.name}", reader.rows()) as counted:
+            summary = summarise(counted(reader.as_recorded()), about.action)
+        print_sections(dataset_sections(reader, about, summary))
+        if isinstance(reader, StoreReader):
+            print_sections(store_sections(reader.store))
+    if options.plot is not None:
+        draw(options.plot, summary, reader.path.name)
     return 0
 
 
-def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
+def draw(png: Path, summary: Summary, title: str) -> None:
+    """Draw ``summary`` and print the file's path."""
+    from reverie.folder import writing
+    from reverie.log.dataset_plot import dataset_plot
+
+    uses = {use.name: use.counts for use in summary.actions if use.counts.size}
+    ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
+    with writing(png):
+        dataset_plot(png, summary.scores, summary.lengths, uses, ranges, title)
+    print(f"  plot: {png}")
+
+
+def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``info`` by section."""
-    columns = store.segments[-1].columns if store.segments else store.aside[-1].columns
-    episodes, damage = episode_lines(store)
-    return {
-        "store": size_lines(store),
-        "columns": [(name, f"{c.dtype} {list(c.shape) if c.shape else ''}") for name, c in columns.items()],
-        "segments": [(segment.name, segment_words(segment)) for segment in store.segments],
-        "episodes": episodes,
-        "set aside": [(segment.name, aside_words(segment)) for segment in store.aside],
-        "damaged": damage,
-    }
-
-
-def size_lines(store: Store) -> list[tuple[str, str]]:
-    """Return path, rows and size of a store."""
-    bytes_ = sum((s.rows - s.first) * s.streams * s.nbytes_of_row for s in (*store.segments, *store.aside))
-    sizes = store.objects.sizes().values()
-    known = [size for size in sizes if size is not None]
-    stored = f"{sum(known) / 1e6:,.1f} MB stored" if len(known) == len(sizes) else "stored size unknown"
-    return [
-        ("path", store.objects.where),
-        ("rows", f"{sum(s.own_rows for s in store.segments):,}"),
-        ("size", f"{stored}, {bytes_ / 1e6:,.1f} MB in memory"),
-    ]
-
-
-def segment_words(segment: Segment) -> str:
-    """Describe a segment: ``8 streams, rows 0 to 1023 of each, 256 per file``."""
-    rows = f"rows {segment.first:,} to {segment.rows - 1:,}" if segment.rows > segment.first else "no rows"
-    words = f"{segment.streams} streams, {rows} of each, {segment.chunk} per file"
-    if segment.imported:
-        words += f", the first {segment.imported:,} copied from older segments"
-    return words
-
-
-def aside_words(segment: Segment) -> str:
-    """Describe rows set aside: ``rows 100 to 140 of segment 0, 8 streams``."""
-    first, newest = segment.first + segment.offset, segment.rows + segment.offset - 1
-    return f"rows {first:,} to {newest:,} of segment {segment.origin}, {segment.streams} streams"
-
-
-def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return number, lengths and returns of the episodes, and the damage found in the columns needed for that."""
     import numpy as np
 
-    from reverie.store.episodes import episodes
+    from reverie.core.rows import mostly_stepless
 
-    scores, lengths, parts = [], [], 0
-    damage: list[tuple[str, str]] = []
-    needed = ("reward", "is_first", "is_last")
-    for episode in episodes(store, columns=needed, on_damage=lambda d: damage.append((d.file, d.reason))):
-        if episode.complete:
-            scores.append(episode.score)
-            lengths.append(episode.steps)
-        else:
-            parts += 1
-    lines = [("complete", f"{len(scores):,}"), ("incomplete", f"{parts:,}")]
-    if scores:
-        lines.append(("return", f"mean {np.mean(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}"))
-        lines.append(("steps", f"mean {np.mean(lengths):.1f}, {min(lengths):,} to {max(lengths):,}"))
-    return lines, sorted(set(damage))
+    episodes = len(summary.scores)
+    found: dict[str, list[tuple[str, str]]] = {
+        "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
+        "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
+        "not finite": summary.broken_lines(),
+        "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
+        "episodes": [("number", f"{episodes:,} with {plural(sum(summary.lengths), 'step')}")],
+    }
+    if about.env:
+        found["dataset"].append(("environment", about.env))
+    if about.measured:
+        found["spaces"].append(("", "not declared: inferred from the recorded actions"))
+    if episodes:
+        scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
+        low, high = summary.rewards
+        found["episodes"] += [
+            ("ends", f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} truncated"),
+            ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
+            ("reward", f"{low:.4g} to {high:.4g}"),
+            ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
+        ]
+        found["actions"] = [(use.name, use.words()) for use in summary.actions]
+    found["remarks"] = [("", remark) for remark in reader.remarks()]
+    return found
+
+
+def short(space: object) -> str:
+    """Format a space in at most 160 characters."""
+    text = " ".join(str(space).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
+    """Return the lines of ``info`` about the columns and segments of a store, and the rows set aside."""
+    columns = (store.segments or store.aside)[-1].columns
+    sizes = [size or 0 for size in store.objects.sizes().values()]
+    segments = {
+        segment.name: f"{segment.streams} streams, rows {segment.first:,} to {segment.rows - 1:,} of each, "
+        f"{segment.chunk} per file" + (f", {segment.imported:,} of older segments" if segment.imported else "")
+        for segment in store.segments
+    }
+    aside = {
+        segment.name: f"rows {segment.first + segment.offset:,} to {segment.rows + segment.offset - 1:,} of segment "
+        f"{segment.origin}, {segment.streams} streams"
+        for segment in store.aside
+    }
+    return {
+        "store": [
+            ("path", store.objects.where),
+            ("rows", f"{sum(s.own_rows for s in store.segments):,}"),
+            ("stored", f"{sum(sizes) / 1e6:,.1f} MB"),
+        ],
+        "columns": [(name, f"{c.dtype} {list(c.shape) if c.shape else ''}") for name, c in columns.items()],
+        "segments": list(segments.items()),
+        "set aside": list(aside.items()),
+    }
 
 
 # ---------------------------------------------------------------- validate
 
 
 def validate_command(args: list[str]) -> int:
-    """Print what is damaged."""
-    from reverie.store.check import validate
+    """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
+    options = parse(ValidateCommand, args, "data validate")
+    from reverie.datasets.convert import good, write
+    from reverie.datasets.output import check_target
+    from reverie.datasets.own_store import StoreReader
+    from reverie.datasets.validate import validate
+    from reverie.store.check import validate as check_files
 
-    said = parse(ValidateCommand, args, "data validate")
-    if not is_of_a_store(said.path) or said.quarantine is not None:
-        return dataset_validate(said)
-    check_no_effect(said, "replay")
-    manifests: list[str] = []  # damage of the manifests comes first
-    store = open_store(said.path, manifests.append)
-    report = validate(store)
-    report.damaged[:0] = manifests
-    for line in report.damaged:
-        print(f"damaged  {line}")
-    for line in report.broken:
-        print(f"wrong    {line}")
-    verdict = "sound" if report.sound else f"{len(report.damaged)} damaged, {len(report.broken)} wrong"
-    print(f"{plural(report.rows, 'row')} in {plural(report.files, 'file')}: {verdict}")
-    return 0 if report.sound else 1
+    with options.open() as reader:
+        if options.quarantine is not None:
+            check_target(options.quarantine, options.to)
+        damaged = check_files(reader.store).damaged if isinstance(reader, StoreReader) else []
+        report = validate(reader, options.replay)
+        for line in damaged:
+            print(f"damaged  {line}")
+        for finding in report.findings.values():
+            print(f"wrong    {finding}")
+        for remark in report.remarks[:SHOWN]:
+            print(f"remark   {remark}")
+        sound = report.sound and not damaged
+        verdict = "sound" if sound else f"{len(report.bad):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
+        print(f"{plural(report.rows, 'row')} in {plural(report.episodes, 'episode')}: {verdict}")
+        if options.quarantine is not None:
+            if len(report.bad) == report.episodes:
+                return fail("every episode breaks a rule: nothing was written.", 1)
+            done = write(reader, options.quarantine, options.to, good(report))
+            tell(done, sorted(set(reader.remarks()) - set(report.remarks)))
+    return 0 if sound else 1
 
 
-# ---------------------------------------------------------------- export
+# ---------------------------------------------------------------- new datasets
 
 
-def export_command(args: list[str]) -> int:
-    """Write the episodes of a store in another format."""
-    from reverie.datasets.export import one_layout, to_minari, to_pydreamer
-    from reverie.folder import writing
-    from reverie.store.episodes import episodes
-
-    said = parse(ExportCommand, args, "data export")
-    kind, target = said.to
-    store = open_store(said.path)
-    one_layout(store.segments)
-    left_out: list[str] = []
-    found = episodes(store, on_damage=lambda damage: left_out.append(str(damage)))
-    with writing(Path(target)):
-        if kind == "pydreamer":
-            done = to_pydreamer(found, Path(target))
-        else:
-            done = to_minari(found, target, store.segments[-1], signature_beside(said.path))
-    for line in left_out:
-        print(f"left out: {line}", file=sys.stderr)
-    for remark in done.remarks:
+def tell(done: Exported, remarks: list[str]) -> None:
+    """Print what was written, and on stderr what had to be assumed."""
+    for remark in remarks:
         print(f"remark   {remark}", file=sys.stderr)
     print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")
+
+
+def convert_command(args: list[str]) -> int:
+    """Write a dataset in another format."""
+    options = parse(ConvertCommand, args, "data convert")
+    from reverie.datasets.convert import write
+
+    with options.open() as reader:
+        tell(write(reader, options.target, options.to), reader.remarks())
     return 0
+
+
+def subsample_command(args: list[str]) -> int:
+    """Write a part of a dataset."""
+    options = parse(SubsampleCommand, args, "data subsample")
+    from reverie.datasets.convert import Subset, subsample, write
+    from reverie.datasets.output import check_target
+
+    subset = Subset(fraction=options.fraction, steps=options.steps, by=options.by, seed=options.seed)
+    check_target(options.target, options.to)
+    with options.open() as reader:
+        tell(write(reader, options.target, options.to, subsample(reader, subset)), reader.remarks())
+    return 0
+
+
+def download_command(args: list[str]) -> int:
+    """Download a dataset."""
+    options = parse(DownloadCommand, args, "data download")
+    from reverie.datasets.download import download_minari, download_shards
+    from reverie.folder import writing
+
+    kind, _, name = options.name.partition(":")
+    if kind not in ("minari", "rl_unplugged") or not name:
+        raise ConfigError(
+            f"{options.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
+            "rl_unplugged:Breakout."
+        )
+    with downloading() as progress, writing(options.folder):
+        if kind == "minari":
+            found = [download_minari(name, options.server, progress)]
+        else:
+            found = download_shards(name, options.run, list(options.shards), options.folder, options.server, progress)
+    for path in found:
+        print(path)
+    return 0
+
+
+@contextlib.contextmanager
+def downloading() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of each file, on a terminal. Yields what is told a file's name, its bytes so far and in all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total or None)
+
+        yield progress

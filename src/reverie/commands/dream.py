@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble
-from reverie.commands.datasets import Reading, as_here
+from reverie.commands.data import Reading, as_here
 from reverie.core.words import plural
 
 
@@ -49,7 +49,7 @@ def dream_command(args: list[str]) -> int:
         return fail(f"{unused} without --data: nothing is read, as the agent plays the episodes.", 2)
     from reverie.agent.dreaming import dream
     from reverie.agent.loading import load
-    from reverie.datasets.config import DatasetConfig
+    from reverie.datasets.dataset import DatasetConfig
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)

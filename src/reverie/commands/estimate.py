@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble
-from reverie.commands.datasets import Reading, as_here
+from reverie.commands.data import Reading, as_here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def estimate_command(args: list[str]) -> int:
         return fail(f"{unused} without --data: the data that the run was trained on are read as they were then.", 2)
     from reverie.agent.estimation import estimate
     from reverie.core.machine import choose_device  # imports torch
-    from reverie.datasets.config import DatasetConfig
+    from reverie.datasets.dataset import DatasetConfig
 
     print_trouble(choose_device(said.device).partition(":")[0])
     with Watched() as watch:

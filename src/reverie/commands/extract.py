@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import Trusting, fail, parse, print_trouble
-from reverie.commands.datasets import Reading, as_here
+from reverie.commands.data import Reading, as_here
 from reverie.core.words import plural
 
 
@@ -42,7 +42,7 @@ def extract_command(args: list[str]) -> int:
         return fail(f"{unused} without --data: the run's own rows are read as they were written.", 2)
     from reverie.agent.extract import extract
     from reverie.core.machine import choose_device
-    from reverie.datasets.config import DatasetConfig
+    from reverie.datasets.dataset import DatasetConfig
 
     print_trouble(choose_device(said.device).partition(":")[0])
     done = extract(

@@ -229,16 +229,12 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-class Opaque:
-    """Base class of objects that settings hold as they are. Files hold their ``repr``."""
-
-
 def is_builder(value: Any) -> bool:
     """Return whether ``value`` is an object of the user's that settings hold as it is.
 
-    So are objects, not classes, with a ``build`` method, which describe a part of a learner, and readers of data.
+    So are objects, not classes, with a ``build`` method, which describe a part of a learner.
     """
-    return isinstance(value, Opaque) or (not isinstance(value, type) and callable(getattr(value, "build", None)))
+    return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:

@@ -3,49 +3,96 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.datasets.reader import needs
+
+MOST_OPEN = 8
+"""Number of Parquet files that stay open: columns are read at about the same pace."""
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group of a Parquet file."""
-
-    table: Callable[[], Any]
-    """Returns the Parquet file, which is opened where it is not: a process may have about a thousand files open."""
-    number: int
-    schema: Any
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of a table that are read together, at least one."""
+class Piece(NamedTuple):
+    """Rows of a table that are read together: a row group of Parquet, or a batch of Arrow."""
 
     rows: int
-    found: Any
-    """A record batch of Arrow, or a ``RowGroup``."""
+    column: Callable[[str], Any]
+    """Returns a column as an Arrow array."""
 
-    @property
-    def schema(self) -> Any:
-        """Names and types of the columns, and metadata."""
-        return self.found.schema
+
+def pyarrow_of() -> Any:
+    """Return the package pyarrow.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import pyarrow.compute
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise needs("pyarrow", "arrow", error) from None
+    return pyarrow
+
+
+@lru_cache(MOST_OPEN)
+def _parquet(file: Path, changed: int) -> Any:
+    return pyarrow_of().parquet.ParquetFile(file)
+
+
+def open_table(file: Path) -> tuple[Any, list[Piece]]:
+    """Return the schema of an Arrow or Parquet file, and its pieces.
+
+    Raises:
+        DataError: the file is damaged or of another format.
+    """
+    arrow = pyarrow_of()
+    try:
+        with file.open("rb") as opened:
+            is_parquet = opened.read(4) == b"PAR1"
+        if is_parquet:
+            again = partial(_parquet, file, file.stat().st_mtime_ns)  # a process may have about a thousand files open
+            schema, groups = again().schema_arrow, range(again().num_row_groups)
+            rows = [again().metadata.row_group(group).num_rows for group in groups]
+            pieces = [Piece(rows[group], partial(_of_group, again, group)) for group in groups]
+        else:
+            table = _arrow_table(arrow, file)
+            table.validate()  # Arrow ends the process where a column is shorter than its table
+            schema = table.schema
+            pieces = [Piece(batch.num_rows, batch.column) for batch in table.to_batches()]
+        list(schema.names)  # an error if they are not UTF-8
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} is damaged, incomplete or of another format: {error}.") from None
+    return schema, [piece for piece in pieces if piece.rows]
+
+
+def _of_group(opened: Callable[[], Any], group: int, name: str) -> Any:
+    return opened().read_row_group(group, columns=[name]).column(0).combine_chunks()
+
+
+def _arrow_table(arrow: Any, file: Path) -> Any:
+    mapped = arrow.memory_map(str(file))
+    try:
+        return arrow.ipc.open_stream(mapped).read_all()
+    except arrow.ArrowInvalid:
+        mapped.seek(0)
+        return arrow.ipc.open_file(mapped).read_all()
 
 
 class TableColumn:
     """One column of all pieces; a ``transitions.Column``."""
 
-    def __init__(self, arrow: Any, pieces: list[Piece], name: str, where: str) -> None:
-        self.arrow, self.pieces, self.name, self.where = arrow, pieces, name, where
+    def __init__(self, pieces: Sequence[Piece], name: str, where: str) -> None:
+        self.arrow, self.pieces, self.name, self.where = pyarrow_of(), pieces, name, where
         self.edges = np.cumsum([0, *(piece.rows for piece in pieces)])
-        self.held: tuple[int, Any] = (-1, None)
-        kind = pieces[0].schema.field(name).type
-        self.is_list: bool = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+        self._array = lru_cache(1)(self._read)
+        first = self._array(0)
+        self.is_list = bool(self.arrow.types.is_list(first.type) or self.arrow.types.is_large_list(first.type))
         """Whether the values may be episodes."""
 
     @cached_property
@@ -65,40 +112,29 @@ class TableColumn:
         """Type of the values."""
         return self._sample.dtype
 
-    def _array(self, piece: int) -> Any:
-        if self.held[0] != piece:
-            self.held = piece, self._read(self.pieces[piece])
-        return self.held[1]
-
-    def _read(self, piece: Piece) -> Any:
-        found = piece.found
+    def _read(self, piece: int) -> Any:
         try:
-            if isinstance(found, RowGroup):
-                array = found.table().read_row_group(found.number, columns=[self.name]).column(0).combine_chunks()
-            else:
-                array = found.column(found.schema.get_field_index(self.name))
+            array = self.pieces[piece].column(self.name)
             array.validate(full=True)  # reading beyond the end of a buffer would end the process
         except (self.arrow.ArrowException, OSError) as error:
             raise DataError(f"{self.where} is damaged: {error}. Download or copy the table again.") from None
-        if len(array) != piece.rows:
-            raise DataError(
-                f"{self.where} is damaged: it has {len(array):,} values where its table says {piece.rows:,} rows. "
-                "Download or copy the table again."
-            )
+        if len(array) != self.pieces[piece].rows:
+            raise DataError(f"{self.where} is damaged: it has {len(array):,} values, and its table other rows.")
         return array
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``."""
-        stop = min(stop, self.shape[0])
-        parts = []
+    def _slices(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """Yield the rows from ``start`` to ``stop - 1`` as Arrow arrays, with the number of the first row of each."""
         while start < stop:
             piece = int(np.searchsorted(self.edges, start, "right")) - 1
             end = min(stop, int(self.edges[piece + 1]))
-            inside = self._array(piece).slice(start - int(self.edges[piece]), end - start)
-            parts.append(self._numbers(self._filled(inside), start))
+            yield start, self._array(piece).slice(start - int(self.edges[piece]), end - start)
             start = end
-        if len({part.shape[1:] for part in parts}) > 1:
-            raise DataError(f"{self.where} has values of different shapes: {sorted({p.shape[1:] for p in parts})}.")
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        parts = [self._numbers(array, row) for row, array in self._slices(start, min(stop, self.shape[0]))]
+        if len(shapes := {part.shape[1:] for part in parts}) > 1:
+            raise DataError(f"{self.where} has values of different shapes: {sorted(shapes)}.")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def at(self, index: np.ndarray) -> np.ndarray:
@@ -107,10 +143,8 @@ class TableColumn:
 
     def episode(self, row: int) -> np.ndarray:
         """Return the values of the list in one row of the table, ``[steps, ...]``; of a number itself, ``[1]``."""
-        piece = int(np.searchsorted(self.edges, row, "right")) - 1
-        array = self._array(piece).slice(row - int(self.edges[piece]), 1)
-        check_complete(self.arrow, array, self.where, row)
-        return numbers(self.arrow, array.flatten() if holds_lists(self.arrow, array.type) else array, self.where)
+        array = next(self._slices(row, row + 1))[1]
+        return self._numbers(array.flatten() if is_list(self.arrow, array.type) else array, row)
 
     def codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, in the order of first appearance, int64 ``[n]``, and the value of each number.
@@ -120,32 +154,26 @@ class TableColumn:
         """
         known: dict[Any, int] = {}
         parts = []
-        for piece, row in enumerate(self.edges[:-1].tolist()):
-            array = self._array(piece)
+        for row, array in self._slices(0, int(self.edges[-1])):
             if array.null_count:
-                first = row + int(np.asarray(array.is_null()).argmax())
-                raise DataError(f"{self.where} has no value in row {first:,}: expected one in each row.")
-            try:
-                coded = array if self.arrow.types.is_dictionary(array.type) else array.dictionary_encode()
-            except self.arrow.ArrowNotImplementedError:
-                raise DataError(f"{self.where} contains {array.type}: expected numbers or text.") from None
+                raise DataError(
+                    f"{self.where} has no value in row {row + int(np.asarray(array.is_null()).argmax()):,}."
+                )
+            if is_list(self.arrow, array.type):
+                raise DataError(f"{self.where} contains {array.type}: expected numbers or text.")
+            coded = array if self.arrow.types.is_dictionary(array.type) else array.dictionary_encode()
             numbers = [known.setdefault(value, len(known)) for value in coded.dictionary.to_pylist()]
             parts.append(np.array(numbers, np.int64)[np.asarray(coded.indices.to_numpy(zero_copy_only=False))])
         return np.concatenate(parts), list(known)
 
     def _numbers(self, array: Any, row: int) -> np.ndarray:
-        """Return an array whose first value is that of ``row`` as numbers."""
-        check_complete(self.arrow, array, self.where, row)
+        """Return an array whose first value is that of ``row`` as numbers. Only floats may be missing: they are NaN."""
+        if has_gaps(self.arrow, array):
+            raise DataError(f"{self.where} has no value in row {row + first_gap(self.arrow, array):,}: expected one.")
         return numbers(self.arrow, array, self.where)
 
-    def _filled(self, array: Any) -> Any:
-        """Return an array with lists of NaN in place of missing lists of floats."""
-        if not array.null_count or not self.shape[1:] or self.dtype.kind != "f":
-            return array
-        return array.fill_null(self.arrow.scalar(np.full(self.shape[1:], np.nan).tolist(), array.type))
 
-
-class SideBySide:
+class StackedColumns:
     """k columns of numbers as one column of vectors ``[n, k]``, in their order; a ``transitions.Column``."""
 
     def __init__(self, columns: Sequence[TableColumn]) -> None:
@@ -156,106 +184,71 @@ class SideBySide:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``Column``."""
-        return self._joined([column.read(start, stop) for column in self.columns])
+        return self._stacked([column.read(start, stop) for column in self.columns])
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """See ``Column``."""
-        return self._joined([column.at(index) for column in self.columns])
+        return self._stacked([column.at(index) for column in self.columns])
 
     def episode(self, row: int) -> np.ndarray:
         """See ``TableColumn``."""
-        return self._joined([column.episode(row) for column in self.columns])
+        return self._stacked([column.episode(row) for column in self.columns])
 
-    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+    def _stacked(self, parts: list[np.ndarray]) -> np.ndarray:
         for column, part in zip(self.columns, parts, strict=True):
-            if part.ndim > 1:
+            if part.ndim > 1 or len(part) != len(parts[0]):
                 raise ConfigError(
-                    f"{column.where} contains values of shape {list(part.shape[1:])}: columns that are joined into one "
-                    "vector must contain a number in each step. Name this column alone, such as "
-                    f"obs.{column.name}: {column.name}."
-                )
-            if len(part) != len(parts[0]):
-                raise DataError(
-                    f"{column.where} has {len(part)} values, but '{self.columns[0].name}' has {len(parts[0])}."
+                    f"{column.where} contains values of shape {list(part.shape)}: columns that are joined into one "
+                    f"vector must contain a number in each step. Name it alone, obs.{column.name}: {column.name}."
                 )
         return np.stack(parts, axis=1)
 
 
-def check_complete(arrow: Any, array: Any, where: str, row: int) -> None:
-    """Check that only floats are missing, also inside lists; the first value is that of ``row``.
-
-    Raises:
-        DataError: other values are missing; the message names the first such row.
-    """
-    lacking = first_missing(arrow, array)
-    if lacking >= 0:
-        raise DataError(
-            f"{where} has no value in row {row + lacking:,}: expected one in each row. Only floats may be missing; "
-            "they are read as NaN."
-        )
-
-
-def first_missing(arrow: Any, array: Any) -> int:
-    """Return the index of the first value of an array that is missing, or contains one that is; -1 if there is none.
-
-    Missing floats do not count.
-    """
-    kind, types = array.type, arrow.types
-    if isinstance(array, arrow.ExtensionArray):
-        return first_missing(arrow, array.storage)
-    if types.is_floating(kind):
-        return -1
-    if array.null_count:
-        return int(np.asarray(array.is_null()).argmax())
-    if holds_lists(arrow, kind):
-        inside = first_missing(arrow, array.flatten())
-        return inside if inside < 0 else int(arrow.compute.list_parent_indices(array)[inside].as_py())
-    return -1
-
-
-def holds_lists(arrow: Any, kind: Any) -> bool:
+def is_list(arrow: Any, kind: Any) -> bool:
     """Return whether the values of a type of Arrow's are lists."""
     types = arrow.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def holds_pictures(arrow: Any, kind: Any) -> bool:
-    """Return whether the values of a type of Arrow's are compressed pictures, alone or as Hugging Face stores them."""
-    types = arrow.types
-    if types.is_struct(kind):
-        return "bytes" in [field.name for field in kind]
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+def has_gaps(arrow: Any, array: Any) -> bool:
+    """Return whether values are missing in an array, or in the lists in it, that are not floats."""
+    if isinstance(array, arrow.ExtensionArray):
+        return has_gaps(arrow, array.storage)
+    if arrow.types.is_floating(array.type):
+        return False
+    return bool(array.null_count) or (is_list(arrow, array.type) and has_gaps(arrow, array.flatten()))
+
+
+def first_gap(arrow: Any, array: Any) -> int:
+    """Return the index of the first value of an array that is missing, or contains one that is."""
+    return next(i for i in range(len(array)) if has_gaps(arrow, array.slice(i, 1)))
 
 
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
     """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become further dimensions; compressed pictures are decoded.
 
-    Args:
-        arrow: the package.
-        array: an array in which only floats are missing, which become NaN.
-        where: the column, for messages.
-
     Raises:
-        DataError: lists differ in length, or values are not numbers.
+        DataError: lists differ in length, or values are not numbers; the message begins with ``where``.
     """
     kind, types = array.type, arrow.types
-    if holds_pictures(arrow, kind):
-        return pictures((array.field("bytes") if types.is_struct(kind) else array).to_pylist(), where)
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores pictures
+        return pictures(array.field("bytes").to_pylist(), where)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return pictures(array.to_pylist(), where)
     if isinstance(array, arrow.ExtensionArray):
         return numbers(arrow, array.storage, where)
-    if holds_lists(arrow, kind):
-        inner = numbers(arrow, array.flatten(), where)
-        if len(array) and len(inner) % len(array):
-            raise DataError(f"{where} has lists of different lengths.")
+    if is_list(arrow, kind):
         if not types.is_fixed_size_list(kind):
             lengths = np.asarray(array.value_lengths().to_numpy(zero_copy_only=False))
             if len(lengths) and (lengths != lengths[0]).any():
                 raise DataError(f"{where} has lists of different lengths: {lengths.min()} to {lengths.max()}.")
+        inner = numbers(arrow, array.flatten(), where)
         return inner.reshape(len(array), len(inner) // max(1, len(array)), *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
-        coded = " Number its values first, in pandas by frame[column].astype('category').cat.codes." if text else ""
-        raise DataError(f"{where} contains {kind}: expected numbers, lists of numbers, or images.{coded}")
+        raise DataError(
+            f"{where} contains {kind}: expected numbers, lists of numbers, or images. Number the values of text first, "
+            "in pandas by frame[column].astype('category').cat.codes."
+        )
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 

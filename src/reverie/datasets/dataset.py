@@ -1,4 +1,4 @@
-"""Read a recorded dataset as the rows that learners see.
+"""Recorded data as rows that learners see: their settings, and the conversion of what a reader yields.
 
 The readers know file formats but not what spaces mean; ``core/spaces.py`` knows spaces but no files.
 """
@@ -7,30 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from numbers import Integral
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.images import ImageOptions
-from reverie.core.spaces import ActionCodec, ObsCodec
-from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import FLAGS, Batch
+from reverie.core.rows import Rows, check_rows, episodes_of
+from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
+from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import FLAGS, Batch, Window
 from reverie.core.words import plural
-from reverie.datasets.config import DatasetConfig
 from reverie.datasets.detect import open_reader
-from reverie.datasets.episodes import episodes_of
-from reverie.datasets.reader import About, Reader, Rows
+from reverie.datasets.reader import About, Named, Reader, ReadOptions
 from reverie.datasets.recorded_env import check_shown, to_apply
 from reverie.envs.config import EnvConfig
-from reverie.replay.storage import columns_of
+from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.dataset import Dataset
+from reverie.replay.mapped import MappedStorage
+from reverie.replay.storage import HostStorage, Storage, columns_of
 
 MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
@@ -38,6 +43,114 @@ MEASURED = (
 )
 OUTSIDE = "an action outside its bounds was moved to the nearest bound ({:,} times)"
 CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig(Config):
+    """Recorded data to learn from."""
+
+    path: str = ""
+    """File, folder or glob in any supported format, or minari:NAME. Empty: no recorded data."""
+    reader: str = ""
+    """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
+    detected."""
+    fraction: float = 1.0
+    """Part of each batch that is recorded data, in (0, 1], rounded to whole windows of the batch; the rest is collected
+    during training. 1: nothing is."""
+    eval_env: str = "auto"
+    """Environment to evaluate in when all data are recorded: auto for the data's own, an id, or none."""
+    estimate_updates: int = 5000
+    """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
+    in; 0: no estimates."""
+    storage: Literal["ram", "mmap"] = "ram"
+    """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
+    columns: dict[str, Named] = field(default_factory=dict)
+    """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
+    number columns that form one vector are a list, '{obs: [x, y], ...}'."""
+    time_limit: int | None = None
+    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
+    partial: bool = False
+    """RL Unplugged: use the readable part of shards that are cut off."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.fraction <= 1.0:
+            raise ConfigError(f"data.fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
+        _ = self.reading  # it checks its own settings
+        if self.estimate_updates < 0:
+            raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
+
+    @property
+    def reading(self) -> ReadOptions:
+        """The settings of the reader."""
+        return ReadOptions(
+            reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether all training data are recorded."""
+        return bool(self.path) and self.fraction == 1.0
+
+    def build(
+        self,
+        rows: Recorded,
+        *,
+        window: Window,
+        seed: int,
+        batch_sampler: BatchSamplerConfig | None = None,
+        extra_spec: Mapping[str, ExtraPart] | None = None,
+        scratch: Path | None = None,
+        parts: Iterator[Rows] | None = None,
+    ) -> Dataset:
+        """Read all ``rows`` and return them as a dataset.
+
+        Args:
+            rows: recorded rows with their specs.
+            window: the windows of a batch.
+            seed: seed of the samplers.
+            batch_sampler: how windows are chosen; uniformly by default. Its online queue is unused, as no rows are new.
+            extra_spec: columns that an algorithm stores with the rows; they begin as blank.
+            scratch: folder of memory-mapped files.
+            parts: ``rows.parts()``, wrapped to report progress.
+
+        Raises:
+            DataError: there are no rows, more than announced, or no window fits.
+            ConfigError: memory or disk space is missing, or ``batch_sampler`` does not fit the windows.
+        """
+        batch_sampler = batch_sampler or BatchSamplerConfig()
+        batch_sampler.check(window)
+        columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
+        total = rows.rows()
+        if total < 1:
+            raise DataError("the dataset contains no rows.")
+        capacity = total + window.free  # or the windows of the first rows would count as evicted (``window_index.py``)
+        storage: Storage
+        if self.storage == "mmap":
+            storage = MappedStorage(columns, 1, capacity, scratch or Path(tempfile.gettempdir()))
+        else:
+            storage = HostStorage(columns, 1, capacity)
+        chosen = batch_sampler.merge({"online": False})
+        settings = BatchSamplerConfig(**{f.name: getattr(chosen, f.name) for f in fields(BatchSamplerConfig)})
+        dataset = Dataset(storage, window, seed=seed, config=settings)
+        dataset.fill(parts if parts is not None else rows.parts(), total)
+        return dataset
+
+
+def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
+    """Return the settings of ``data``: a path, or settings already, which keep their own ``storage``.
+
+    Raises:
+        ConfigError: ``data`` is something else.
+    """
+    if isinstance(data, DatasetConfig):
+        return data
+    if not isinstance(data, str | Path):
+        raise ConfigError(
+            f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a DatasetConfig. "
+            "Write data in memory to a file first, such as Parquet with a row for each step (in pandas, "
+            "frame.to_parquet('steps.parquet')); see the example in docs/datasets.md."
+        )
+    return DatasetConfig(path=str(data), storage=storage)
 
 
 class Recorded:
@@ -136,9 +249,12 @@ class Recorded:
         Raises:
             DataError: a value is not in its space.
         """
+        about = self.about
+        spaces_ = () if about.specs else ((about.observation, "obs"), (about.action, "action"))
+        needed = [name for space, root in spaces_ for name, _ in columns_in(space, root)]
 
         def noted() -> Iterator[Rows]:
-            for part in self.reader.parts():
+            for part in check_rows(self.reader.parts(), needed, self.where):
                 if unclipped is not None:
                     unclipped.append(part["reward"].astype(np.float32))
                 yield part

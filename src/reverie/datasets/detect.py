@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import glob
 import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from reverie.core.discover import loaded, points_of
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.datasets.concat import SeveralReader, by_number, files_of
+from reverie.core.importing import imported
+from reverie.datasets.concat import ConcatReader
 from reverie.datasets.d4rl import NEEDED as OF_D4RL
 from reverie.datasets.d4rl import D4RLReader
 from reverie.datasets.hdf5 import damage, is_hdf5, open_hdf5
 from reverie.datasets.minari import local_names, metadata_of, minari_path
 from reverie.datasets.minari_arrow import minari_reader
-from reverie.datasets.named import named_reader
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import PyDreamerReader
-from reverie.datasets.reader import Reader, ReadOptions, format_of
+from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, shards_in
-from reverie.datasets.table import TableReader
-from reverie.datasets.table_files import FORMATS as OF_TABLES
-from reverie.datasets.table_files import tables_in
+from reverie.datasets.table import FORMATS as OF_TABLES
+from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.tfrecord import looks_like_records
 from reverie.datasets.tianshou import TianshouReader
 
-OF_A_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\(.*)?$")
-"""Looks like ``module:Class``, with or without arguments."""
-Opener = Callable[[Path, ReadOptions], Reader]
-
+GROUP = "reverie.readers"
+"""Group of the entry points by which packages give their readers short names."""
 KNOWN = (
     "a Minari dataset (a folder, or minari:NAME), an HDF5 file of D4RL or of a Tianshou buffer, RL Unplugged's Atari "
     "shards, PyDreamer's npz files, a run folder or replay store, Arrow or Parquet tables, or a folder or glob of these"
 )
-
-TEXT = (".csv", ".tsv", ".txt")
-"""Suffixes of text that may hold a table."""
-
 ONLY_FOR = {
     "columns": "only tables have columns to name",
     "time_limit": "the ends of its episodes are known",
@@ -56,6 +51,8 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
         ConfigError: an option does not fit or has no effect on this dataset, or a package is missing.
     """
     options = options or ReadOptions()
+    if options.reader:
+        return own_reader(path, options)
     reader = _found(path, options)
     for name, value in options.given.items():
         if not reader.uses(name):
@@ -67,98 +64,61 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
     return reader
 
 
+def own_reader(path: str, options: ReadOptions) -> Reader:
+    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point.
+
+    Raises:
+        ConfigError: there is no such class, it lacks methods, or it does not accept the settings.
+        DataError: there is nothing at ``path``.
+    """
+    what = f"data.reader = '{options.reader}'"
+    name, bracket, arguments = options.reader.partition("(")
+    try:
+        call = ast.parse(f"f({arguments}" if bracket else "f()", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args:
+            raise ValueError
+        settings = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (AssertionError, SyntaxError, ValueError):
+        raise ConfigError(f"{what}: expected module:Class, or module:Class(setting=value) with plain values.") from None
+    points = {point.name: point for point in points_of(GROUP)}
+    kind = loaded(points[name], what) if name in points else imported(name, what=what, base=Reader)
+    try:
+        readers: list[Reader] = [kind(each, options, **settings) for each in _places(path)]  # type: ignore[operator]  # a class
+    except TypeError as error:  # settings that it does not have, or methods that it lacks
+        raise ConfigError(f"{what}: the reader cannot be made: {error}.") from None
+    return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
+
+
+def _places(path: str) -> list[Path]:
+    """Return the file or folder at ``path``, or what the glob ``path`` matches, by number.
+
+    Raises:
+        DataError: there is nothing.
+    """
+    place = Path(path).expanduser()
+    if place.exists():  # a name may contain brackets
+        return [place]
+    found = [Path(p) for p in glob.glob(str(place), recursive=True)] if glob.has_magic(path) else []
+    if found:
+        return sorted(found, key=by_number)
+    beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
+    hint = f" Did you mean 'minari:{path}'?" if path in local_names() else did_you_mean(place.name, beside)
+    where = f" {place.parent} contains: {', '.join(beside[:10])}{' ...' if len(beside) > 10 else ''}." if beside else ""
+    raise DataError(
+        f"there is no dataset at {path}.{hint or where} Expected {KNOWN}. "
+        "See `reverie data download --help` to download one."
+    )
+
+
 def _found(path: str, options: ReadOptions) -> Reader:
-    if options.reader != "":
-        return named_reader(path, options)
     if not path:
         raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     if path.startswith("minari:"):
         return minari_reader(minari_path(path.removeprefix("minari:")), options)
     if "://" in path:
-        raise DataError(
-            f"{path} is a URL: expected a dataset on this machine. reverie data info, validate and export read a store "
-            "at a URL (export writes it to a folder), and replay.init begins a run with its rows."
-        )
-    place = Path(path).expanduser()
-    if place.is_dir():
-        return _folder(place, options)
-    if place.is_file():
-        return _file(place, options)
-    found = [Path(p) for p in glob.glob(str(place), recursive=True)] if glob.has_magic(path) else []
-    if not found:
-        raise missing(path)
-    return _several(place, sorted(found, key=by_number), options)
-
-
-def missing(path: str) -> DataError:
-    """Return the error for a path at which there is nothing."""
-    place = Path(path).expanduser()
-    beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
-    hint = did_you_mean(place.name, beside)
-    where = f" {place.parent} contains: {', '.join(beside[:10])}{' ...' if len(beside) > 10 else ''}." if beside else ""
-    if (names := local_names()) and path in names:
-        hint = f" Did you mean 'minari:{path}'?"
-    if OF_A_CLASS.match(path):
-        hint = " To read with a class of your own, pass the path of the data here, and the class as data.reader."
-    return DataError(
-        f"there is no dataset at {path}.{hint}{where if not hint else ''} Expected {KNOWN}. "
-        "See `reverie data download --help` to download one."
-    )
-
-
-def _folder(path: Path, options: ReadOptions) -> Reader:
-    if metadata_of(path) is not None:
-        return minari_reader(path, options)
-    if is_store(path):
         return StoreReader(path, options)
-    check_alike(path)
-    if files_of(path, "npz"):
-        return PyDreamerReader(path, options)
-    if shards_in(path):
-        return RLUnpluggedReader(path, options)
-    if files := files_of(path, "HDF5"):
-        return _several(path, files, options)
-    folders = sorted((p for p in path.iterdir() if p.is_dir() and _is_dataset(p)), key=by_number)
-    if folders:
-        return _several(path, folders, options)
-    if is_table_folder(path):
-        return TableReader(path, options)
-    inside = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
-    datasets = [(path / name).as_posix() for name in local_names(path)]
-    hint = f" There are datasets at {', '.join(datasets[:6])}." if datasets else ""
-    raise DataError(f"{path} contains no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
-
-
-def check_alike(path: Path) -> None:
-    """Check that the datasets in a folder are of one format: of several, all but one would not be read.
-
-    Raises:
-        DataError: they are not.
-    """
-    found: dict[str, list[str]] = {}
-    for inside in sorted(path.iterdir()):
-        if inside.is_dir():
-            kind = "Minari or a replay store" if _is_dataset(inside) else ""
-        else:
-            kind = "tables" if format_of(inside) in OF_TABLES else format_of(inside)
-        if kind and not inside.name.startswith("."):
-            found.setdefault(kind, []).append(inside.name)
-    if len(found) > 1:
-        listed = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in found.items())
-        raise DataError(
-            f"{path} contains datasets of several formats ({listed}). Pass one of them, or a glob such as '*.hdf5'."
-        )
-
-
-def _is_dataset(path: Path) -> bool:
-    if path.name.startswith("."):  # still being downloaded or written
-        return False
-    return metadata_of(path) is not None or is_store(path)
-
-
-def is_table_folder(path: Path) -> bool:
-    """Return True if the folder holds tables, in itself or in folders below it."""
-    return bool(tables_in(path))
+    return _several(Path(path).expanduser(), _places(path), options)
 
 
 def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
@@ -169,51 +129,66 @@ def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
         return PyDreamerReader(path, options, found)
     if kinds <= set(OF_TABLES):
         return TableReader(path, options, found)
-    return SeveralReader(path, [_folder(p, options) if p.is_dir() else _file(p, options) for p in found], options)
+    return ConcatReader(path, [_folder(p, options) if p.is_dir() else _file(p, options) for p in found], options)
+
+
+def _folder(path: Path, options: ReadOptions) -> Reader:
+    if metadata_of(path) is not None:
+        return minari_reader(path, options)
+    if is_store(path):
+        return StoreReader(path, options)
+    inside = [p for p in sorted(path.iterdir(), key=by_number) if not p.name.startswith(".")]  # or being written
+    folders = [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))]
+    files = {kind: files_of(path, kind) for kind in ("npz", "TFRecord", "HDF5", *OF_TABLES)}
+    kinds = {"tables" if kind in OF_TABLES else kind for kind, found in files.items() if found}
+    kinds |= {"folders of datasets"} if folders else set()
+    if len(kinds) > 1:  # all but one would not be read
+        raise DataError(
+            f"{path} contains datasets of several formats ({', '.join(sorted(kinds))}). Pass one of them, or a glob "
+            "such as '*.hdf5'."
+        )
+    if files["npz"]:
+        return PyDreamerReader(path, options)
+    if shards_in(path):
+        return RLUnpluggedReader(path, options)
+    if found := files["HDF5"] or folders:
+        return _several(path, found, options)
+    if tables_in(path):
+        return TableReader(path, options)
+    datasets = [(path / name).as_posix() for name in local_names(path)]
+    hint = f" There are datasets at {', '.join(datasets[:6])}." if datasets else ""
+    names = ", ".join(p.name for p in inside[:10]) or "nothing"
+    raise DataError(f"{path} contains no dataset, only {names}.{hint} Expected {KNOWN}.")
 
 
 def _file(path: Path, options: ReadOptions) -> Reader:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
-    kind = content(path)
-    named = format_of(path)
+    kind, named = content(path), format_of(path)
     if kind and named and kind != named:
         raise DataError(
             f"{path} has the suffix {path.suffix}, but its content is {kind}: rename it, or use the right file."
         )
-    openers: dict[str, Opener] = {
-        "HDF5": _hdf5,
-        "npz": _npz,
-        "TFRecord": RLUnpluggedReader,
-        "Parquet": TableReader,
-        "Arrow": TableReader,
-    }
+    openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
+        "HDF5": _hdf5, "npz": _npz, "TFRecord": RLUnpluggedReader, "Parquet": TableReader, "Arrow": TableReader,
+    }  # fmt: skip
     if kind in openers:
         return openers[kind](path, options)
-    with path.open("rb") as file:
-        head = file.read(8)
     why = f"it has the suffix {path.suffix}, but its content is not {named}" if named else "its format is not known"
-    table = (
-        " A table in text becomes a Parquet file by pandas.read_csv(PATH).to_parquet(TARGET)."
-        if path.suffix in TEXT
-        else ""
+    raise DataError(
+        f"{path} cannot be read: {why}. Expected {KNOWN}. A table in text becomes a Parquet file by "
+        "pandas.read_csv(PATH).to_parquet(TARGET)."
     )
-    raise DataError(f"{path} cannot be read: {why} (its first bytes are {head!r}). Expected {KNOWN}.{table}")
 
 
 def content(path: Path) -> str:
     """Return the format that the first bytes of a file show, as ``format_of`` names it; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(8)
+    begins = {b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow"}
     if is_hdf5(path):
         return "HDF5"
-    if head[:4] == b"PK\x03\x04":
-        return "npz"
-    if head[:4] == b"PAR1":
-        return "Parquet"
-    if head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
-        return "Arrow"
-    return "TFRecord" if looks_like_records(path) else ""
+    return begins.get(head[:4]) or ("TFRecord" if looks_like_records(path) else "")
 
 
 def _hdf5(path: Path, options: ReadOptions) -> Reader:
@@ -225,21 +200,20 @@ def _hdf5(path: Path, options: ReadOptions) -> Reader:
         return minari_reader(path.parent, options)
     if any(name in names for name in OF_D4RL):
         return D4RLReader(path, options)
-    if {"num_episodes", "observations_0"} <= set(names):
-        raise DataError(f"{path} is a buffer saved by d3rlpy: convert it to D4RL's layout, see docs/datasets.md.")
-    shown = ", ".join(names[:10]) or "nothing"
     raise DataError(
-        f"{path} is an HDF5 file that contains {shown}: expected {', '.join(OF_D4RL)} (D4RL) or _meta (Tianshou)."
+        f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "
+        "(D4RL) or _meta (Tianshou). How to convert d3rlpy's buffers: docs/datasets.md."
     )
 
 
 def _npz(path: Path, options: ReadOptions) -> Reader:
     try:
-        names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
+        names = {re.sub(r"\.npy$", "", name) for name in zipfile.ZipFile(path).namelist()}
     except zipfile.BadZipFile as error:
         raise DataError(f"{path} is damaged or incomplete: {error}.") from None
-    if {"action", "reward", "reset", "terminal"} <= set(names):
+    if {"action", "reward", "reset", "terminal"} <= names:
         return PyDreamerReader(path, options)
     raise DataError(
-        f"{path} contains the arrays {', '.join(names[:10])}: expected action, reward, terminal and reset (PyDreamer)."
+        f"{path} contains the arrays {', '.join(sorted(names)[:10])}: expected action, reward, terminal and reset "
+        "(PyDreamer)."
     )

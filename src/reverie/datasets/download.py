@@ -12,70 +12,20 @@ import os
 import re
 import urllib.error
 import urllib.parse
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import move_synced
 from reverie.core.lock import lock_of
-from reverie.datasets.fetch import Progress, blocks, fetch, opened, persist, silent
+from reverie.datasets.fetch import Progress, Remote, blocks, fetch, mismatch, opened, persist, silent
 from reverie.datasets.minari import METADATA, check_name, minari_root
-from reverie.datasets.remote_file import Remote, mismatch
 
 HUGGING_FACE = "https://huggingface.co"
 MINARI_OWNER = "farama-minari"
 RL_UNPLUGGED = "https://storage.googleapis.com/rl_unplugged/atari"
 SHARDS, RUNS = 100, 5
-GAMES = [
-    "Alien",
-    "Amidar",
-    "Assault",
-    "Asterix",
-    "Atlantis",
-    "BankHeist",
-    "BattleZone",
-    "BeamRider",
-    "Boxing",
-    "Breakout",
-    "Carnival",
-    "Centipede",
-    "ChopperCommand",
-    "CrazyClimber",
-    "DemonAttack",
-    "DoubleDunk",
-    "Enduro",
-    "FishingDerby",
-    "Freeway",
-    "Frostbite",
-    "Gopher",
-    "Gravitar",
-    "Hero",
-    "IceHockey",
-    "Jamesbond",
-    "Kangaroo",
-    "Krull",
-    "KungFuMaster",
-    "MsPacman",
-    "NameThisGame",
-    "Phoenix",
-    "Pong",
-    "Pooyan",
-    "Qbert",
-    "Riverraid",
-    "RoadRunner",
-    "Robotank",
-    "Seaquest",
-    "SpaceInvaders",
-    "StarGunner",
-    "TimePilot",
-    "UpNDown",
-    "VideoPinball",
-    "WizardOfWor",
-    "YarsRevenge",
-    "Zaxxon",
-]
 
 
 def download_minari(name: str, server: str = "", progress: Progress = silent) -> Path:
@@ -89,39 +39,31 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
     """
     check_name(name)
     place = minari_root() / name
-    if _is_here(place):
-        return place
-    if place.is_file() or (place.is_dir() and any(place.iterdir())):
-        raise RunError(f"{place} exists but is not a Minari dataset: move it elsewhere, then download again.")
+    staged = place.with_name(f".{place.name}.part")
     server = address(server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE)
     group, _, inside = name.partition("/")
     where = f"datasets/{MINARI_OWNER}/{group}"
-    listed = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
-    wanted = {_below(path, inside, server): _remote(entry, f"{server}/{where}") for path, entry in listed.items()}
     with lock_of(place):
-        if not _is_here(place):  # another process may have downloaded it before this one got the lock
-            staged = _gathered(wanted, place.with_name(f".{place.name}.part"), progress)
-            if not _is_here(staged):
-                raise RunError(f"'{name}' on {server} is not a Minari dataset: it has no data/{METADATA}.")
-            move_synced(staged, place)
+        if (place / "data" / METADATA).is_file():
+            return place
+        if place.exists():
+            raise RunError(f"{place} exists but is not a Minari dataset: move it elsewhere, then download again.")
+        listed = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
+        for path, entry in listed.items():
+            whole = Path(path)
+            if ".." in whole.parts or not whole.is_relative_to(inside):
+                raise RunError(f"{server} lists {path!r}, which is outside the dataset: the download has stopped.")
+            target, remote = staged / whole.relative_to(inside), _remote(entry, f"{server}/{where}")
+            if target.exists() and mismatch(remote, target):  # the dataset has changed since this file came
+                target.unlink()
+            fetch(remote, target, progress)
+        for old in {*staged.rglob("*")} - {staged / Path(path).relative_to(inside) for path in listed}:
+            if old.is_file():  # of an earlier version
+                old.unlink()
+        if not (staged / "data" / METADATA).is_file():
+            raise RunError(f"'{name}' on {server} is not a Minari dataset: it has no data/{METADATA}.")
+        move_synced(staged, place)
     return place
-
-
-def _is_here(place: Path) -> bool:
-    return (place / "data" / METADATA).is_file()
-
-
-def _gathered(wanted: Mapping[Path, Remote], folder: Path, progress: Progress) -> Path:
-    """Download the files ``wanted``, by their paths in ``folder``, as far as they are missing; return ``folder``."""
-    for below, remote in wanted.items():
-        path = folder / below
-        if path.exists() and mismatch(remote, path):  # the dataset has changed since this file came
-            path.unlink()
-        fetch(remote, path, progress)
-    for path in folder.rglob("*"):
-        if path.is_file() and path.relative_to(folder) not in wanted:  # of an earlier version
-            path.unlink()
-    return folder
 
 
 def address(server: str) -> str:
@@ -130,36 +72,21 @@ def address(server: str) -> str:
     Raises:
         ConfigError: it is not an address of HTTP.
     """
-    try:
-        parts = urllib.parse.urlsplit(server)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port
-        fits = False
-    if not fits:
+    parts = urllib.parse.urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"the server '{server}': expected a URL such as {HUGGING_FACE} or http://localhost:8000.")
     return server.rstrip("/")
 
 
-def _below(path: str, inside: str, server: str) -> Path:
-    """Return the path of a listed file within its dataset.
-
-    Raises:
-        RunError: it is outside of the dataset.
-    """
-    whole = Path(path)
-    if ".." in whole.parts or not whole.is_relative_to(inside):
-        raise RunError(f"{server} lists the file {path!r}, which is outside the dataset: nothing was downloaded.")
-    return whole.relative_to(inside)
-
-
 def _remote(entry: dict[str, Any], base: str) -> Remote:
     """Return a file of a list, with its SHA-256 if it lies in Git LFS, else with its id as a git blob."""
-    url = f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}"
-    large = entry.get("lfs") or {}
-    sha256 = str(large.get("oid", "")).removeprefix("sha256:")
-    blob = "" if large else str(entry.get("oid", ""))
-    git = blob if re.fullmatch("[0-9a-f]{40}", blob) else ""
-    return Remote(url=url, size=entry.get("size"), sha256=sha256, git=git)
+    large, blob = entry.get("lfs") or {}, str(entry.get("oid", ""))
+    return Remote(
+        url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}",
+        size=entry.get("size"),
+        sha256=str(large.get("oid", "")).removeprefix("sha256:"),
+        git=blob if not large and re.fullmatch("[0-9a-f]{40}", blob) else "",
+    )
 
 
 def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
@@ -169,9 +96,8 @@ def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
         RunError: there is no such folder, the server cannot be reached, or it does not answer with a list of files.
     """
     found: dict[str, dict[str, Any]] = {}
-    following: str | None = url
-    while following:
-        page = following
+    page = url
+    while page:
         try:
             content, link = persist(partial(_page, page), page)
             found |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
@@ -181,7 +107,7 @@ def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
             raise RunError(
                 f"{page} did not return a list of files ({error!r}). Check that the server has Hugging Face's API."
             ) from None
-        following = urllib.parse.urljoin(page, link) if link else None
+        page = urllib.parse.urljoin(page, link) if link else ""
     return found
 
 
@@ -198,17 +124,13 @@ def download_shards(
     """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths.
 
     Raises:
-        ConfigError: there is no such game, run or shard.
-        RunError: a shard cannot be downloaded.
+        ConfigError: there is no such run or shard.
+        RunError: a shard cannot be downloaded, as those of a game that does not exist.
     """
-    if game not in GAMES:
+    if not 1 <= run <= RUNS or not all(0 <= shard < SHARDS for shard in shards):
         raise ConfigError(
-            f"RL Unplugged has no game '{game}'.{did_you_mean(game, GAMES)} Available: {', '.join(GAMES)}."
+            f"run {run}, shards {shards}: expected a run of 1 to {RUNS}, and shards of 0 to {SHARDS - 1}."
         )
-    if not 1 <= run <= RUNS:
-        raise ConfigError(f"run {run}: expected 1 to {RUNS}, the runs of RL Unplugged.")
-    if wrong := [shard for shard in shards if not 0 <= shard < SHARDS]:
-        raise ConfigError(f"shard {wrong[0]}: expected 0 to {SHARDS - 1}, the shards of each run of RL Unplugged.")
     base = address(server or RL_UNPLUGGED)
     names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
     return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]

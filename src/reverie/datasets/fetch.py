@@ -8,11 +8,9 @@ begins anew. The final path is taken once the size and the checksums are those t
 
 from __future__ import annotations
 
-import contextlib
+import base64
+import hashlib
 import http.client
-import importlib
-import importlib.util
-import os
 import re
 import time
 import urllib.error
@@ -20,15 +18,14 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from reverie.core.errors import RunError
 from reverie.core.files import move_synced
-from reverie.datasets.remote_file import BLOCK, Remote, mismatch, sums_in
+from reverie.core.lock import lock_of
 
-fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
-"""None on Windows, where files are not locked."""
-
+BLOCK = 1 << 16
+"""Largest number of bytes that are received, or hashed, at a time."""
 PATIENCE = 60.0
 """Seconds without a byte from the server after which a connection counts as broken."""
 ATTEMPTS = 5
@@ -48,12 +45,29 @@ class Broken(Exception):
     """A request failed in a way that another attempt may mend."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file on a server."""
+
+    url: str
+    size: int | None = None
+    """Size in bytes according to the server's list of files; None if there is none."""
+    sha256: str = ""
+    """Checksum in hexadecimal according to that list; "" if there is none."""
+    git: str = ""
+    """Id of the file as a git blob according to that list, in hexadecimal; "" if there is none."""
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The known checksums by kind, as ``checksum_of`` computes them."""
+        return {kind: value for kind, value in (("sha256", self.sha256), ("git", self.git)) if value}
+
+
 @dataclass(frozen=True)
 class Part:
-    """A file that is being downloaded."""
+    """A file that is being downloaded to ``path``."""
 
     path: Path
-    """The final path."""
 
     @property
     def content(self) -> Path:
@@ -73,29 +87,14 @@ class Part:
         """Return the validator of the bytes so far; "" if it is not known."""
         return self.note.read_text(encoding="latin-1") if self.note.exists() else ""
 
-    def is_at(self, file: IO[bytes]) -> bool:
-        """Return True if the open ``file`` is the one with the bytes so far, neither moved nor deleted."""
-        try:
-            return os.path.samestat(os.fstat(file.fileno()), self.content.stat())
-        except FileNotFoundError:
-            return False
-
     def begin(self, version: str = "") -> None:
         """Delete all bytes, and note the version of those that will follow."""
         self.content.write_bytes(b"")  # first: bytes never lie beside the validator of another version
-        if version:
-            self.note.write_text(version, encoding="latin-1")
-        else:
-            self.note.unlink(missing_ok=True)
+        self.note.write_text(version, encoding="latin-1")
 
     def delete(self) -> None:
         """Delete both files."""
         self.content.unlink(missing_ok=True)
-        self.note.unlink(missing_ok=True)
-
-    def finish(self) -> None:
-        """Move the bytes to the final path, safe from a power failure."""
-        move_synced(self.content, self.path)
         self.note.unlink(missing_ok=True)
 
 
@@ -111,57 +110,26 @@ def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
             another process is downloading it.
     """
     part = Part(path)
-    if path.exists():
-        part.note.unlink(missing_ok=True)  # killed right after the file took its place
-        return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(part):
-        if path.exists():  # another process has just finished it
+    with lock_of(path):
+        if path.exists():
+            part.delete()  # killed right after the file took its place
             return path
         try:
             size, sums = persist(lambda: _append(remote, part, progress), remote.url, part.size)
-            if wrong := mismatch(remote, part.content, size, sums):
-                part.delete()
-                raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
         except urllib.error.HTTPError as error:
+            part.delete()
             raise RunError(f"cannot download {remote.url}: the server returned {error.code} {error.reason}.") from None
-        except OSError as error:  # of the disk, which does not always say which file it was
-            error.filename = error.filename or str(path)
-            raise
         except BaseException as stop:
             if part.size() and not isinstance(stop, Exception):  # Ctrl-C and the like
                 stop.add_note(KEPT)
             raise
-        part.finish()
+        if wrong := mismatch(remote, part.content, size, sums):
+            part.delete()
+            raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
+        move_synced(part.content, path)
+        part.delete()
     return path
-
-
-@contextlib.contextmanager
-def _alone(part: Part) -> Iterator[None]:
-    """While entered, no other process downloads the same file. Deletes an empty part at the end.
-
-    Raises:
-        RunError: another process does already.
-    """
-    while True:
-        with part.content.open("ab") as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise RunError(
-                        f"{part.path} is being downloaded by another process: wait until that has finished."
-                    ) from None
-                except OSError:  # a file system without locks
-                    pass
-            if not part.is_at(file):  # its last owner has moved or deleted it before it could be locked
-                continue
-            try:
-                yield
-            finally:
-                if part.is_at(file) and not part.size():
-                    part.delete()
-            return
 
 
 def persist(action: Callable[[], T], url: str, done: Callable[[], int] = lambda: 0) -> T:
@@ -196,21 +164,17 @@ def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HT
     Raises:
         Broken: the server does not answer, or is overloaded.
         HTTPError: it refuses the request.
-        RunError: it redirects from https to http.
     """
     request = urllib.request.Request(url, headers=dict(headers or {}))
     try:
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
+        return answer
     except urllib.error.HTTPError as error:
         if error.code in OVERLOADED or error.code >= 500:
             raise Broken(f"the server returned {error.code} {error.reason}") from None
         raise
     except (OSError, http.client.HTTPException) as error:
         raise Broken(_reason(error)) from None
-    if url.startswith("https:") and not answer.geturl().startswith("https:"):
-        answer.close()
-        raise RunError(f"{url} redirects to {answer.geturl()}, which is not encrypted: expected https.")
-    return answer
 
 
 def blocks(answer: http.client.HTTPResponse, left: int | None) -> Iterator[bytes]:
@@ -224,79 +188,94 @@ def blocks(answer: http.client.HTTPResponse, left: int | None) -> Iterator[bytes
             block = answer.read1(BLOCK if left is None else min(BLOCK, left))
         except (OSError, http.client.HTTPException) as error:
             raise Broken(_reason(error)) from None
+        if not block and left is None:
+            return
         if not block:
-            break
+            raise Broken("the connection was closed too early")
         left = None if left is None else left - len(block)
         yield block
-    if left:
-        raise Broken(f"the connection was closed with {left:,} bytes missing")
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(getattr(error, "reason", None) or error).split()) or type(error).__name__
+    return str(getattr(error, "reason", "") or error) or type(error).__name__
 
 
-def _append(remote: Remote, part: Part, progress: Progress) -> tuple[int, dict[str, str]]:
-    """Download what is missing of ``part``; return the size of the whole file and its checksums, by the headers.
-
-    The last byte is downloaded once more. So a complete part is answered with its checksums like any other, and an
-    answer "416 Range Not Satisfiable" means that the server's file is shorter.
+def _append(remote: Remote, part: Part, progress: Progress) -> tuple[int | None, dict[str, str]]:
+    """Download what is missing of ``part``; return the size and the checksums that the server gives.
 
     Raises:
-        Broken: another attempt may succeed.
-        HTTPError: the server refuses the request.
+        Broken: another attempt may succeed. The bytes so far are kept if they are of the version on the server.
     """
-    start, known = max(0, part.size() - 1), part.version()
-    headers = {"Range": f"bytes={start}-"} if part.size() else {}
-    if headers and known:
-        headers["If-Range"] = known
+    known = part.version()
+    start = max(0, part.size() - 1) if known or remote.sums else 0  # a range of no bytes would be refused
+    headers = {"Range": f"bytes={start}-"} | ({"If-Range": known} if known else {}) if start else {}
     try:
         answer = opened(remote.url, headers)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and headers:
+        if start and error.code == 416:  # it has fewer bytes now, or all have come
             part.begin()
             raise Broken("the file on the server has changed") from None
         raise
     with answer:
-        said = {key.lower(): value for key, value in answer.headers.items()}
+        fields = {key.lower(): value for key, value in answer.headers.items()}
+        tag = fields.get("etag", "")
+        now = "" if tag.startswith("W/") else tag or fields.get("last-modified", "")
+        total = answer.length if answer.length is not None else remote.size
         if answer.status == 206 and headers:
-            total = _continued(remote, part, said, start)
-            left = total - start if total else answer.length
+            found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", fields.get("content-range", ""))
+            if found is None or int(found[1]) != start or (known and now not in ("", known)):
+                part.begin()
+                raise Broken("the server's answer does not continue the partial download")
+            total = remote.size if found[2] == "*" else int(found[2])
         elif answer.status == 200:
-            start, total, left = 0, answer.length or remote.size or 0, answer.length
-            part.begin(_validator(said))
+            start = 0
+            part.begin(now)
         else:
-            raise RunError(
-                f"cannot download {remote.url}: the server returned {answer.status} {answer.reason}; expected 200 OK."
-            )
+            raise RunError(f"cannot download {remote.url}: the server returned {answer.status} {answer.reason}.")
         have = start
         with part.content.open("r+b") as file:
             file.seek(start)
-            for block in blocks(answer, left):
+            for block in blocks(answer, answer.length if not start or total is None else total - start):
                 file.write(block)
                 have += len(block)
-                progress(part.path.name, have, total)
-    if have < total:
+                progress(part.path.name, have, total or 0)
+    if have < (total or 0):
         raise Broken(f"received {have:,} of {total:,} bytes")
-    return total or have, sums_in(said)
+    return total, sums_in(fields)
 
 
-def _continued(remote: Remote, part: Part, said: Mapping[str, str], start: int) -> int:
-    """Return the size of the whole file, 0 if unknown, from the headers of a partial answer.
+# ---------------------------------------------------------------- checksums
 
-    Raises:
-        Broken: the bytes cannot be added to ``part``; it is empty now.
+
+def mismatch(remote: Remote, path: Path, size: int | None = None, sums: Mapping[str, str] | None = None) -> str:
+    """Return how the file at ``path`` differs from what is known of ``remote``; "" if it does not.
+
+    ``size`` and ``sums``: what the server said when it sent the file.
     """
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", said.get("content-range", ""))
-    known, now = part.version(), _validator(said)
-    same = (not now or now == known) if known else bool(remote.sums or sums_in(said))
-    if found is None or int(found[1]) != start or not same:
-        part.begin()
-        raise Broken("the server's answer does not continue the partial download")
-    return int(found[2]) if found[2] != "*" else remote.size or 0
+    found, expected = path.stat().st_size, remote.size if remote.size is not None else size
+    if expected is not None and found != expected:
+        return f"received {found:,} bytes; expected {expected:,}"
+    for kind, checksum in {**(sums or {}), **remote.sums}.items():
+        if (computed := checksum_of(path, kind)) != checksum:
+            return f"its {kind} is {computed}; expected {checksum}"
+    return ""
 
 
-def _validator(said: Mapping[str, str]) -> str:
-    """Return what identifies a version in ``If-Range``: a strong ETag or, without any ETag, the date; else ""."""
-    tag = said.get("etag", "")
-    return "" if tag.startswith("W/") else tag or said.get("last-modified", "")
+def sums_in(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the checksums in Google's header ``x-goog-hash: crc32c=..., md5=...``, in hexadecimal by kind."""
+    words = (word.strip().partition("=") for word in fields.get("x-goog-hash", "").split(","))
+    return {kind: base64.b64decode(value).hex() for kind, _, value in words if kind in ("crc32c", "md5") and value}
+
+
+def checksum_of(path: Path, kind: str) -> str:
+    """Return the ``sha256``, ``md5``, ``crc32c`` or ``git`` (id of a blob) of a file in hexadecimal."""
+    import google_crc32c
+
+    known: dict[str, Any] = {"crc32c": google_crc32c.Checksum, "git": hashlib.sha1, "md5": hashlib.md5}
+    found = known.get(kind, hashlib.sha256)()
+    if kind == "git":
+        found.update(f"blob {path.stat().st_size}\0".encode())
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return bytes(found.digest()).hex()

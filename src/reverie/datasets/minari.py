@@ -6,10 +6,12 @@ would pair them wrongly from the second episode on. So each episode is converted
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +22,11 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.importing import check_module
+from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
-from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Rows, Space, action_space
-from reverie.datasets.spaces import is_open
+from reverie.datasets.hdf5 import damage, open_hdf5
+from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
@@ -72,11 +74,9 @@ def minari_path(name: str) -> Path:
     if name and (root / name / "data" / METADATA).is_file():
         return root / name
     known = local_names(root)
-    there = (
-        f"Available: {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}." if known else "There are none yet."
-    )
+    there = f"Available: {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}" if known else "There are none yet"
     raise DataError(
-        f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, known)} {there} "
+        f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, known)} {there}. "
         f"Download it with `reverie data download minari:{name}`."
     )
 
@@ -87,12 +87,11 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
     Raises:
         DataError: the metadata are damaged.
     """
-    for folder in (path / "data", path):
-        file = folder / METADATA
+    for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
             content = json_in(file)
             if isinstance(content, dict) and "data_format" in content:
-                return folder, content
+                return file.parent, content
     return None
 
 
@@ -122,9 +121,13 @@ class Leaf:
         return self.column.startswith("action")
 
 
-def _place(root: str, way: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the path of a leaf in Minari's files."""
-    return (root, *(f"_index_{part}" if isinstance(part, int) else str(part) for part in way))
+def leaves(space: Space, root: str, group: str) -> list[Leaf]:
+    """Return the arrays of a space; Minari calls the parts of a tuple ``_index_0``, ``_index_1``."""
+    ways = ((way, leaf) for way, leaf in leaves_of(space))
+    return [
+        Leaf(column(root, way), (group, *(f"_index_{p}" if isinstance(p, int) else str(p) for p in way)), leaf)
+        for way, leaf in ways
+    ]
 
 
 class MinariReader(Reader):
@@ -138,73 +141,36 @@ class MinariReader(Reader):
         if found is None:
             raise DataError(f"{path} is not a Minari dataset: it has no data/{METADATA}.")
         self.folder, self.metadata = found
-        self.observation, self.action = self._space("observation_space"), self._space("action_space")
-        self.leaves = [
-            *(Leaf(column("obs", way), _place("observations", way), leaf) for way, leaf in leaves_of(self.observation)),
-            *(Leaf(column("action", way), _place("actions", way), leaf) for way, leaf in leaves_of(self.action)),
-        ]
-        self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
-
-    @cached_property
-    def count(self) -> int:
-        """Number of episodes according to the metadata."""
-        return self._number("total_episodes")
-
-    @cached_property
-    def steps(self) -> int:
-        """Number of steps in all episodes according to the metadata."""
-        return self._number("total_steps")
-
-    def _number(self, name: str) -> int:
-        value = self.metadata.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-            said = "is missing" if value is None else f"= {value!r}"
+        needed = ("observation_space", "action_space", "total_episodes", "total_steps")
+        if missing := [name for name in needed if name not in self.metadata]:
             raise DataError(
-                f"{self.folder / METADATA}: {name} {said}: expected a whole number, 0 or more. Correct it, or write "
-                "the dataset again with Minari."
+                f"{self.folder / METADATA} has no {', '.join(missing)}: write the dataset with a newer Minari."
             )
-        return int(value)
-
-    @property
-    def env_spec(self) -> dict[str, Any]:
-        """The environment's specification as Gymnasium serialises it; empty if there is none."""
-        return self._described("env_spec")
+        self.observation, self.action = (space_of(self.metadata[name], str(path)) for name in needed[:2])
+        self.leaves = [*leaves(self.observation, "obs", "observations"), *leaves(self.action, "action", "actions")]
+        self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
+        try:
+            self.count, self.steps = (int(self.metadata[name]) for name in needed[2:])
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{self.folder / METADATA} is damaged: {error}.") from None
 
     def _described(self, key: str) -> dict[str, Any]:
         """Return what the metadata hold as JSON under ``key``; empty if there is nothing."""
-        said = self.metadata.get(key)
+        text = self.metadata.get(key)
         try:
-            found = json.loads(said) if isinstance(said, str) and said.strip() not in ("", "None") else {}
+            found = json.loads(text) if isinstance(text, str) and text.strip() not in ("", "None") else {}
         except ValueError as error:
             raise DataError(f"{self.folder / METADATA} is damaged: its {key} cannot be read ({error}).") from None
         return found if isinstance(found, dict) else {}
 
-    def _space(self, name: str) -> Space:
-        if name in self.metadata:
-            return space_of(self.metadata[name], str(self.path))
-        env = self.env_spec.get("id", "")
-        try:
-            import gymnasium
-
-            check_module(env, self.path)
-            made = gymnasium.make(env, **(self.env_spec.get("kwargs") or {}))
-        except Exception as error:
-            raise DataError(
-                f"{self.path} declares no {name}, and its environment '{env}' could not be created: {error}."
-            ) from None
-        space: Space = getattr(made, name)
-        made.close()
-        return space
-
     def env_id(self) -> str:
         """See ``Reader``."""
-        return str(self.metadata.get(ENV_ID) or self.env_spec.get("id", ""))
+        return str(self.metadata.get(ENV_ID) or self._described("env_spec").get("id", ""))
 
     def about(self) -> About:
         """See ``Reader``. Actions without declared bounds get those of the recorded ones."""
-        spec, settings = self.env_spec, self._described(ENV_SETTINGS)
+        spec, settings = self._described("env_spec"), self._described(ENV_SETTINGS)
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
-        text = {name: str(self.metadata[name]) for name in known if self.metadata.get(name)}
         unknown = bool(self.metadata.get(MEASURED_KEY))
         infinite = any(leaf.is_action and is_open(leaf.space) for leaf in self.leaves)
         return About(
@@ -215,110 +181,101 @@ class MinariReader(Reader):
             env_settings=settings and {"id": self.env_id(), **settings},
             env_spec=spec,
             time_limit=spec.get("max_episode_steps"),
-            episodes=self.count,
             measured=unknown or infinite,
             declared=self.action if infinite and not unknown else None,
-            text=text,
+            text={name: str(self.metadata[name]) for name in known if self.metadata.get(name)},
         )
 
     @cached_property
     def _bounded(self) -> Space:
         """The action space, with bounds measured over all episodes where none are declared."""
-        leaves = {leaf.column: leaf for leaf in self.leaves}
+        own = {leaf.column: leaf for leaf in self.leaves}
 
-        def bounded(column: str, space: Space) -> Space:
+        def bounded(name: str, space: Space) -> Space:
             if not is_open(space):
                 return space
-            own, dtype = leaves[column], space.dtype
-            return action_space(lambda: (self.values(i, own).astype(dtype) for i in range(self.count)), self.path)[0]
+            episodes = range(self.count)
+            return action_space(lambda: (self.values(i, own[name]).astype(space.dtype) for i in episodes), self.path)[0]
 
         return with_leaves(self.action, "action", bounded)
-
-    def seeds(self) -> list[int | None]:
-        """Return the seed of each episode's environment; None where it was not stored."""
-        return [None] * self.count
 
     def rows(self) -> int:
         """See ``Reader``. Computed from the metadata: each episode has one row more than steps."""
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        """Yield the rows of ``as_recorded`` without the columns ``BOTH`` and ``SEED``."""
-        return ({name: values for name, values in part.items() if name != BOTH} for part in self._parts())
+        """See ``Reader``. Whole episodes, several together if they are small."""
+        return packed(self._episodes(), PART_BYTES // 2)  # half, as concatenating needs the memory twice
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield whole episodes, several together if they are small, with the columns ``BOTH`` and ``SEED``."""
-        return self._parts(self.seeds())
+        """See ``Reader``. With the columns ``BOTH`` and ``SEED``."""
+        return packed(self._episodes(with_seeds=True), PART_BYTES // 2)
 
-    def _parts(self, seeds: Sequence[int | None] = ()) -> Iterator[Rows]:
-        """Yield whole episodes with the column ``BOTH``, and ``SEED`` if the seed of each episode is given."""
-        self.met.clear()
-        kept: list[Rows] = []
-        size = found = 0
+    def _episodes(self, with_seeds: bool = False) -> Iterator[Rows]:
+        met: Counter[str] = Counter()
         for index in range(self.count):
-            episode = self._rows(index)
-            if episode is None:
+            if (rows := self._rows(index, met)) is None:
                 continue
-            found += len(episode["reward"]) - 1
-            if found > self.steps:
-                break
-            if seeds:
-                episode[SEED] = np.full(len(episode["reward"]), None, object)
-                episode[SEED][0] = seeds[index]
-            kept.append(episode)
-            size += sum(values.nbytes for values in episode.values())
-            if size >= PART_BYTES // 2:  # half, as concatenating needs the memory twice
-                yield taken(kept)
-                size = 0
-        if found > self.steps:
-            raise DataError(
-                f"{self.folder / METADATA} says total_steps = {self.steps:,}, but the episodes have more steps. "
-                "Correct this number, or download or copy the dataset again."
-            )
-        self.meet(f"{METADATA} says {self.steps:,} steps, but the episodes have {found:,}", int(found < self.steps))
-        if kept:
-            yield taken(kept)
+            if with_seeds:
+                rows[SEED] = np.full(len(rows["reward"]), None, object)
+                rows[SEED][0] = self.seed(index)
+            else:
+                del rows[BOTH]
+            yield rows
+        self.notes |= met
 
     @abstractmethod
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
         """Return one array of an episode, ``[T + 1, ...]`` if it is an observation, else ``[T, ...]``."""
 
     @abstractmethod
-    def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-        """Return the arrays of an episode: observations and actions by column; rewards, terminations, truncations."""
+    def outcomes(self, index: int) -> Sequence[np.ndarray]:
+        """Return rewards, terminations and truncations of an episode, each ``[T]``."""
 
-    def _rows(self, index: int) -> Rows | None:
-        values, rewards, terminations, truncations = self.episode(index)
+    @abstractmethod
+    def seed(self, index: int) -> int | None:
+        """Return the seed of an episode's environment; None if it was not stored."""
+
+    def _rows(self, index: int, met: Counter[str]) -> Rows | None:
+        rewards, terminations, truncations = self.outcomes(index)
         steps = len(rewards)
         rows: Rows = {}
         for leaf in self.leaves:
-            found, wanted = len(values[leaf.column]), steps + (not leaf.is_action)
-            if found != wanted or not len(terminations) == len(truncations) == steps:
+            values = self.values(index, leaf)
+            wanted = steps + (not leaf.is_action)
+            if len(values) != wanted or not len(terminations) == len(truncations) == steps:
                 raise DataError(
                     f"{self.path}: episode {index} has {steps} rewards, {len(terminations)} terminations, "
-                    f"{len(truncations)} truncations and {found} of {'/'.join(leaf.path)}; expected {wanted} of these."
+                    f"{len(truncations)} truncations and {len(values)} of {'/'.join(leaf.path)}; expected {wanted} of "
+                    "these."
                 )
-            declared = as_declared(values[leaf.column], leaf.space)
-            rows[leaf.column] = padded(declared) if leaf.is_action else declared
+            if isinstance(leaf.space, spaces.Box) and leaf.space.dtype.kind == "f" and values.dtype.kind in "biu":
+                values = values.astype(leaf.space.dtype)  # an episode of whole numbers may be stored as integers
+            rows[leaf.column] = padded(values) if leaf.is_action else values
         if not steps:
-            self.meet(STEPLESS)
+            met[STEPLESS] += 1
             return None
         reward = np.zeros(steps + 1, np.float32)
         reward[1:] = rewards
         first, last, terminal = (np.zeros(steps + 1, bool) for _ in range(3))
         first[0] = last[-1] = True
         terminal[-1] = terminations[-1]
-        both = last & np.bool_(terminations[-1] and truncations[-1])
-        self.meet(OPEN, int(not (terminations[-1] or truncations[-1])))
-        if steps > 1:
-            self.meet(EARLY, int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1])))
-        return rows | {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal, BOTH: both}
+        met[OPEN] += int(not (terminations[-1] or truncations[-1]))
+        met[EARLY] += int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1]))
+        flags = {"is_first": first, "is_last": last, "is_terminal": terminal}
+        return rows | {"reward": reward} | flags | {BOTH: last & bool(terminations[-1] and truncations[-1])}
 
 
-def as_declared(values: np.ndarray, space: Space) -> np.ndarray:
-    """Return integers of a space of floats as floats: an episode of whole numbers may have been stored as integers."""
-    is_float = isinstance(space, spaces.Box) and space.dtype.kind == "f"
-    return values.astype(space.dtype) if is_float and values.dtype.kind in "biu" else values
+def is_open(space: Space) -> bool:
+    """Return True if it is a Box of which at least one bound is infinite."""
+    return isinstance(space, spaces.Box) and not bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+
+
+def is_picture(space: Space) -> bool:
+    """Return True if Minari compresses values of this space as images: uint8 from 0 to 255, at least 32 x 32."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return False
+    return min(space.shape[:2]) >= 32 and not space.low.any() and bool((space.high == 255).all())
 
 
 def padded(actions: np.ndarray) -> np.ndarray:
@@ -328,8 +285,89 @@ def padded(actions: np.ndarray) -> np.ndarray:
     return out
 
 
-def taken(episodes: list[Rows]) -> Rows:
-    """Concatenate episodes and empty the list, so that not both stay in memory."""
-    joined = {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
-    episodes.clear()
-    return joined
+def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
+    """Decode n compressed images to uint8 ``[n, *shape]``, with the shape of the leaf's space.
+
+    Raises:
+        DataError: one of them cannot be decoded.
+    """
+    from PIL import Image
+
+    out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
+    for i, picture in enumerate(pictures):
+        try:
+            out[i] = np.asarray(Image.open(io.BytesIO(picture)), np.uint8)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{'/'.join(leaf.path)}: image {i} cannot be read: {error}.") from None
+    return out
+
+
+class MinariHdf5Reader(MinariReader):
+    """Reads ``data/main_data.hdf5``, which has a group for each episode."""
+
+    format = "Minari (HDF5)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.main = self.folder / MAIN
+        if not self.main.is_file():
+            raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
+        self.file = open_hdf5(self.main)
+        with damage(self.main):
+            held = len(self.file)
+        self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
+        if held != self.count:
+            raise DataError(
+                f"{self.folder / METADATA} says total_episodes = {self.count:,}, but {self.main.name} has "
+                f"{held:,} episodes. Correct this number, or download or copy the dataset again."
+            )
+
+    def close(self) -> None:
+        """See ``Reader``."""
+        self.file.close()
+
+    def files(self) -> Sequence[Path]:
+        """See ``Reader``: the metadata and the HDF5 file."""
+        return [self.folder / METADATA, self.main]
+
+    def seed(self, index: int) -> int | None:
+        """See ``MinariReader``."""
+        with damage(self.main):
+            found = self.file[f"episode_{index}"].attrs.get("seed")
+        return None if found is None else int(found)
+
+    def outcomes(self, index: int) -> Sequence[np.ndarray]:
+        """See ``MinariReader``."""
+        return [self._numbers(index, name) for name in ("rewards", "terminations", "truncations")]
+
+    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+        """See ``MinariReader``."""
+        name = "/".join(leaf.path)
+        is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_picture(leaf.space)
+        if not (is_text or is_compressed):
+            return self._numbers(index, name)
+        with damage(f"{self.main}: episode_{index}/{name}"):
+            found = self.file[f"episode_{index}/{name}"][()]
+        if is_compressed:
+            return decoded([bytes(picture) for picture in found], leaf)
+        return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
+
+    def _numbers(self, index: int, name: str) -> np.ndarray:
+        """Return one numeric dataset, by h5py's low-level interface, as there are thousands of them."""
+        from h5py import h5d, h5s
+
+        with damage(f"{self.main}: episode_{index}/{name}"):
+            found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
+            out = np.empty(found.shape, self._dtype(found, name))
+            found.read(h5s.ALL, h5s.ALL, out)
+        return out
+
+    def _dtype(self, found: Any, name: str) -> np.dtype[Any]:
+        """Return the dtype of a dataset; the latest of each name is kept, as comparing HDF5's types is faster."""
+        type_ = found.get_type()
+        if name not in self.kinds or not self.kinds[name][0].equal(type_):
+            dtype: np.dtype[Any] = type_.dtype
+            if dtype.kind not in "biuf":
+                raise DataError(f"{self.main}: {name} contains {dtype}: expected numbers.")
+            self.kinds[name] = type_, dtype
+        return self.kinds[name][1]

@@ -21,9 +21,9 @@ from reverie.core.signals import check_signals
 from reverie.datasets.minari import check_name, minari_root
 from reverie.datasets.reader import format_of, needs
 
-WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
-"""What is written in each format."""
-WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+WRITTEN = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
+"""What is written in each format; "" for a folder of several kinds of files."""
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Numbers of failed writes: the disk is full, a quota is used up, files may not become as large, the disk is broken."""
 
 
@@ -36,6 +36,11 @@ class Exported:
     steps: int = 0
     remarks: list[str] = field(default_factory=list)
     """Remarks about data that could not be written."""
+
+    def check(self) -> None:
+        """Raise RunError unless an episode was written."""
+        if not self.episodes:
+            raise RunError("the dataset contains no episodes to write.")
 
 
 @contextlib.contextmanager
@@ -57,9 +62,13 @@ def staged_file(path: Path) -> Iterator[Path]:
             check_signals()
             move_synced(staged, path)
         except BaseException as error:
-            give_room(staged)
             delete(staged)
-            raise write_error(path, error) or error from None
+            if (why := disk_error(error)) is None:
+                raise
+            raise RunError(
+                f"cannot write {path}: {why}. Free some space, or choose another disk; the unfinished output has been "
+                "removed."
+            ) from None
 
 
 @contextlib.contextmanager
@@ -82,6 +91,17 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def disk_error(error: BaseException | None) -> str | None:
+    """Return why the disk refused a write, if that is the cause of ``error``; HDF5 has the number in its text."""
+    while error is not None and not isinstance(error, ReverieError):
+        found = re.search(r"errno = (\d+)", str(error))
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        if number in DISK:
+            return "the disk is full" if number == errno.ENOSPC else os.strerror(int(number or 0))
+        error = error.__context__
+    return None
+
+
 def check_room(path: Path, wanted: int) -> None:
     """Raise OSError (ENOSPC) before the disk is full, because HDF5 may then abort the whole process.
 
@@ -97,14 +117,6 @@ def size_of(values: Any) -> int:
     if isinstance(values, Mapping | tuple):
         return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
     return int(np.asarray(values).nbytes)
-
-
-def give_room(staged: Path) -> None:
-    """Truncate unfinished files to free their space, which HDF5 needs to flush and close them."""
-    for path in [staged, *staged.rglob("*")]:
-        if path.is_file():
-            with contextlib.suppress(OSError):
-                os.truncate(path, 0)
 
 
 @contextlib.contextmanager
@@ -126,33 +138,9 @@ def hdf5_file(staged: Path) -> Iterator[Any]:
             yield file
             file.flush()
         except BaseException:
-            give_room(staged)  # closing it may fail on a full disk otherwise
+            with contextlib.suppress(OSError):
+                os.truncate(staged, 0)  # frees its space, which HDF5 needs to close it
             raise
-
-
-def write_error(path: Path, error: BaseException) -> RunError | None:
-    """Return an error that says why ``path`` cannot be written if that is the cause of ``error``, else None."""
-    if (number := write_errno(error)) is None:
-        return None
-    why = "the disk is full" if number == errno.ENOSPC else os.strerror(number)
-    return RunError(
-        f"cannot write {path}: {why}. Free some space, or choose another disk; the unfinished output has been removed."
-    )
-
-
-def write_errno(error: BaseException | None) -> int | None:
-    """Return the number (errno) of the failed write that ``error``, or one before it, is about; None if it is another.
-
-    HDF5 has the number in its text. After a failed write, closing its file can fail for another reason. Errors of ours,
-    as of damaged sources, say themselves what they are about.
-    """
-    while error is not None and not isinstance(error, ReverieError):
-        found = re.search(r"(?:write failed|unable to extend).*?errno = (\d+)", str(error), re.DOTALL)
-        number = int(found[1]) if found else getattr(error, "errno", None)
-        if found or number in WRITE_ERRNOS:
-            return number
-        error = error.__context__
-    return None
 
 
 def check_target(target: str, to: str) -> None:
@@ -166,43 +154,20 @@ def check_target(target: str, to: str) -> None:
     """
     name = target.removeprefix("minari:")
     path = Path(target).expanduser() if name == target else minari_root() / name
-    if name != target and to != "minari":
-        raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
     if name != target:
         check_name(name)
     else:
         check_local(target, "target")
-        check_suffix(path, to)
-    check_absent(path)
-
-
-def check_suffix(path: Path, to: str) -> None:
-    """Raise ConfigError if the suffix of ``path`` is that of another format than ``to``."""
-    if (named := format_of(path) or WRITTEN[to]) != WRITTEN[to]:
-        others = [other for other, content in WRITTEN.items() if content == named]
-        hint = f", or write {named} by `reverie data convert --to {others[0]}`" if others else ""
+    named = "Minari" if name != target and to != "minari" else format_of(path) if name == target else ""
+    if named not in ("", WRITTEN[to]):
         raise ConfigError(
-            f"{path} has the suffix of {named}, but the format {to} is written as {WRITTEN[to]}: pass another "
-            f"name{hint}."
+            f"{target} is the name of a dataset in the format {named}, but --to is {to}: pass another name, or another "
+            "format."
         )
+    check_absent(path)
 
 
 def check_absent(path: Path) -> None:
     """Raise RunError if ``path`` exists."""
     if path.exists():
         raise RunError(f"{path} exists: choose another name, or delete it first.")
-
-
-def check_distinct(names: Mapping[str, str], what: str) -> None:
-    """Check that the columns of ``names`` get different names in a file; ``what`` begins the error message.
-
-    Raises:
-        ConfigError: two of them get the same one.
-    """
-    owners: dict[str, str] = {}
-    for column, name in names.items():
-        if (other := owners.setdefault(name, column)) != column:
-            raise ConfigError(
-                f"{what} would call both {other} and {column} '{name}'. Use Minari's format, which can store "
-                "everything (--to minari)."
-            )

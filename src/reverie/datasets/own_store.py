@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from gymnasium import spaces
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, EnvError
+from reverie.core.rows import Rows, packed
+from reverie.core.signature import differences, signature
 from reverie.core.space_json import space_of
-from reverie.core.spaces import ActionCodec
-from reverie.core.specs import ActionPart, ActionSpec, ObsKind, ObsPart, ObsSpec
-from reverie.datasets.export import action_space, decoded_actions, observation_space
-from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Rows, Space
-from reverie.store.episodes import Episode, episodes
-from reverie.store.manifest import MANIFEST, Damage
+from reverie.core.spaces import ActionCodec, ObsCodec
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
+from reverie.store.episodes import episodes
+from reverie.store.manifest import BACKUP, MANIFEST
 from reverie.store.store import Store
 
 ABOUT = "about.json"
-"""File in a store that was converted from other data: what those declared about their environment and actions."""
-NAMELESS = "the environment's action space is not known: actions stay as stored, and the environment is not named"
+"""File in a store that was converted from other data: what those declared about their environment and spaces."""
+NAMELESS = "the environment's action space is not known: actions stay as stored, and copies do not name it ({})"
 OBJECT = "the environment was a Python object, {}, which a file cannot hold: the data do not name it"
 OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
 
@@ -33,93 +36,108 @@ class StoreReader(Reader):
 
     format = "reverie store"
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
+    def __init__(self, path: Path | str, options: ReadOptions) -> None:
+        """``path``: of a run, or of a store; a store may also be at a URL."""
         super().__init__(path, options)
-        self.folder = store_in(path)
-        self.store = Store(self.folder, say=lambda text: self.note(text))
+        self.place = store_in(path)
+        self.store = Store(self.place, say=self.note)
         layouts = [dict(s.columns) for s in self.store.segments if s.rows > s.first]
-        if not layouts:
-            raise DataError(f"the store in {path} contains no rows.")
-        if any(layout != layouts[0] for layout in layouts):
-            raise DataError(f"the segments of the store in {path} have different columns: they are not one dataset.")
+        if not layouts or any(layout != layouts[0] for layout in layouts):
+            why = "its segments have different columns: they are not one dataset" if layouts else "it contains no rows"
+            raise DataError(f"the store in {path} cannot be read: {why}.")
         self.columns = layouts[0]
-        said, self.measured = self._settings.get("actions"), bool(self._settings.get("measured"))
-        self.units: Space | None = space_of(said, str(path)) if said else None
-        """The environment's action space, whose actions are stored in [-1, 1] or one-hot; None if it is not known."""
-        self.nameless = False
-        if "object" in self._settings:
-            self.note(OBJECT.format(self._settings["object"]))
+        self.beside = self._beside()
+        self.specs = self._specs()
+        self.env = dict(self.beside.get("env") or {})
+        self.learn_spaces(self._space("observation_space"), self._space("action_space"))
 
-    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
-        """See ``Reader``. If ``answer`` finds no space, ``about`` names no environment: its actions may not fit it."""
-        if self.units is not None:
-            return
-        self.units, why = answer(self.about())
-        if self.units is None:
-            self.nameless = True
-            self.note(f"{NAMELESS} in the copy ({why.rstrip('.')})")
+    def _space(self, name: str) -> Space | None:
+        return space_of(self.beside[name], str(self.path)) if self.beside.get(name) else None
 
-    def files(self) -> Sequence[Path]:
-        """See ``Reader``: the manifest. It says how many rows each file holds, and has a checksum of its own."""
-        return [self.folder / MANIFEST]
+    def learn_spaces(self, observation: Space | None, action: Space | None, why: str = "") -> None:
+        """Take the environment's spaces, if the rows fit them. If not, ``as_recorded`` yields actions as stored.
 
-    @cached_property
-    def _settings(self) -> dict[str, Any]:
-        """What files of the run, or of a converted store, declare; empty if there are none.
+        ``why`` they are not known: copies then do not name the environment, whose actions these may not be.
+        """
+        self.observation, self.action = guessed_obs(self.specs[0]), guessed_action(self.specs[1])
+        self._obs, self._actions, self.knows_actions = None, ActionCodec(self.action), False
+        with contextlib.suppress(EnvError, ValueError):  # observations may be resized, stacked or left out
+            if observation is not None:
+                channels = self.beside.get("env_settings", {}).get("channels", "auto")
+                obs = ObsCodec(observation, lambda key: key in self.specs[0], channels)
+                if obs.spec == dict(self.specs[0]):
+                    self.observation, self._obs = obs.kept_space(), obs
+        with contextlib.suppress(EnvError):
+            if action is not None:
+                actions, both = ActionCodec(action), ("the rows", "the environment")
+                found = differences(signature({}, self.specs[1]), signature({}, actions.spec), both)
+                why = "; ".join(found)
+                if not found:
+                    self.action, self._actions, self.knows_actions = action, actions, True
+        if why:
+            self.note(NAMELESS.format(why.rstrip(".")))
+            self.env, self.beside["env_spec"] = {}, {}
+
+    def _beside(self) -> dict[str, Any]:
+        """Return what files of the run, or of a converted store, declare.
 
         A converted store is no part of the run in whose folder it may lie.
         """
-        found: dict[str, Any] = {}
-        own = self.folder.absolute()
+        own, found = self.path.absolute() if isinstance(self.place, str) else self.place.absolute(), dict[str, Any]()
         for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
-            if (folder / "spec.json").is_file():
-                found["spec"] = said_in(folder / "spec.json", needed=("observation", "action"))
-            if (folder / ABOUT).is_file():
-                about = said_in(folder / ABOUT)
-                found |= {"said": about.get("env", {}), "actions": about.get("action_space")}
-                found["measured"], found["env"] = about.get("measured", False), about.get("env_settings", {})
-                found["env_spec"] = about.get("env_spec", {})
+            found |= {"spec": content_of(folder / "spec.json")} if (folder / "spec.json").is_file() else {}
+            found |= content_of(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+            if (folder / "spaces.json").is_file():
+                found |= {f"{name}_space": text for name, text in content_of(folder / "spaces.json").items()}
             if (folder / "config.yaml").is_file():
-                content = said_in(folder / "config.yaml")
-                found["env"] = dict((content.get("experiment") or {}).get("env") or {})
-                if "env" in content.get("custom", {}):
-                    found["object"] = found["env"].pop("id", "")  # another may be registered under this id
-                found["algorithm"] = content.get("algorithm", "")
+                config = content_of(folder / "config.yaml")
+                settings = dict((config.get("experiment") or {}).get("env") or {})
+                if "env" in config.get("custom", {}):
+                    self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
+                found |= {"env": settings, "env_settings": settings, "algorithm": config.get("algorithm", "")}
         return found
+
+    def _specs(self) -> tuple[ObsSpec, ActionSpec]:
+        """Return observations and actions as spec.json declares them, or else as the columns look."""
+        declared = self.beside.get("spec") or {"observation": {}, "action": {}}
+        width = self.columns["action"].shape[0]
+        try:
+            obs = {
+                name.removeprefix("obs/"): part_of(declared["observation"].get(name.removeprefix("obs/"), {}), column)
+                for name, column in self.columns.items()
+                if name.startswith("obs/")
+            }
+            parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"the spec.json of {self.path} is damaged: {error!r}. Restore it from a backup.") from None
+        action = ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
+        if action.width != width:
+            raise DataError(f"spec.json declares actions of {action.width} numbers, but {self.path} has {width}.")
+        return obs, action
+
+    def files(self) -> Sequence[Path]:
+        """See ``Reader``: the manifest. It says how many rows each file holds, and has a checksum of its own."""
+        return [self.place / MANIFEST] if isinstance(self.place, Path) else []
 
     def env_id(self) -> str:
         """See ``Reader``."""
-        return str((self._settings.get("env") or self._settings.get("said", {})).get("id", ""))
+        return str(self.env.get("id", ""))
 
     def about(self) -> About:
-        """See ``Reader``. Observations and actions are those of spec.json, or else guessed from the columns.
-
-        Raises:
-            DataError: spec.json is damaged, or does not fit the columns.
-        """
-        spec, env, said = self._settings.get("spec"), self._settings.get("env", {}), self._settings.get("said", {})
-        text = {"algorithm": self._settings["algorithm"]} if self._settings.get("algorithm") else {}
-        segment = next(s for s in self.store.segments if s.rows > s.first)
-        try:
-            specs = (obs_of(self.columns, spec), action_of(self.columns, spec))
-            observed, stored = observation_space(segment, spec), action_space(segment, spec)
-        except DataError:
-            raise
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"the spec.json of {self.path} is damaged: {error!r}. The rows are not: restore the file from a backup."
-            ) from None
+        """See ``Reader``."""
+        measured = bool(self.beside.get("measured"))
+        algorithm = self.beside.get("algorithm")
         return About(
-            observation=observed,
-            action=stored if self.units is None else self.units,
-            env="" if self.nameless else self.env_id(),
-            env_settings=dict(env),
-            env_kwargs=dict(said.get("kwargs", {})),
-            env_spec={} if self.nameless else dict(self._settings.get("env_spec", {})),
-            time_limit=said.get("time_limit"),
-            measured=self.measured,
-            specs=None if self.measured else specs,
-            text=text,
+            observation=self.observation,
+            action=self.action,
+            env=self.env_id(),
+            env_settings=dict(self.beside.get("env_settings", {})),
+            env_kwargs=dict(self.env.get("kwargs", {})),
+            env_spec=dict(self.beside.get("env_spec", {})),
+            time_limit=self.env.get("time_limit"),
+            measured=measured,
+            specs=None if measured else self.specs,
+            text={"algorithm": algorithm} if algorithm else {},
         )
 
     def rows(self) -> int:
@@ -129,141 +147,115 @@ class StoreReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
-        return self.as_recorded() if self.measured else self._stored()
+        return self.as_recorded() if self.beside.get("measured") else packed(self._episodes(), PART_BYTES)
 
-    def _stored(self) -> Iterator[Rows]:
-        """Yield whole episodes, several together if they are small."""
-        self.met.clear()
-        kept: list[Rows] = []
-        size = 0
-        for episode in episodes(self.store, on_damage=self._damaged):
+    def _episodes(self) -> Iterator[Rows]:
+        met: Counter[str] = Counter()
+        damaged = met.update
+        for episode in episodes(self.store, on_damage=lambda damage: damaged([f"damaged and left out: {damage}"])):
             if episode.unusable:
-                self.meet(episode.unusable)
+                met[episode.unusable] += 1
                 continue
-            kept.append(self._closed(episode))
-            size += sum(values.nbytes for values in kept[-1].values())
-            if size >= PART_BYTES:
-                yield {name: np.concatenate([rows[name] for rows in kept]) for name in kept[0]}
-                kept, size = [], 0
-        if kept:
-            yield {name: np.concatenate([rows[name] for rows in kept]) for name in kept[0]}
+            rows = dict(episode.rows)
+            if not episode.ended:
+                met[OPEN] += 1
+                rows["is_last"], rows["action"] = rows["is_last"].copy(), rows["action"].copy()
+                rows["is_last"][-1] = True
+                rows["action"][-1] = 0
+            yield rows
+        self.notes |= met
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield rows with indices instead of one-hot vectors, and actions in the environment's units if known."""
-        spec, seen = self._settings.get("spec"), [name for name in self.columns if name.startswith("obs/")]
-        for part in self._stored():
-            rows = {name: values for name, values in part.items() if name != "action"}
-            if len(seen) == 1 and seen[0].count("/") == 1:  # what is alone has no name in a space
-                rows["obs"] = rows.pop(seen[0])
-            if self.units is None:
-                yield rows | flat_columns(decoded_actions(part["action"], spec), "action")
-            else:
-                yield rows | ActionCodec(self.units).decode(part["action"], part["is_last"])
-
-    def _damaged(self, damage: Damage) -> None:
-        self.meet(f"damaged and left out: {damage}")
-
-    def _closed(self, episode: Episode) -> Rows:
-        rows = dict(episode.rows)
-        if not episode.ended:
-            self.meet(OPEN)
-            rows["is_last"], rows["action"] = rows["is_last"].copy(), rows["action"].copy()
-            rows["is_last"][-1] = True
-            rows["action"][-1] = 0
-        return rows
+        """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
+        alone = [name for name in self.columns if name.startswith("obs/")]
+        for part in packed(self._episodes(), PART_BYTES):
+            flat = part.pop("action")
+            if self._obs is not None:
+                part = self._obs.decode(part)
+            elif len(alone) == 1 and alone[0].count("/") == 1:  # what is alone has no name in a space
+                part["obs"] = part.pop(alone[0])
+            yield part | self._actions.decode(flat, part["is_last"])
 
 
-def said_in(file: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
+def content_of(file: Path) -> dict[str, Any]:
     """Read a JSON or YAML file that lies beside a store.
 
     Raises:
-        DataError: it is damaged, or one of the sections ``needed`` is missing.
+        DataError: it is damaged.
     """
     try:
         text = file.read_text(encoding="utf-8")
-        found = (yaml.safe_load(text) or {}) if file.suffix == ".yaml" else json.loads(text)
-    except (ValueError, yaml.YAMLError) as error:
+        found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+        return dict(found)
+    except (TypeError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{file} is damaged: {error}. The rows are not: restore the file from a backup.") from None
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in needed):
-        expected = f"a mapping with {' and '.join(needed)}" if needed else "a mapping"
-        raise DataError(f"{file} is damaged: it contains {str(found)[:80]!r}; expected {expected}.")
-    return found
 
 
-def flat_columns(values: Any, root: str) -> Rows:
-    """Flatten nested dictionaries of arrays to columns with names such as ``action/grip``."""
-    if not isinstance(values, dict):
-        return {root: values}
-    return {
-        name: column for key, inner in values.items() for name, column in flat_columns(inner, f"{root}/{key}").items()
-    }
-
-
-def store_in(path: Path) -> Path:
-    """Return the folder of the store at ``path``, or of the store of the run at ``path``."""
-    return path if (path / MANIFEST).is_file() else path / "replay"
+def store_in(path: Path | str) -> Path | str:
+    """Return the folder or the URL of the store at ``path``, or of the store of the run at ``path``."""
+    if "://" in str(path):
+        return str(path)
+    path = Path(path)
+    if (path / MANIFEST).is_file() or not (path / "config.yaml").is_file():
+        return path if (path / MANIFEST).is_file() else path / "replay"
+    named = "auto"
+    with contextlib.suppress(DataError, AttributeError):  # a file of somebody else may have this name
+        settings = content_of(path / "config.yaml").get("experiment") or {}
+        named = str((settings.get("replay") or {}).get("store", "auto"))
+    return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 
 def is_store(path: Path) -> bool:
     """Return True if there is a store at ``path``, or a run with one."""
-    manifest = store_in(path) / MANIFEST
-    if not manifest.is_file():
-        return False
-    with manifest.open("rb") as file:
-        return b"segments" in file.read(1 << 20)
+    place = store_in(path)
+    if isinstance(place, str):
+        return True
+    return any((place / name).is_file() and b"segments" in (place / name).read_bytes() for name in (MANIFEST, BACKUP))
 
 
-def obs_of(columns: Any, spec: Any) -> ObsSpec:
-    """Return the observations of stored columns, as spec.json declares them or as guessed.
-
-    Raises:
-        DataError: a categorical observation whose number of classes is not declared.
-    """
-    said = (spec or {}).get("observation", {})
-    out = {}
-    for name, column in columns.items():
-        if name.startswith("obs/"):
-            key = name.removeprefix("obs/")
-            part = said.get(key, {})
-            kind: ObsKind = part.get("kind") or kind_of(column.shape, column.dtype)
-            classes = tuple(part.get("classes", ()))
-            low, high = part.get("low", 0.0), part.get("high", 255.0)
-            out[key] = ObsPart(kind=kind, shape=column.shape, dtype=column.dtype, classes=classes, low=low, high=high)
-            if kind == "categorical" and not classes:
-                raise DataError(
-                    f"observation '{key}' is categorical, but no spec.json beside the store declares its classes."
-                )
-    return out
-
-
-def kind_of(shape: tuple[int, ...], dtype: str) -> ObsKind:
-    """Guess the kind of an observation: uint8 of 3 dimensions is an image, int64 categorical, all else a vector."""
-    if dtype == "uint8" and len(shape) == 3:
-        return "image"
-    return "categorical" if dtype == "int64" else "vector"
-
-
-def action_of(columns: Any, spec: Any) -> ActionSpec:
-    """Return the actions that spec.json declares, or else a single continuous one.
+def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
+    """Return the observation of a stored column, as spec.json declares it or, without that, as it looks.
 
     Raises:
-        DataError: spec.json does not fit the stored column.
+        ValueError: it is categorical, and the number of its classes is not declared.
     """
-    width = columns["action"].shape[0]
-    said = (spec or {}).get("action")
-    if not said:
-        return ActionSpec(parts={"action": ActionPart(kind="continuous", size=width)})
-    parts = {
-        key: ActionPart(
-            kind=part["kind"],
-            classes=tuple(part.get("classes", ())),
-            size=part.get("size", 0),
-            low=tuple(part.get("low", ())),
-            high=tuple(part.get("high", ())),
-        )
-        for key, part in said.items()
-    }
-    found = ActionSpec(parts=parts)
-    if found.width != width:
-        raise DataError(f"spec.json declares actions of {found.width} numbers, but the store has {width}.")
-    return found
+    is_image = column.dtype == "uint8" and len(column.shape) == 3
+    kind: Any = declared.get("kind") or (
+        "image" if is_image else "categorical" if column.dtype == "int64" else "vector"
+    )
+    if kind == "categorical" and not declared.get("classes"):
+        raise ValueError("a categorical observation without classes")
+    known = {name: value for name, value in _tuples(declared).items() if name in ("classes", "low", "high")}
+    return ObsPart(kind=kind, shape=tuple(column.shape), dtype=column.dtype, **known)
+
+
+def _tuples(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
+
+
+def guessed_obs(spec: ObsSpec) -> Space:
+    """Return a space of the observations of ``spec``."""
+    found: dict[str, Space] = {}
+    for key, part in spec.items():
+        dtype = np.dtype(part.dtype).type
+        low, high = (part.low, part.high) if part.kind == "image" else (-np.inf, np.inf)
+        space = classes_space(part.classes, part.shape) if part.classes else spaces.Box(low, high, part.shape, dtype)
+        found["obs" if len(spec) == 1 and "/" not in key else f"obs/{key}"] = space
+    return nested_space(found, "obs")
+
+
+def guessed_action(spec: ActionSpec) -> Space:
+    """Return a space of the actions of ``spec``, continuous ones in [-1, 1]."""
+    found = {
+        "action" if key == "action" else f"action/{key}": classes_space(
+            part.classes, () if len(part.classes) == 1 else (len(part.classes),)
+        ) if part.classes else spaces.Box(-1.0, 1.0, (part.size,), np.float32)
+        for key, part in spec.parts.items()
+    }  # fmt: skip
+    return nested_space(found, "action")
+
+
+def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
+    """Return the space of class numbers ``[*shape]``; ``classes`` has the number of classes of each, in flat order."""
+    counts = np.reshape(list(classes), shape)
+    return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))

@@ -9,26 +9,37 @@ import itertools
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.datasets.concat import by_number, files_of
-from reverie.datasets.reader import About, Reader, ReadOptions, Rows, Space, action_space, as_flags, observed_space
+from reverie.core.rows import Rows
+from reverie.datasets.reader import (
+    About,
+    Reader,
+    ReadOptions,
+    Space,
+    action_space,
+    as_flags,
+    by_number,
+    files_of,
+    observed_space,
+)  # fmt: skip
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
 """Arrays that PyDreamer stores as well, which are no observations."""
 LOOKED_AT = 8
 """Number of files with actions that are examined to tell one-hot actions from continuous ones."""
-BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, TokenError)
-"""Exceptions of reading a damaged npz file; the last three come from nonsense in its headers."""
+BROKEN = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, TokenError,
+          zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""Exceptions of reading a damaged npz file."""
 LOST = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
@@ -39,108 +50,96 @@ class PyDreamerReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        found = paths or (files_of(path, "npz") if path.is_dir() else [path])
-        self.paths = sorted(found, key=by_number)
-        if not self.paths:
-            raise DataError(f"{path} contains no npz files.")
+        self.paths = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
 
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the npz files in the order of the episodes."""
         return self.paths
 
     @cached_property
-    def _first(self) -> dict[str, np.ndarray]:
-        values = load(self.paths[0])
-        check_names(values, self.paths[0])
-        return values
+    def _first(self) -> Rows:
+        return load(self.paths[0])
 
     @cached_property
     def _one_hot(self) -> bool:
-        found = (is_one_hot(member(path, "action"), member(path, "reset")) for path in self.paths)
+        every = (load(path, "action", "reset") for path in self.paths)
+        found = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
         telling = list(itertools.islice((one for one in found if one is not None), LOOKED_AT))
         return bool(telling) and all(telling)
 
     def about(self) -> About:
-        """See ``Reader``. Observations are those of the first file; types and continuous actions are those of all."""
-        others = [self._obs(outlines(path)) for path in self.paths[1:]]
-        found: dict[str, Space] = {
-            name: observed_space(values.shape[1:], values.dtype, *{o[name].dtype for o in others if name in o})
-            for name, values in self._obs(self._first).items()
-        }
+        """See ``Reader``. Observations are those of the first file; continuous actions are those of all."""
+        found = {name: observed_space(v.shape[1:], v.dtype) for name, v in self._obs(self._first).items()}
         if not found:
             raise DataError(f"{self.paths[0]} contains no observations, only {', '.join(self._first)}.")
-        action: Space
-        if self._one_hot:
-            action, measured = spaces.Discrete(self._first["action"].shape[1]), False
-        else:
+        action: Space = spaces.Discrete(self._first["action"].shape[-1]) if self._one_hot else spaces.Discrete(1)
+        measured = False
+        if not self._one_hot:
+            every = self.paths
             action, measured = action_space(
-                lambda: (member(path, "action") for path in self.paths), self.path, scaled=True
+                lambda: (load(p, "action")["action"] for p in every), self.path, scaled=True
             )
         return About(
             observation=found["obs"]
             if "obs" in found
-            else spaces.Dict({name.removeprefix("obs/"): space for name, space in found.items()}),
+            else spaces.Dict({k.partition("/")[2]: s for k, s in found.items()}),
             action=action,
             measured=measured,
             text={"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"},
         )
 
+    def _actions(self) -> Iterator[np.ndarray]:
+        return (load(path, "action")["action"] for path in self.paths)
+
     def rows(self) -> int:
-        """See ``Reader``. Read from the header of one array in each file."""
-        return sum(len(outlines(path)["reset"]) for path in self.paths)
+        """See ``Reader``. Counted from one array of each file."""
+        return sum(len(load(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
         """Yield one file at a time. Its last row needs the next file, in which the episode may continue."""
-        self.met.clear()
+        met: Counter[str] = Counter()
         held: Rows | None = None
         before: Path | None = None
         for path in self.paths:
-            values = load(path)
-            rows = self._rows(values, path, goes_on=held is not None and follows(before, path))
+            rows = self._rows(load(path), path, held is not None and follows(before, path), met)
             if held is not None:
                 yield self._ended(held, rows)
             held, before = rows, path
         if held is not None:
             yield self._ended(held, None)
+        self.notes |= met
 
-    def _obs(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""
-        total = len(values["reset"])
         found = {}
         for key, value in values.items():
             if key in OF_ROWS or key in OF_GENERATOR:
                 continue
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
-            if value.shape[:1] == (total,):
+            if value.shape[:1] == (len(values["reset"]),):
                 found["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
         return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
 
-    def _rows(self, values: dict[str, np.ndarray], path: Path, goes_on: bool) -> Rows:
+    def _rows(self, values: Rows, path: Path, goes_on: bool, met: Counter[str]) -> Rows:
         """Convert a file to rows, without knowing what comes after it; ``_ended`` completes its last row.
 
         The extra column ``led`` ``[1, ...]`` is the action that led to the first row: it belongs to the row before.
         """
-        check_names(values, path)
         first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
-        if not len(first):
-            raise DataError(f"{path} contains no rows.")
+        if not len(first) or len({len(values[name]) for name in OF_ROWS}) > 1:
+            shapes = {name: values[name].shape for name in sorted(OF_ROWS)}
+            raise DataError(f"{path}: expected arrays of one length, 1 or more; they have shapes {shapes}.")
         if not first[0] and not goes_on:
-            self.meet(LOST)
-            first = first.copy()
+            met[LOST] += 1
             first[0] = True
-        action = values["action"]
-        moved = np.zeros_like(action)
-        moved[:-1] = action[1:]
+        moved = np.zeros_like(values["action"])
+        moved[:-1] = values["action"][1:]
         last = np.zeros(len(first), bool)
         last[:-1] = first[1:]
         reward = values["reward"].reshape(-1).astype(np.float32)
         reward[first] = 0.0
-        rows = self._obs(values) | {"reward": reward, "is_first": first, "is_last": last}
-        rows["is_terminal"] = terminal
-        lengths = {name: len(column) for name, column in (rows | {"action": action}).items()}
-        if len(set(lengths.values())) > 1:
-            raise DataError(f"{path}: the arrays have different lengths: {lengths}.")
-        return rows | {"action": moved, "led": action[:1]}
+        rows = {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal}
+        return self._obs(values) | rows | {"action": moved, "led": values["action"][:1]}
 
     def _ended(self, rows: Rows, following: Rows | None) -> Rows:
         """Complete the last of ``rows`` with the action from the next file, or end the episode there."""
@@ -149,25 +148,11 @@ class PyDreamerReader(Reader):
             rows["action"][-1] = following["led"][0]
         else:
             rows["is_last"][-1] = True
-        last = rows["is_last"]
-        rows["is_terminal"] &= last
+        rows["is_terminal"] &= rows["is_last"]
         if self._one_hot:
             rows["action"] = rows["action"].argmax(axis=1)
-        rows["action"][last] = 0
+        rows["action"][rows["is_last"]] = 0
         return rows
-
-
-def check_names(values: Mapping[str, np.ndarray], path: Path) -> None:
-    """Check that a file has the arrays that all files of PyDreamer have.
-
-    Raises:
-        DataError: some are missing.
-    """
-    if missing := sorted(OF_ROWS - values.keys()):
-        raise DataError(
-            f"{path} has no {', '.join(missing)}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}. If it is not "
-            "part of the dataset, move it elsewhere."
-        )
 
 
 def follows(before: Path | None, path: Path) -> bool:
@@ -185,77 +170,26 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
     return bool(((taken == 0) | (taken == 1)).all() and (taken.sum(axis=1) == 1).all()) if len(taken) else None
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
-    """Return all arrays of a file by name.
+def load(path: Path, *names: str) -> Rows:
+    """Return the arrays ``names`` of a file, by default all of them.
 
     Raises:
-        DataError: the file is damaged, cut off, or holds Python objects.
+        DataError: the file is damaged, cut off, lacks an array or holds Python objects.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: array_in(file, name) for name in file.files}
-    except (*BROKEN, zlib.error) as error:
-        raise broken(path, error) from None
-
-
-def array_in(file: Any, name: str) -> np.ndarray:
-    """Return one array of an opened npz file.
-
-    Raises:
-        ValueError: it does not begin as NumPy's arrays do; NumPy would return its bytes.
-    """
-    values = file[name]
-    if not isinstance(values, np.ndarray):
-        raise ValueError(f"{name} is no array of NumPy's")
-    return values
-
-
-def member(path: Path, name: str) -> np.ndarray:
-    """Return one array of a file.
-
-    Raises:
-        DataError: the array is missing or damaged, or holds Python objects.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return array_in(file, name)
-    except KeyError:
-        raise DataError(f"{path} has no '{name}': it is not a PyDreamer episode.") from None
-    except (*BROKEN, zlib.error) as error:
-        raise broken(path, error) from None
-
-
-def outlines(path: Path) -> dict[str, np.ndarray]:
-    """Return arrays with the shapes and types of a file's arrays, by name, reading only their headers.
-
-    Their values are all one, which has no meaning.
-
-    Raises:
-        DataError: an array is missing or damaged.
-    """
-    out = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                with archive.open(name) as file:
-                    version = np.lib.format.read_magic(file)
-                    format_ = np.lib.format
-                    read = format_.read_array_header_1_0 if version == (1, 0) else format_.read_array_header_2_0
-                    shape, _, dtype = read(file)
-                    out[name.removesuffix(".npy")] = np.broadcast_to(np.empty((), dtype), shape)
-        if "reset" in out:
-            out["reset"].shape[0]
-    except (*BROKEN, IndexError, zlib.error) as error:
-        raise broken(path, error) from None
-    check_names(out, path)
-    return out
-
-
-def broken(path: Path, error: Any) -> DataError:
-    """Return the error for a file that cannot be read."""
-    if "allow_pickle" in str(error) or "Object arrays" in str(error):
-        return DataError(
-            f"{path} contains an array of Python objects, which are not read because unpickling can run any code. "
-            "Save arrays of numbers."
-        )
-    return DataError(f"{path} is damaged or incomplete: {error}.")
+            if missing := sorted(OF_ROWS - set(file.files)):
+                raise DataError(
+                    f"{path} has no {', '.join(missing)}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}. If it is "
+                    "not part of the dataset, move it elsewhere."
+                )
+            out = {name: file[name] for name in names or file.files}
+            if odd := [name for name, values in out.items() if not isinstance(values, np.ndarray)]:
+                raise ValueError(f"{odd[0]} is no array of NumPy's")
+            return out
+    except BROKEN as error:
+        if isinstance(error, DataError):
+            raise
+        pickled = "allow_pickle" in str(error) or "Object arrays" in str(error)
+        advice = " Python objects are not read because unpickling can run any code." if pickled else ""
+        raise DataError(f"{path} is damaged or incomplete: {error}.{advice}") from None

@@ -1,18 +1,18 @@
 """The interface of readers of recorded data: spaces, and rows, one part at a time.
 
 A reader puts things in the right order: which reward came with which observation, where episodes begin and end, and
-the last observation of each. The values stay as recorded; ``core/spaces.py`` turns them into what learners see.
+the last observation of each. The values stay as recorded; ``datasets/dataset.py`` turns them into what learners see.
 
 Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``,
-``is_last`` and ``is_terminal``, as in ``core/types.py``. The parts form one stream: an episode may begin in one part
-and end in a later one. The very first row is ``is_first``, the very last one ``is_last``.
+``is_last`` and ``is_terminal``. The parts form one stream (``core/rows.py``).
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,12 +20,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.config import Opaque
 from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import repeated
 
-Rows = dict[str, np.ndarray]
 Space = spaces.Space[Any]
 
 Named = str | tuple[str, ...]
@@ -49,8 +48,8 @@ PART_BYTES = 1_500_000
 class ReadOptions:
     """What the user says about files that do not say it themselves."""
 
-    reader: str | Reader = ""
-    """The user's own reader, by name (``datasets/named.py``) or as an object; "" to detect the format."""
+    reader: str = ""
+    """The user's own reader, ``module:Class`` or ``module:Class(setting=value)``; "" to detect the format."""
     columns: dict[str, Named] = field(default_factory=dict)
     """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
     time_limit: int | None = None
@@ -92,10 +91,6 @@ class About:
     """The environment's specification as Gymnasium serialises it, for data that hold it."""
     time_limit: int | None = None
     """Number of steps after which the environment truncated episodes; None if not declared."""
-    episodes: int | None = None
-    """Number of episodes; None if it is not known without reading the rows."""
-    rewards: tuple[float, float] | None = None
-    """Declared range of rewards."""
     measured: bool = False
     """True if the action space is not declared, so that bounds or the number of actions come from recorded ones."""
     declared: Space | None = None
@@ -106,40 +101,23 @@ class About:
     """Further facts for people, by title."""
 
 
-class Reader(Opaque, ABC):
+class Reader(ABC):
     """A recorded dataset in one file, or in several files that belong together.
 
-    Users may write one for a format of their own (docs/datasets.md). Its rows are checked by ``own.py: OwnReader``.
+    Users may write one for a format of their own (docs/datasets.md).
 
     Raises:
         DataError: the dataset is of another format, is damaged, or cannot be learned from.
         ConfigError: an option does not fit, or a package is missing.
     """
 
-    format: ClassVar[str]
+    format: ClassVar[str] = "own"
     """Name of the format, for messages."""
-
-    given: tuple[tuple[Any, ...], dict[str, Any]]
-    """Arguments that the object was made with, for its name in a file."""
-
-    def __new__(cls, *given: Any, **named: Any) -> Self:
-        """Create the object, which ``__init__`` completes, and remember its arguments."""
-        made = super().__new__(cls)
-        made.given = given, named
-        return made
 
     def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
         self.path, self.options = Path(path), options or ReadOptions()
         self.notes: Counter[str] = Counter()
-        """Assumptions about the dataset as a whole, and how often each was made."""
-        self.met: Counter[str] = Counter()
-        """What was left out or assumed in the latest reading of the rows, and how often."""
-
-    def __repr__(self) -> str:
-        """Return the name that files hold: ``module:Class(setting=value)``."""
-        from reverie.datasets.named import name_of  # imports this module
-
-        return name_of(self)
+        """What was left out or assumed, and how often."""
 
     def uses(self, option: str) -> bool:
         """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
@@ -168,15 +146,6 @@ class Reader(Opaque, ABC):
         """
         return self.parts()
 
-    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
-        """Look up the environment's action space, if it is needed to give actions of our own stores in its units.
-
-        Called before ``about`` and ``as_recorded``.
-
-        Args:
-            answer: returns the action space of the environment of an ``About``, or None and the reason.
-        """
-
     def files(self) -> Sequence[Path]:
         """Return the files that the rows are read from, in order."""
         return [self.path]
@@ -188,7 +157,7 @@ class Reader(Opaque, ABC):
         """
         return np.empty(0, np.int64)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most readers hold no file open
         """Close all files. Nothing can be read after that."""
 
     def __enter__(self) -> Self:
@@ -198,27 +167,28 @@ class Reader(Opaque, ABC):
         self.close()
 
     def note(self, what: str, times: int = 1) -> None:
-        """Add to ``notes`` something that the user of the data should know."""
-        if times:
-            self.notes[what] += times
-
-    def meet(self, what: str, times: int = 1) -> None:
-        """Add to ``met`` something that was found while reading rows."""
-        if times:
-            self.met[what] += times
+        """Note something that the user of the data should know. Rows may be read again: the largest number counts."""
+        self.notes |= Counter({what: times})
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
-        return [repeated(what, times) for what, times in self.noted().items()]
-
-    def noted(self) -> Counter[str]:
-        """Return the sum of ``notes`` and ``met``."""
-        return self.notes + self.met
+        return [repeated(what, times) for what, times in self.notes.items()]
 
 
 def format_of(path: Path) -> str:
     """Return the format that a file's suffix names, in upper or lower case, one of ``SUFFIXES``; "" if none."""
     return SUFFIXES.get(path.suffix.lower(), "")
+
+
+def files_of(folder: Path, format_: str) -> list[Path]:
+    """Return the files in a folder whose suffix names a format, by number; hidden ones are left out."""
+    found = (path for path in folder.iterdir() if format_of(path) == format_ and not path.is_dir())
+    return sorted((path for path in found if not path.name.startswith(".")), key=by_number)
+
+
+def by_number(path: Path) -> list[int | str]:
+    """Return a sort key that puts ``part-10`` after ``part-9``."""
+    return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", path.as_posix())]
 
 
 def needs(package: str, extra: str, error: ImportError) -> ConfigError:
@@ -244,11 +214,29 @@ def as_flags(values: np.ndarray, where: str) -> np.ndarray:
 # ---------------------------------------------------------------- spaces of arrays that declare none
 
 
+def nested_space(found: Mapping[str, Space], root: str) -> Space:
+    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs`` itself.
+
+    Raises:
+        DataError: a column is also the beginning of another, as ``obs/arm`` is of ``obs/arm/camera``.
+    """
+    if root in found:
+        return found[root]
+    parts: dict[str, dict[str, Space]] = {}
+    for name, space in found.items():
+        key = name.removeprefix(f"{root}/").partition("/")[0]
+        parts.setdefault(f"{root}/{key}", {})[name] = space
+    for name, inner in parts.items():
+        if name in inner and len(inner) > 1:
+            raise DataError(f"'{name}' would be an array and a dictionary at once: rename it, or {', '.join(inner)}.")
+    return spaces.Dict({name.removeprefix(f"{root}/"): nested_space(inner, name) for name, inner in parts.items()})
+
+
 def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any], *more: np.dtype[Any]) -> Space:
     """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
 
     All others are unbounded floats of the smallest dtype that holds the numbers of ``dtype`` and of those of ``more``,
-    which later observations have. 64-bit integers beyond 2^53 do not fit: ``spaces.py: check_held`` finds them.
+    which later observations have.
 
     Raises:
         DataError: they are not numbers.
@@ -284,8 +272,7 @@ def action_space(
     if whole and low < 0:
         raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
     shape = next(block.shape[1:] for block in blocks() if block.size)
-    bounds = np.array([float(bound) for s in seen for bound in s[:2]])
-    if not _fits(bounds).all():  # reported when rows are learned from
+    if not _fits(np.array([float(bound) for s in seen for bound in s[:2]])).all():  # reported when they are read
         return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
     dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.datasets.concat import files_of
-from reverie.datasets.reader import About, Reader, ReadOptions, Rows
+from reverie.core.rows import Rows
+from reverie.datasets.reader import About, Reader, ReadOptions, files_of
 from reverie.datasets.tfrecord import CutOff, Values, example, records
 from reverie.datasets.transitions import Carried, Places
 
@@ -30,6 +29,7 @@ NEEDED = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
 BLOCK = 512
 """Number of transitions in one part: 14 MB of frames."""
 SHARD = re.compile(r"run_\d+-\d{5}-of-\d{5}")
+Decode = Callable[[bytes], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,7 @@ class Record:
         Raises:
             DataError: a feature is missing or of another type.
         """
-        missing = [name for name in NEEDED if name not in values or not len(values[name])]
-        if missing:
+        if missing := [name for name in NEEDED if name not in values or not len(values[name])]:
             raise DataError(f"{where} has no {', '.join(missing)}: a record of RL Unplugged has {', '.join(NEEDED)}.")
         before, after = values["o_t"], values["o_tp1"]
         if not isinstance(before, list) or not isinstance(after, list) or len(before) != len(after):
@@ -71,12 +70,10 @@ class Record:
         )
 
 
-@dataclass(frozen=True)
-class Scan:
+class Scan(NamedTuple):
     """What one pass over all records finds."""
 
     transitions: int
-    rows: int
     episodes: int
     actions: int
     """Number of actions: the largest one plus 1."""
@@ -92,8 +89,6 @@ class RLUnpluggedReader(Reader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         self.paths = shards_in(path) if path.is_dir() else [path]
-        if not self.paths:
-            raise DataError(f"{path} contains no shards such as run_1-00000-of-00100.")
 
     def uses(self, option: str) -> bool:
         """See ``Reader``."""
@@ -105,33 +100,28 @@ class RLUnpluggedReader(Reader):
 
     def about(self) -> About:
         """See ``Reader``. The number of actions and the size of frames are those found in the records."""
-        scan = self._scan
-        text = {"shards": f"{len(self.paths):,}", "transitions": f"{scan.transitions:,}"}
-        if self.paths[0].parent.name:
-            text["game"] = self.paths[0].parent.name
+        text = {"shards": f"{len(self.paths):,}", "transitions": f"{self._scan.transitions:,}"}
         return About(
-            observation=spaces.Box(0, 255, scan.shape, np.uint8),
-            action=spaces.Discrete(max(2, scan.actions)),
+            observation=spaces.Box(0, 255, self._scan.shape, np.uint8),
+            action=spaces.Discrete(max(2, self._scan.actions)),
             measured=True,
-            episodes=scan.episodes,
-            text=text,
+            text=text | ({"game": self.paths[0].parent.name} if self.paths[0].parent.name else {}),
         )
 
     def rows(self) -> int:
         """See ``Reader``. Counted in a pass over all records, without decoding their frames."""
-        return self._scan.rows
+        return self._scan.transitions + self._scan.episodes
 
     @cached_property
     def _scan(self) -> Scan:
         transitions = ends = actions = 0
         shape: tuple[int, ...] = ()
         for record, end in self._linked():
-            if not transitions:
-                shape = Frames().stack(record.before).shape
+            shape = shape or stacked(record.before, png).shape
             transitions, ends, actions = transitions + 1, ends + end, max(actions, record.action + 1)
         if not transitions:
             raise DataError(f"{self.path} contains no transitions.")
-        return Scan(transitions, transitions + ends, ends, actions, shape)
+        return Scan(transitions, ends, actions, shape)
 
     def _records(self) -> Iterator[Record]:
         for path in self.paths:
@@ -141,14 +131,13 @@ class RLUnpluggedReader(Reader):
                     yield Record.of(example(record), f"{path}, record {count}")
                     count += 1
             except CutOff as reason:
-                size = path.stat().st_size
-                said = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read (it has {size:,} bytes)"
+                what = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read"
                 if not self.options.partial:
                     raise DataError(
-                        f"{said}. Download the shard again (`reverie data download`), or pass --data.partial to use "
+                        f"{what}. Download the shard again (`reverie data download`), or pass --data.partial to use "
                         "these."
                     ) from None
-                self.notes[said] = 1  # once, however often they are read
+                self.note(what)
 
     def _linked(self) -> Iterator[tuple[Record, bool]]:
         """Yield every record, and whether its episode ends with it."""
@@ -163,75 +152,35 @@ class RLUnpluggedReader(Reader):
     def parts(self) -> Iterator[Rows]:
         """Yield the rows of ``BLOCK`` transitions at a time."""
         carried = Carried()
+        decode = lru_cache(64)(png)  # a frame is in several neighbouring stacks
         block: list[tuple[Record, bool]] = []
-        with ThreadPoolExecutor(1) as ahead:  # decodes frames while the next records are read
-            waiting: Any = None
-            for linked in self._linked():
-                block.append(linked)
-                if len(block) == BLOCK:
-                    ready, waiting = waiting, ahead.submit(rows_of, block, carried)
-                    if ready is not None:
-                        yield ready.result()
-                    block = []
-            if waiting is not None:
-                yield waiting.result()
+        for linked in self._linked():
+            block.append(linked)
+            if len(block) == BLOCK:
+                yield self._rows(block, carried, decode)
+                block = []
         if block:
-            yield rows_of(block, carried)
+            yield self._rows(block, carried, decode)
+
+    def _rows(self, block: list[tuple[Record, bool]], carried: Carried, decode: Decode) -> Rows:
+        found, ends = [record for record, _ in block], np.array([end for _, end in block])
+        place = Places.of(ends, np.array([record.terminal for record in found]), adds=ends)
+        obs = np.empty((len(place.source), *self._scan.shape), np.uint8)
+        shown = dict(zip(place.added.tolist(), place.shown.tolist(), strict=True))
+        for row, index in enumerate(place.source.tolist()):
+            picture = stacked(found[shown[row]].after if row in shown else found[index].before, decode)
+            if picture.shape != obs.shape[1:]:
+                raise DataError(f"{self.path}: frames have shapes {picture.shape} and {obs.shape[1:]}.")
+            obs[row] = picture
+        action = np.array([record.action for record in found], np.int64)[place.source]
+        action[place.last] = 0
+        rewards = np.array([record.reward for record in found], np.float32)
+        return {"obs": obs, "action": action, **place.flags_and_rewards(rewards, bool(ends[-1]), carried)}
 
 
-def rows_of(block: list[tuple[Record, bool]], carried: Carried) -> Rows:
-    """Return the rows of consecutive transitions, given with whether an episode ends with each; updates ``carried``.
-
-    Raises:
-        DataError: frames cannot be decoded, or differ in size.
-    """
-    found = [record for record, _ in block]
-    ends = np.array([end for _, end in block])
-    terminal = np.array([record.terminal for record in found])
-    place = Places.of(ends, terminal, adds=ends)
-    frames = Frames()
-    shown = {int(row): found[index] for row, index in zip(place.added, place.shown, strict=True)}
-    pictures = [
-        frames.stack(shown[row].after if row in shown else found[index].before)
-        for row, index in enumerate(place.source.tolist())
-    ]
-    if any(picture.shape != pictures[0].shape for picture in pictures):
-        raise DataError("the frames of the shard have different sizes.")
-    action = np.array([record.action for record in found], np.int64)[place.source]
-    action[place.last] = 0
-    rewards = np.array([record.reward for record in found], np.float32)
-    rows = {"obs": np.stack(pictures), "action": action, **place.flags(carried.inside)}
-    rows["reward"] = place.rewards(rewards, carried.reward)
-    carried.inside = not ends[-1]
-    carried.reward = float(rewards[-1]) if carried.inside else 0.0
-    return rows
-
-
-class Frames:
-    """Decodes frames; a frame that is in several neighbouring stacks is decoded once."""
-
-    KEPT = 64
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, np.ndarray] = {}
-
-    def stack(self, pictures: list[bytes]) -> np.ndarray:
-        """Return decoded frames as ``[H, W, frames]``, oldest first."""
-        return np.stack([self.frame(picture) for picture in pictures], axis=-1)
-
-    def frame(self, picture: bytes) -> np.ndarray:
-        """Return a decoded frame, uint8 ``[H, W]``.
-
-        Raises:
-            DataError: it cannot be decoded.
-        """
-        found = self.known.get(picture)
-        if found is None:
-            if len(self.known) >= self.KEPT:
-                for old in list(self.known)[: self.KEPT // 2]:
-                    del self.known[old]
-            found = self.known[picture] = png(picture)
-        return found
+def stacked(pictures: list[bytes], decode: Decode) -> np.ndarray:
+    """Return decoded frames as ``[H, W, frames]``, oldest first."""
+    return np.stack([decode(picture) for picture in pictures], axis=-1)
 
 
 def png(picture: bytes) -> np.ndarray:

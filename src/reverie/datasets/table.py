@@ -9,43 +9,51 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache, partial
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.rows import Rows
 from reverie.core.space_json import space_of
-from reverie.datasets.arrow import Piece, RowGroup, SideBySide, TableColumn
+from reverie.datasets.arrow import StackedColumns, TableColumn, open_table
 from reverie.datasets.reader import (
     About,
     Named,
     Reader,
     ReadOptions,
-    Rows,
-    Space,
     action_space,
     as_flags,
-    needs,
+    by_number,
+    format_of,
+    nested_space,
     observed_space,
-)
-from reverie.datasets.spaces import nested_spaces
-from reverie.datasets.table_ends import Ends, EpisodeIds, Tables, ends_of
-from reverie.datasets.table_files import FORMATS, check_alike, dtype_of, is_parquet, tables_in
-from reverie.datasets.table_roles import END_ROLES, NEEDED, check_roles
+)  # fmt: skip
 from reverie.datasets.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
 
-TRUNCATIONS = {"truncated", "end", "episode"}
-"""Roles that show where episodes are truncated."""
+FORMATS = ("Arrow", "Parquet")
+END_ROLES = ("terminal", "truncated", "end")
+"""Roles of columns that say where episodes end."""
+ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode")
+NEEDED, NESTED = ("obs", "action", "reward"), ("obs", "next_obs", "action")
+USUAL = {
+    "obs": ("observation", "observations", "obs", "observation.state", "state"),
+    "next_obs": ("next_observation", "next_observations", "next_obs"),
+    "action": ("action", "actions", "act"),
+    "reward": ("reward", "rewards", "next.reward", "rew"),
+    "terminal": ("terminal", "terminals", "terminated", "terminations", "is_terminal", "done", "dones", "next.done"),
+    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
+    "episode": ("episode_index", "episode_id", "episode", "traj_id"),
+}
+"""Common names of the columns of each role, for proposals in error messages."""
 COLUMNS_OF_OURS = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
 """Key in the same schema: the action space, if it was declared."""
-MOST_OPEN = 8
-"""Number of Parquet files that stay open: columns are read at about the same pace."""
-CLOSED = "the last row of an episode has no action: it is the final observation"
 NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their ends. "
     "Where an episode ended for good, mark its last step in a column and name that one for terminal"
@@ -64,29 +72,31 @@ class TableReader(Reader):
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
         self.paths = list(paths) or (tables_in(path) if path.is_dir() else [path])
-        if not self.paths:
-            raise DataError(f"{path} contains no tables ({' or '.join(FORMATS)}).")
-        try:
-            import pyarrow.compute
-            import pyarrow.ipc
-            import pyarrow.parquet
-        except ImportError as error:
-            raise needs("pyarrow", "arrow", error) from None
-        self.arrow: Any = pyarrow
-        self._parquet = lru_cache(MOST_OPEN)(pyarrow.parquet.ParquetFile)
-        found = [[piece for piece in self._pieces(file) if piece.rows] for file in self.paths]
-        self.pieces = [piece for pieces in found for piece in pieces]
-        self.tables = Tables(path, self.paths, np.cumsum([sum(piece.rows for piece in pieces) for pieces in found]))
-        self.total = int(self.tables.ends[-1])
+        found = {file: open_table(file) for file in self.paths}
+        self.pieces = [piece for _, pieces in found.values() for piece in pieces]
+        self.ends = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
+        """Number of rows up to the end of each file."""
+        self.total = int(self.ends[-1]) if len(self.ends) else 0
         if not self.total:
             raise DataError(f"{path} contains no rows.")
-        said = self.options.columns or self._own()
-        self.roles: dict[str, Named] = {role: named for role, named in said.items() if named}
-        check_roles(self.roles, self.names, path)
-        schemas = [(file, pieces[0].schema) for file, pieces in zip(self.paths, found, strict=True) if pieces]
-        named = ([name] if isinstance(name, str) else name for name in self.roles.values())
-        self.schemas = [schema for _, schema in schemas]
-        check_alike(pyarrow, schemas, dict.fromkeys(itertools.chain.from_iterable(named)))
+        self.schema = found[self.paths[0]][0]
+        self.roles: dict[str, Named] = {k: v for k, v in (options.columns or self._own(COLUMNS_OF_OURS)).items() if v}
+        check_roles(self.roles, list(map(str, self.schema.names)), path)
+        for name in itertools.chain.from_iterable(map(_names, self.roles.values())):
+            for file, (schema, _) in found.items():
+                same = name in schema.names and schema.field(name).type == self.schema.field(name).type
+                if not same or len(schema.get_all_field_indices(name)) > 1:
+                    raise DataError(
+                        f"{file} has not exactly one column '{name}' of type {self.schema.field(name).type}, as "
+                        f"{self.paths[0]} has: expected the same in all files. Correct it or leave it out."
+                    )
+
+    def _own(self, key: bytes) -> Any:
+        """Return an entry of the schema of a table written by this package; empty for other tables."""
+        try:
+            return dict(json.loads((self.schema.metadata or {}).get(key, b"{}")))
+        except (TypeError, ValueError) as error:  # a UnicodeDecodeError is a ValueError, too
+            raise DataError(f"{self.path} is damaged: its {key.decode()} cannot be read ({error}).") from None
 
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the tables in their order."""
@@ -94,79 +104,25 @@ class TableReader(Reader):
 
     def uses(self, option: str) -> bool:
         """See ``Reader``. A time limit is needed only where no truncations are marked."""
-        return option == "columns" or (option == "time_limit" and not self.whole and not TRUNCATIONS & {*self.roles})
+        marked = {"truncated", "end", "episode"} & self.roles.keys()
+        return option == "columns" or (option == "time_limit" and not self.whole and not marked)
 
-    # ------------------------------------------------------------------ files
-
-    def _pieces(self, file: Path) -> Iterator[Piece]:
-        arrow = self.arrow
-        try:
-            if is_parquet(file):
-                table = self._parquet(file)
-                schema = table.schema_arrow
-                list(schema.names)  # an error if they are not UTF-8
-                for group in range(table.num_row_groups):
-                    rows = table.metadata.row_group(group).num_rows
-                    yield Piece(rows, RowGroup(partial(self._parquet, file), group, schema))
-                return
-            mapped = arrow.memory_map(str(file))
-            try:
-                table = arrow.ipc.open_stream(mapped).read_all()
-            except arrow.ArrowInvalid:
-                mapped.seek(0)
-                table = arrow.ipc.open_file(mapped).read_all()
-            list(table.schema.names)
-            table.validate()  # Arrow ends the process where a column is shorter than its table
-            for batch in table.to_batches():
-                yield Piece(batch.num_rows, batch)
-        except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{file} is damaged, incomplete or of another format: {error}.") from None
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Names of the columns."""
-        return [str(name) for name in self.pieces[0].schema.names]
-
-    def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
-        """Return an entry of the schema of a table written by this package; empty for other tables.
-
-        Raises:
-            DataError: it is damaged.
-        """
-        try:
-            return dict(json.loads((self.pieces[0].schema.metadata or {}).get(key, b"{}")))
-        except (TypeError, ValueError) as error:  # a UnicodeDecodeError is a ValueError, too
-            raise DataError(
-                f"{self.path} is damaged: its entry {key.decode()} cannot be read ({error}). Download or copy the "
-                "table again, or pass --data.columns."
-            ) from None
-
-    def column(self, role: str) -> TableColumn | SideBySide:
+    def column(self, role: str) -> TableColumn | StackedColumns:
         """Return the column of a role, or the several columns that form its vector."""
         named = self.roles[role]
-        names = [named] if isinstance(named, str) else named
-        found = [self._one(name) for name in names]
-        return found[0] if isinstance(named, str) else SideBySide(found)
-
-    def _one(self, name: str) -> TableColumn:
-        return TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'")
+        found = [TableColumn(self.pieces, name, f"{self.path}: '{name}'") for name in _names(named)]
+        return found[0] if isinstance(named, str) else StackedColumns(found)
 
     def group(self, role: str, root: str) -> dict[str, Column]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
-        out: dict[str, Column] = {}
-        for given in self.roles:
-            head, _, key = given.partition(".")
-            if head == role:
-                out[f"{root}/{key}" if key else root] = self.column(given)
-        return out
+        heads = {given: given.partition(".") for given in self.roles}
+        return {
+            f"{root}/{key}" if key else root: self.column(given)
+            for given, (head, _, key) in heads.items()
+            if head == role
+        }
 
-    def _dtypes(self, name: str) -> set[np.dtype[Any]]:
-        """Return the types that the values of an observation, ``obs`` or ``obs/key``, have in some table."""
-        named = self.roles[name.replace("/", ".", 1)]
-        names = [named] if isinstance(named, str) else named
-        return {dtype_of(self.arrow, schema.field(each).type) for schema in self.schemas for each in names}
-
-    # ------------------------------------------------------------------ rows
+    # ------------------------------------------------------------------ rows are steps
 
     @cached_property
     def whole(self) -> bool:
@@ -175,117 +131,115 @@ class TableReader(Reader):
 
     @cached_property
     def _transitions(self) -> Transitions:
-        ends = self._ends()
+        flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
+        terminal = flags.get("terminal", np.zeros(self.total, bool))
+        next_obs, limit = self.group("next_obs", "obs"), self.options.time_limit
+        self.note(NO_ENDS, int("terminal" not in flags))
+        if self.uses("time_limit"):
+            self.note(UNSEEN, int(limit is None and not next_obs))
+            flags["truncated"] = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
+        end = np.any([*flags.values(), terminal], axis=0)
         return Transitions(
             obs=self.group("obs", "obs"),
-            next_obs=self.group("next_obs", "obs"),
+            next_obs=next_obs,
             action=self.group("action", "action"),
             reward=self.column("reward"),
-            end=ends.end,
-            terminal=ends.terminal,
-            closing=ends.closing,
+            end=self._episode_ends(end, flags) if "episode" in self.roles else end,
+            terminal=terminal,
             note=self.note,
             where=str(self.path),
-            ends_told=not self.uses("time_limit") or self.options.time_limit is not None,
+            ends_told=not self.uses("time_limit") or limit is not None,
         )
-
-    def _ends(self) -> Ends:
-        flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
-        if "terminal" not in flags:
-            self.note(NO_ENDS)
-        named = {role: str(self.roles[role]) for role in flags}
-        if self.uses("time_limit"):
-            flags["truncated"] = self._limited(flags.get("terminal", np.zeros(self.total, bool)))
-        ids = None
-        if "episode" in self.roles:
-            column = self._one(str(self.roles["episode"]))
-            ids = EpisodeIds(column.name, *column.codes())
-        ends = ends_of(flags, named, ids, self.tables, self._lacking)
-        self.note(CLOSED, int(np.count_nonzero(ends.closing)))
-        return ends
-
-    def _limited(self, terminal: np.ndarray) -> np.ndarray:
-        """Return where the option ``time_limit`` truncates episodes, bool ``[n]``."""
-        if self.options.time_limit is not None:
-            return limited(terminal, self.options.time_limit)
-        self.note(UNSEEN, int(not self.group("next_obs", "obs")))
-        return np.zeros_like(terminal)
-
-    def _lacking(self, rows: np.ndarray) -> np.ndarray:
-        """Return which of these rows lack an action, bool ``[rows]``; none if next observations were recorded."""
-        out = np.full(len(rows), not self.group("next_obs", "obs"))
-        for action in self.group("action", "action").values():
-            if out.any():  # reading no rows is impossible, and many are slow
-                out &= np.isnan(action.at(rows)).reshape(len(rows), -1).all(axis=1)
-        return out
 
     def _flag(self, role: str) -> np.ndarray:
         """Return a column of true and false, bool ``[n]``."""
-        return as_flags(self.column(role).read(0, self.total).reshape(self.total), f"{self.path}: '{self.roles[role]}'")
+        return as_flags(self.column(role).read(0, self.total), f"{self.path}: '{self.roles[role]}'")
 
-    def episodes(self, meet: Callable[[str, int], None] = lambda what, times: None) -> Iterator[Transitions]:
-        """Yield each episode of a table whose rows are episodes; ``meet`` gets what was assumed and how often."""
+    def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own.
+
+        Raises:
+            DataError: an episode is interrupted by another one, or continues after a flag has ended it.
+        """
+        column = self.column("episode")
+        assert isinstance(column, TableColumn)
+        number, ids = column.codes()
+        last = np.ones(self.total, bool)
+        last[:-1] = number[1:] != number[:-1]
+        last[self.ends - 1] |= end[self.ends - 1]
+        left, again = interrupted(number, end)
+        if again >= 0:
+            raise DataError(
+                f"{self.path}: the steps of episode {ids[number[again]]} ('{column.name}') are not contiguous: they "
+                f"stop after row {left:,} and continue in row {again:,}{self._in_files(left, again)}. Sort the table "
+                "by this column (stably, to keep the order of steps), or give episodes of different files different "
+                "ids."
+            )
+        if (wrong := end & ~last).any():
+            row = int(wrong.argmax())
+            flag = next((str(self.roles[role]) for role, flag in flags.items() if flag[row]), "")
+            raise DataError(
+                f"{self.path}: '{flag}' ends episode {ids[number[row]]} in row {row:,}, but row {row + 1:,} belongs to "
+                f"it too{self._in_files(row)}. There are {int(wrong.sum()):,} such contradictions. Correct the table, "
+                f"or do not name the column that is wrong: without '{column.name}' only flags end episodes, without "
+                f"'{flag}' only another id."
+            )
+        return end | last
+
+    def _in_files(self, *rows: int) -> str:
+        names = dict.fromkeys(self.paths[int(np.searchsorted(self.ends, row, "right"))].name for row in rows)
+        return f" (rows are numbered through all tables; these are in {' and '.join(names)})" if self.paths[1:] else ""
+
+    # ------------------------------------------------------------------ rows are episodes
+
+    def episodes(self, note: Callable[[str, int], None] = lambda what, times: None) -> Iterator[Transitions]:
+        """Yield each episode of a table whose rows are episodes; ``note`` gets what was assumed and how often."""
         columns = {role: self.column(role) for role in self.roles if role != "episode"}  # a row is one
         for row in range(self.total):
             values = {role: column.episode(row) for role, column in columns.items()}
-            if steps := len(values["reward"]):
-                yield self._episode(values, steps, row, meet)
+            if len(values["reward"]):
+                yield self._episode(values, row, note)
             else:
-                meet(STEPLESS, 1)
+                note(STEPLESS, 1)
 
-    def _episode(
-        self, values: dict[str, np.ndarray], steps: int, row: int, meet: Callable[[str, int], None]
-    ) -> Transitions:
-        obs: dict[str, np.ndarray] = {}
-        after: dict[str, np.ndarray] = {}
-        action: dict[str, np.ndarray] = {}
+    def _episode(self, values: Rows, row: int, note: Callable[[str, int], None]) -> Transitions:
+        steps = len(values["reward"])
+        groups: dict[str, dict[str, Column]] = {head: {} for head in NESTED}
         for role, found in values.items():
             head, _, key = role.partition(".")
-            name = f"{head}/{key}" if key else head
+            name = "/".join(filter(None, ("action" if head == "action" else "obs", key)))
             if head == "obs" and len(found) == steps + 1:
-                obs[name], after[name] = found[:-1], found[1:]
-            elif len(found) != steps:
-                expected = f"{steps} or {steps + 1}" if head == "obs" else f"{steps}"
+                groups["next_obs"][name], found = ArrayColumn(found[1:]), found[:-1]
+            if len(found) != steps:
                 raise DataError(
                     f"{self.path}: row {row} has {steps} rewards, but {len(found)} values in '{self.roles[role]}': "
-                    f"expected {expected}. If a row is a step, its reward must be a number, not a list."
+                    "expected as many (of observations one more, perhaps). If a row is a step, its reward must be a "
+                    "number, not a list."
                 )
-            elif head in ("obs", "action"):
-                (obs if head == "obs" else action)[name] = found
-            elif head == "next_obs":
-                after[name.replace("next_obs", "obs", 1)] = found
-        flags = {role: self._flag_of(role, values[role], row) for role in END_ROLES if role in values}
-        end = np.zeros(steps, bool)
-        end[-1] = True
+            if head in groups:
+                groups[head][name] = ArrayColumn(found)
+        flags = {role: as_flags(values[role], f"{self.path}, row {row}") for role in END_ROLES if role in values}
+        for role, flag in flags.items():
+            if flag[:-1].any():
+                raise DataError(
+                    f"{self.path}: the list in row {row} of '{self.roles[role]}' ends the episode in step "
+                    f"{int(flag.argmax())}, but its steps are 0 to {steps - 1}: expected true in the last one only. "
+                    "Correct the table, or do not name this column."
+                )
         return Transitions(
-            obs=arrays(obs),
-            next_obs=arrays(after),
-            action=arrays(action),
+            **groups,  # type: ignore[arg-type]  # obs, next_obs and action
             reward=ArrayColumn(values["reward"]),
-            end=end,
+            end=np.arange(steps) == steps - 1,
             terminal=flags.get("terminal", np.zeros(steps, bool)),
-            note=meet,
+            note=note,
             where=f"{self.path}, row {row}",
         )
+
+    # ------------------------------------------------------------------ all
 
     def disordered(self) -> np.ndarray:
         """See ``Reader``. Where rows are whole episodes, a remark tells of them."""
         return super().disordered() if self.whole else self._transitions.disordered()
-
-    def _flag_of(self, role: str, values: np.ndarray, row: int) -> np.ndarray:
-        """Return the flags of an episode, the list in ``row``, as bool ``[steps]``.
-
-        Raises:
-            DataError: one is set before the last step.
-        """
-        where = f"{self.path}: the list in row {row} of '{self.roles[role]}'"
-        flag = as_flags(values, where)
-        if flag[:-1].any():
-            raise DataError(
-                f"{where} ends the episode in step {int(flag.argmax())}, but its steps are 0 to {len(flag) - 1}: "
-                "expected true in the last one only. Correct the table, or do not name this column."
-            )
-        return flag
 
     def rows(self) -> int:
         """See ``Reader``. Counted from the flags of the transitions."""
@@ -294,9 +248,12 @@ class TableReader(Reader):
     def parts(self) -> Iterator[Rows]:
         """See ``Reader``. A part is about ``PART_BYTES`` large, or at most one episode if rows are episodes."""
         if not self.whole:
-            return self._transitions.parts()
-        self.met.clear()
-        return (part for episode in self.episodes(self.meet) for part in episode.parts())
+            yield from self._transitions.parts()
+            return
+        met: Counter[str] = Counter()
+        for episode in self.episodes(lambda what, times: met.update({what: times})):
+            yield from episode.parts()
+        self.notes |= met
 
     def about(self) -> About:
         """See ``Reader``. Spaces are derived from the arrays; if rows are episodes, observations from the first one.
@@ -306,31 +263,98 @@ class TableReader(Reader):
         """
         first = next(self.episodes(), None) if self.whole else self._transitions
         if first is None:
-            raise DataError(
-                f"{self.path} contains no episode with a step: all lists of '{self.roles['reward']}' are empty."
-            )
+            raise DataError(f"{self.path} contains no episode with a step: all lists of rewards are empty.")
 
-        def actions(name: str) -> tuple[Space, bool]:
-            if self.whole:
-                return action_space(lambda: (e.action[name].read(0, len(e.end)) for e in self.episodes()), self.path)
-            column = first.action[name]
-            starts = range(0, self.total, 4096)
-            return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in starts), self.path)
+        def actions(name: str) -> Iterator[np.ndarray]:
+            for each in self.episodes() if self.whole else [self._transitions]:
+                column = each.action[name]
+                yield from (column.read(i, min(i + 4096, column.shape[0])) for i in range(0, column.shape[0], 4096))
 
-        seen = {name: observed_space(c.shape[1:], c.dtype, *self._dtypes(name)) for name, c in first.obs.items()}
+        seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
         # A declared action space is that of the columns that the table itself names.
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
-        done = {} if own else {name: actions(name) for name in first.action}
+        done = {} if own else {name: action_space(lambda n=name: actions(n), self.path) for name in first.action}  # type: ignore[misc]  # binds the name
         return About(
-            observation=seen["obs"] if "obs" in seen else nested_spaces(seen, "obs"),
-            action=space_of(own, str(self.path)) if own else done["action"][0] if "action" in done else nested_spaces(
-                {name: space for name, (space, _) in done.items()}, "action"
-            ),
+            observation=nested_space(seen, "obs"),
+            action=space_of(own, str(self.path))
+            if own
+            else nested_space({n: s for n, (s, _) in done.items()}, "action"),
             measured=any(measured for _, measured in done.values()),
             text={"a row is": "an episode" if self.whole else "a transition"},
-        )  # fmt: skip
+        )
 
 
-def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
-    """Wrap arrays as columns."""
-    return {name: ArrayColumn(value) for name, value in values.items()}
+def _names(named: Named) -> Sequence[str]:
+    return [named] if isinstance(named, str) else named
+
+
+def interrupted(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
+    """Find an episode whose number ``[n]`` comes again after it was left without an ``end``, bool ``[n]``.
+
+    Returns:
+        The index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
+    """
+    cut = episode[1:] != episode[:-1]
+    left = np.flatnonzero(cut & ~end[:-1])
+    numbers, first = np.unique(episode[left], return_index=True)
+    after = dict(zip(numbers.tolist(), left[first].tolist(), strict=True))
+    for again in (np.flatnonzero(cut) + 1).tolist():
+        found = after.get(episode[again].item(), len(episode))
+        if found < again:
+            return found, again
+    return -1, -1
+
+
+def tables_in(path: Path) -> list[Path]:
+    """Return the tables in a folder and below it, by number.
+
+    Files and folders whose names begin with ".", "_" or "cache-" are left out.
+
+    Raises:
+        ConfigError: there are several splits (train, test, validation): one must be named.
+    """
+    below = {p: p.relative_to(path).parts for p in path.rglob("*") if format_of(p) in FORMATS}
+    shown = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
+    splits = {parts[0] for parts in shown.values() if len(parts) > 1}
+    if {"train"} < splits and splits <= {"train", "test", "validation"}:
+        raise ConfigError(
+            f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
+        )
+    return sorted(shown, key=by_number)
+
+
+def check_roles(given: Mapping[str, Named], columns: Sequence[str], path: Path) -> None:
+    """Check which columns a table has been ``given`` for its roles, of its ``columns``; ``path`` is for messages.
+
+    Raises:
+        ConfigError: a role or a column is unknown, or one that is needed is missing.
+    """
+    for role, named in given.items():
+        head, _, key = role.partition(".")
+        if head not in (NESTED if key or not isinstance(named, str) else ROLES):
+            raise ConfigError(
+                f"data.columns.{role} = {named}: expected one column for {', '.join(ROLES)}; only "
+                f"{', '.join(NESTED)} can have keys, such as obs.camera, or be vectors of several columns."
+            )
+        if key and head in given:
+            raise ConfigError(f"data.columns: both {head} and {role} are named. Expected one, or two keys.")
+        for column in _names(named):
+            if column not in columns:
+                hint = did_you_mean(column, columns)
+                raise ConfigError(f"data.columns: {path} has no column '{column}'.{hint} It has: {', '.join(columns)}.")
+    if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
+        raise ConfigError(
+            f"{path} has the columns {', '.join(columns)}: no column is named for {', '.join(missing)}. "
+            f"Pass the names, such as {proposal(given, columns)}; COLUMN stands for a name, or several: [a, b]."
+        )
+
+
+def proposal(given: Mapping[str, Named], columns: Sequence[str]) -> str:
+    """Return the option with the columns ``given``, or with those of usual names; COLUMN where there is none."""
+    named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in given.items()}
+    heads = {role.partition(".")[0] for role in given}
+    for role, names in USUAL.items():
+        found = next((name for name in names if name in columns), "COLUMN" if role in NEEDED else "")
+        if found and role not in heads:
+            named[role] = found
+    return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"

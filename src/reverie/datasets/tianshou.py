@@ -12,18 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.hdf5 import Hdf5Column, Hdf5File, damage, walk
-from reverie.datasets.reader import About, Reader, ReadOptions, Rows, action_space, as_flags, observed_space
-from reverie.datasets.spaces import nested_spaces
-from reverie.datasets.stacked import StackedColumn
+from reverie.core.rows import Rows
+from reverie.datasets.hdf5 import Hdf5File, damage
+from reverie.datasets.reader import About, Reader, ReadOptions, action_space, as_flags, nested_space, observed_space
 from reverie.datasets.transitions import Column, Transitions
 
-MARK = "__data_type__"
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
 CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
 
@@ -36,38 +33,31 @@ class TianshouReader(Reader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         self.file = Hdf5File(path)
-        with self.file:
-            if "_meta" not in self.file.opened:
-                raise DataError(f"{path} has no group '_meta': it is not a buffer saved by Tianshou.")
-            with damage(path):
-                self.names = set(self.file.opened["_meta"])
+        with self.file, damage(path):
+            self.names = set(self.file.opened["_meta"])
+            self.attributes = dict(self.file.opened.attrs)
         if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.names]:
             raise DataError(
                 f"{path} has no {', '.join(missing)}: the buffer was saved before any transition was added."
             )
+        self.frames = int(self.attributes.get("stack_num", 1))
+        """How many frames make an observation; each is stored once."""
 
     def about(self) -> About:
         """See ``Reader``. Nothing is declared: spaces are derived from the arrays."""
-
-        def space(columns: dict[str, Column], root: str) -> Any:
-            found = {name: observed_space(column.shape[1:], column.dtype) for name, column in columns.items()}
-            return found[root] if root in found else nested_spaces(found, root)
-
-        t = self._transitions
+        found = self._transitions
+        seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
         with self.file:
-            found = {
+            done = {
                 name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # binds the loop's column
-                for name, column in t.action.items()
+                for name, column in found.action.items()
             }
-        action = found["action"][0] if "action" in found else nested_spaces(
-            {name: one for name, (one, _) in found.items()}, "action"
-        )  # fmt: skip
-        text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings", "stacked": str(self._stack)}
+        text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings"}
         return About(
-            observation=space(dict(t.obs), "obs"),
-            action=action,
-            measured=any(measured for _, measured in found.values()),
-            text=text if self._stack > 1 else {"buffer": text["buffer"]},
+            observation=nested_space(seen, "obs"),
+            action=nested_space({name: space for name, (space, _) in done.items()}, "action"),
+            measured=any(measured for _, measured in done.values()),
+            text=text | ({"stacked": str(self.frames)} if self.frames > 1 else {}),
         )
 
     def disordered(self) -> np.ndarray:
@@ -84,147 +74,110 @@ class TianshouReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """See ``Reader``. A part is about ``PART_BYTES`` large."""
-        transitions = self._transitions
         with self.file:
-            yield from transitions.parts()
+            yield from self._transitions.parts()
 
     @cached_property
-    def _stack(self) -> int:
-        return int(self.file.opened.attrs.get("stack_num", 1))
-
-    # ------------------------------------------------------------------ where rows lie
-
-    def _array(self, name: str) -> np.ndarray | None:
-        with damage(f"{self.path}: '{name}'"):
-            if name not in self.file.opened:
-                return None
-            item = self.file.opened[name]
-            if str(item.attrs.get(MARK, "ndarray")).startswith(("ndarray", "Tensor")):
-                return np.atleast_1d(np.asarray(item[()]))
-            return None
-
-    @cached_property
-    def _rings(self) -> list[tuple[int, int, int, int]]:
+    def _rings(self) -> list[tuple[int, ...]]:
         """Return (index of the first slot, number of slots, number of transitions, index of the newest) of each ring.
 
         Raises:
             DataError: the arrays do not say that; only pickled objects would.
         """
-        said = self.file.opened.attrs
-        with damage(self.path):
-            room = int(said.get("maxsize", self.file.dataset("_meta/rew").shape[0]))
-        newest = self._array("last_index")
-        lengths, edges = self._array("_lengths"), self._array("_extend_offset")
-        if lengths is None:
-            held = int(said.get("_size", room))
-            after = int(said.get("_insertion_idx", said.get("_index", held % max(1, room))))
-            return [(0, room, held, (after - 1) % max(1, held))]
-        if newest is None or edges is None or not len(newest) == len(lengths) == len(edges) - 1:
+        with self.file, damage(self.path):
+            room = int(self.attributes.get("maxsize", self.file.dataset("_meta/rew").shape[0]))
+            names = ("last_index", "_lengths", "_extend_offset")
+            found = {n: self.file.opened[n] for n in names if n in self.file.opened}
+            arrays = {n: np.atleast_1d(item[()]) for n, item in found.items() if item.dtype.kind in "iu"}
+        if "_lengths" not in found:
+            held = int(self.attributes.get("_size", room))
+            said = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
+            following = int(next((index for index in said if index is not None), held % max(1, room)))
+            return [(0, room, held, (following - 1) % max(1, held))]
+        if (
+            len(arrays) < len(names)
+            or len({len(arrays[names[0]]), len(arrays[names[1]]), len(arrays[names[2]]) - 1}) > 1
+        ):
             raise DataError(
-                f"{self.path}: the positions of its {len(lengths)} rings are stored as pickled objects, which are not "
-                "read because unpickling can run any code."
+                f"{self.path}: the positions of its rings are stored as pickled objects, which are not read because "
+                "unpickling can run any code."
             )
-        starts, rooms = edges[:-1], np.diff(edges)
-        return [tuple(map(int, ring)) for ring in zip(starts, rooms, lengths, newest, strict=True)]  # type: ignore[misc]
+        edges = arrays["_extend_offset"]
+        rings = zip(edges[:-1], np.diff(edges), arrays["_lengths"], arrays["last_index"], strict=True)
+        return [tuple(map(int, ring)) for ring in rings]
 
     @cached_property
     def _order(self) -> np.ndarray:
         """Indices of all transitions in the file, ``[n]``, ring by ring, oldest first."""
-        places = []
-        for start, room, held, newest in self._rings:
-            if held >= room and held:
-                places.append(start + (newest - start + 1 + np.arange(room)) % room)
-            else:
-                places.append(np.arange(start, start + held))
-        order = np.concatenate(places) if places else np.empty(0, np.int64)
+        places = [
+            start + (newest - start + 1 + np.arange(room)) % room if held >= room > 0 else start + np.arange(held)
+            for start, room, held, newest in self._rings
+        ]
+        order = np.concatenate(places).astype(np.int64)
         if not len(order):
             raise DataError(f"{self.path} contains no transitions.")
         return order
 
-    # ------------------------------------------------------------------ what they are
-
     def _columns(self, group: str, root: str) -> dict[str, Column]:
+        found: list[str] = []
         with damage(f"{self.path}: '_meta/{group}'"):
             item = self.file.opened[f"_meta/{group}"]
-            found = dict(walk(item)) if not hasattr(item, "dtype") else {"": item}
-        out: dict[str, Column] = {}
-        for way, dataset in found.items():
-            kind = str(dataset.attrs.get(MARK, "ndarray"))
-            name = f"_meta/{group}/{way}".rstrip("/")
+            if hasattr(item, "dtype"):
+                found.append("")
+            else:
+                item.visititems(lambda name, inner: found.append(name) if hasattr(inner, "dtype") else None)
+            datasets = {way: self.file.dataset(f"_meta/{group}/{way}".rstrip("/")) for way in found}
+            kinds = {way: str(item.attrs.get("__data_type__", "ndarray")) for way, item in datasets.items()}
+        for way, kind in kinds.items():
             if kind not in ("ndarray", "Tensor"):
                 raise DataError(
-                    f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
-                    "unpickling can run any code. Save the buffer with arrays of numbers instead of objects."
+                    f"{self.path}: '_meta/{group}/{way}' is a pickled {kind.removeprefix('pickled_')}, which is not "
+                    "read because unpickling can run any code. Save the buffer with arrays of numbers."
                 )
-            out[f"{root}/{way}".rstrip("/")] = self._ordered(Hdf5Column(self.file, name))
-        return out
-
-    def _ordered(self, column: Column) -> Column:
-        order = self._order
-        if len(order) and order[-1] - order[0] == len(order) - 1 and (np.diff(order) == 1).all():
-            return Shifted(column, int(order[0]), len(order))
-        return Reordered(column, order)
+        return {
+            f"{root}/{way}".rstrip("/"): Reordered(self.file.column(f"_meta/{group}/{way}".rstrip("/")), self._order)
+            for way in found
+        }
 
     @cached_property
     def _transitions(self) -> Transitions:
         with self.file:
-            return self._read_transitions()
-
-    def _read_transitions(self) -> Transitions:
-        done = self._flags("done")
-        assert done is not None
-        terminal, truncated = self._flags("terminated"), self._flags("truncated")
-        if terminal is None or truncated is None:
-            self.note(UNTOLD)
-            terminal, truncated = done, np.zeros_like(done)
-        end = done | terminal | truncated
-        cuts = np.cumsum([held for _, _, held, _ in self._rings]) - 1
-        end[cuts[cuts >= 0]] = True  # the newest episode of each ring may be unfinished: it is truncated
-        full = [held >= room for _, room, held, _ in self._rings]
-        self.note(CUT, sum(full))
-        obs = self._columns("obs", "obs")
-        next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
-        if self._stack > 1:
-            obs = {name: StackedColumn(column, end, self._stack) for name, column in obs.items()}
-            next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
-        rewards = self._columns("rew", "reward")["reward"]
-        return Transitions(
-            obs=obs,
-            next_obs=next_obs,
-            action=self._columns("act", "action"),
-            reward=rewards,
-            end=end,
-            terminal=terminal,
-            note=self.note,
-            where=str(self.path),
-        )
+            done, terminal, truncated = (self._flags(name) for name in ("done", "terminated", "truncated"))
+            assert done is not None
+            if terminal is None or truncated is None:
+                self.note(UNTOLD)
+                terminal, truncated = done, np.zeros_like(done)
+            end = done | terminal | truncated
+            cuts = np.cumsum([held for _, _, held, _ in self._rings]) - 1
+            end[cuts[cuts >= 0]] = True  # the newest episode of each ring may be unfinished: it is truncated
+            self.note(CUT, sum(held >= room for _, room, held, _ in self._rings))
+            obs = self._columns("obs", "obs")
+            next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
+            if self.frames > 1:
+                obs = {name: FrameStack(column, end, self.frames) for name, column in obs.items()}
+                next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
+            made = Transitions(
+                obs=obs,
+                next_obs=next_obs,
+                action=self._columns("act", "action"),
+                reward=self._columns("rew", "reward")["reward"],
+                end=end,
+                terminal=terminal,
+                note=self.note,
+                where=str(self.path),
+            )
+            _ = made.ends  # computed now, while the file is open
+        return made
 
     def _flags(self, name: str) -> np.ndarray | None:
         if name not in self.names:
             return None
-        with damage(f"{self.path}: '_meta/{name}'"):
-            flags = self.file.dataset(f"_meta/{name}")[()]
-        return as_flags(flags.reshape(-1)[self._order], f"{self.path}: '_meta/{name}'")
-
-
-class Shifted:
-    """The transitions of a column from an index on."""
-
-    def __init__(self, column: Column, start: int, count: int) -> None:
-        self.column, self.start = column, start
-        self.shape, self.dtype = (count, *column.shape[1:]), column.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``."""
-        return self.column.read(start + self.start, min(stop, self.shape[0]) + self.start)
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``Column``."""
-        return self.column.at(index + self.start)
+        flags = self.file.column(f"_meta/{name}")
+        return as_flags(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'")
 
 
 class Reordered:
-    """The transitions of a column in another order."""
+    """The transitions of a column in another order; a ``transitions.Column``."""
 
     def __init__(self, column: Column, order: np.ndarray) -> None:
         self.column, self.order = column, order
@@ -233,12 +186,48 @@ class Reordered:
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``Column``. Transitions that are neighbours in the file are read together."""
         order = self.order[start:stop]
-        cuts = np.flatnonzero(np.diff(order) != 1) + 1
-        runs = np.split(order, cuts)
-        return np.concatenate([self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)])
+        runs = [run for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1) if len(run)]
+        parts = [self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """See ``Column``."""
         places = self.order[index]
-        back = np.argsort(np.argsort(places))
-        return self.column.at(np.sort(places))[back]
+        order = np.argsort(places)
+        out = np.empty((len(places), *self.shape[1:]), self.dtype)
+        out[order] = self.column.at(places[order])
+        return out
+
+
+class FrameStack:
+    """The last ``count`` frames of each transition, oldest first; a ``transitions.Column``.
+
+    Images are stacked along their channels, ``[n, H, W, C * count]``, everything else along a new first axis,
+    ``[n, count, ...]``. At the beginning of an episode its first frame is repeated, as by ``env.frame_stack``.
+    """
+
+    def __init__(self, frames: Column, end: np.ndarray, count: int) -> None:
+        """Stack ``frames`` ``[n, ...]``; ``end``, bool ``[n]``, marks the last of each episode."""
+        self.frames, self.count, self.dtype = frames, count, frames.dtype
+        shape = frames.shape[1:]
+        self.axis = -1 if len(shape) in (2, 3) else 1
+        self.one = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
+        stacked = (*self.one[:-1], self.one[-1] * count) if self.axis == -1 else (count, *shape)
+        self.shape = (frames.shape[0], *stacked)
+        begins = np.flatnonzero(end[:-1]) + 1
+        first = np.zeros(len(end), np.int64)
+        first[begins] = begins
+        self.first = np.maximum.accumulate(first)  # [n], the first transition of each one's episode
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        return self.at(np.arange(start, stop))
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        low = max(int(index[0]) - self.count + 1, 0)
+        near = self.frames.read(low, int(index[-1]) + 1)
+        near = near.reshape(len(near), *self.one)
+        beginning = np.maximum(self.first[index], low)
+        parts = [near.take(np.maximum(index - back, beginning) - low, axis=0) for back in range(self.count - 1, -1, -1)]
+        return np.concatenate(parts, axis=self.axis)

@@ -18,6 +18,7 @@ as its last row. Floats are compared as float32, as which rows are stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.reader import PART_BYTES, Rows
+from reverie.core.rows import Rows
+from reverie.datasets.reader import PART_BYTES
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
@@ -35,6 +37,8 @@ STEPLESS = "an episode without steps is left out"
 TORN = "a step does not start from the previous step's next observation: the episode is truncated there"
 BLOCK = 1 << 14
 """Number of transitions that are read together."""
+LEAST = 256
+"""Number of transitions that a part has at least."""
 COMPARED = 1 << 10
 """Number of transitions whose observations are compared together; they fit into a processor's cache."""
 
@@ -57,25 +61,15 @@ class Column(Protocol):
         ...
 
     def at(self, index: np.ndarray) -> np.ndarray:
-        """Return a copy of the values of the transitions ``index``, which is in ascending order."""
+        """Return a copy of the values of the transitions ``index``, at least one, in ascending order."""
         ...
 
 
-@dataclass(frozen=True)
 class ArrayColumn:
     """A column in memory."""
 
-    values: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``[n, ...]``."""
-        return self.values.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return self.values.dtype
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``Column``."""
@@ -83,8 +77,7 @@ class ArrayColumn:
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """See ``Column``."""
-        found: np.ndarray = self.values[index]
-        return found
+        return self.values.take(index, axis=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,46 +94,28 @@ class Transitions:
     note: Callable[[str, int], None]
     where: str
     """The file, for messages."""
-    closing: np.ndarray | None = None
-    """Which of the ``ends`` hold only the final observation, and no transition, bool ``[n]``; None if none do."""
     ends_told: bool = True
     """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
 
     def __post_init__(self) -> None:
-        self._check()
-        if len(self.end):
-            self.note(OPEN, int(not self.end[-1]))
-        if self.ends_told:
-            self.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._told())))
-        if not self.next_obs:
-            unseen = self.ends if self.closing is None else self.ends & ~self.closing
-            self.note(DROPPED, int(np.count_nonzero(unseen & ~self.terminal)))
-            self.note(REPEATED, int(np.count_nonzero(unseen & self.terminal)))
-
-    def _check(self) -> None:
-        """Check the shapes of the columns.
-
-        Raises:
-            DataError: rewards are not scalars, or next observations have other shapes than observations, or are known
-                for some of these only.
-        """
-        if int(np.prod(self.reward.shape[1:], dtype=np.int64)) != 1:
+        if math.prod(self.reward.shape[1:]) != 1:
             raise DataError(f"{self.where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
-        for name, column in self.next_obs.items():
-            if name not in self.obs or column.shape[1:] != self.obs[name].shape[1:]:
-                before = list(self.obs[name].shape[1:]) if name in self.obs else "missing"
-                raise DataError(
-                    f"{self.where}: next observations of {name} have shape {list(column.shape[1:])}, but the shape of "
-                    f"observations is {before}: expected the same."
-                )
-        if self.next_obs and (unknown := sorted(self.obs.keys() - self.next_obs.keys())):
+        shapes, later = ({name: c.shape[1:] for name, c in columns.items()} for columns in (self.obs, self.next_obs))
+        if later and later != shapes:
             raise DataError(
-                f"{self.where}: next observations of {', '.join(self.next_obs)} were recorded, but not of "
-                f"{', '.join(unknown)}: expected those of all observations, or of none. Leave them out for all."
+                f"{self.where}: next observations have shapes {later}, but observations {shapes}: expected the same, "
+                "or no next observations."
             )
+        self.note(OPEN, int(len(self.end) and not self.end[-1]))
+        if self.ends_told:
+            self.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._declared)))
+        if not self.next_obs:
+            self.note(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
+            self.note(REPEATED, int(np.count_nonzero(self.terminal)))
 
-    def _told(self) -> np.ndarray:
-        """Return where an end is declared or no transition follows, bool ``[n]``."""
+    @cached_property
+    def _declared(self) -> np.ndarray:
+        """Where an end is declared or no transition follows, bool ``[n]``."""
         out: np.ndarray = self.end | self.terminal
         out[-1:] = True
         return out
@@ -148,17 +123,15 @@ class Transitions:
     @cached_property
     def ends(self) -> np.ndarray:
         """Where an end is declared or the next transition does not begin with what this one led to, bool ``[n]``."""
-        out = self._told()
+        out = self._declared.copy()
         for name, column in self.next_obs.items():
             mark_jumps(self.obs[name], column, out)
         return out
 
-    @cached_property
+    @property
     def _adds(self) -> np.ndarray:
         """Where a row with the final observation of an episode is added, bool ``[n]``."""
-        if self.next_obs:
-            return self.ends
-        return self.terminal if self.closing is None else self.terminal & ~self.closing
+        return self.ends if self.next_obs else self.terminal
 
     @property
     def rows(self) -> int:
@@ -167,22 +140,20 @@ class Transitions:
 
     def disordered(self) -> np.ndarray:
         """Return the numbers of episodes that were cut because the next transition begins with another observation."""
-        ends = self.ends
-        episode = np.cumsum(ends) - ends
-        found: np.ndarray = episode[ends & ~self._told()] if self.ends_told else np.empty(0, np.int64)
-        return found
+        episode = np.cumsum(self.ends) - self.ends
+        return np.asarray(episode[self.ends & ~self._declared] if self.ends_told else np.empty(0), np.int64)
 
     def parts(self) -> Iterator[Rows]:
         """Yield the rows, about ``PART_BYTES`` at a time."""
         columns = [*self.obs.values(), *self.action.values()]
-        size = sum(int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize for c in columns)
-        block = block_of(size)
-        ends, carried = self.ends, Carried()
-        for start in range(0, len(ends), block):
-            yield self._part(start, min(start + block, len(ends)), ends, carried)
+        size = sum(math.prod(c.shape[1:]) * c.dtype.itemsize for c in columns)
+        block = max(LEAST, PART_BYTES // max(1, size))
+        carried = Carried()
+        for start in range(0, len(self.ends), block):
+            yield self._part(start, min(start + block, len(self.ends)), carried)
 
-    def _part(self, start: int, stop: int, ends: np.ndarray, carried: Carried) -> Rows:
-        place = Places.of(ends[start:stop], self.terminal[start:stop], self._adds[start:stop])
+    def _part(self, start: int, stop: int, carried: Carried) -> Rows:
+        place = Places.of(self.ends[start:stop], self.terminal[start:stop], self._adds[start:stop])
         rows = {name: column.read(start, stop).take(place.source, axis=0) for name, column in self.obs.items()}
         for name, column in self.next_obs.items():
             if len(place.shown):
@@ -190,11 +161,7 @@ class Transitions:
         for name, column in self.action.items():
             rows[name] = column.read(start, stop).take(place.source, axis=0)
             rows[name][place.last] = 0
-        rows |= place.flags(carried.inside)
-        rows["reward"] = place.rewards(self.reward.read(start, stop), carried.reward)
-        carried.inside = not ends[stop - 1]
-        carried.reward = self.reward.read(stop - 1, stop).item() if carried.inside else 0.0
-        return rows
+        return rows | place.flags_and_rewards(self.reward.read(start, stop), bool(self.ends[stop - 1]), carried)
 
 
 @dataclass
@@ -236,29 +203,24 @@ class Places:
         last = at + np.searchsorted(shown, at) + adds[at]
         return cls(source, added, shown, last, terminal[at])
 
-    def flags(self, inside: bool) -> Rows:
-        """Return ``is_first``, ``is_last`` and ``is_terminal``; with ``inside`` the first row continues an episode."""
+    def flags_and_rewards(self, rewards: np.ndarray, ended: bool, carried: Carried) -> Rows:
+        """Return ``is_first``, ``is_last``, ``is_terminal`` and ``reward``, that of the previous transition.
+
+        ``rewards`` ``[n, ...]`` are those of the transitions; ``ended``: the last of them ends an episode. ``carried``
+        is updated for the next part.
+        """
         first, last, terminal = (np.zeros(len(self.source), bool) for _ in range(3))
-        first[:1] = not inside
+        first[:1] = not carried.inside
         last[self.last] = True
         terminal[self.last] = self.terminal
         first[1:] = last[:-1]
-        return {"is_first": first, "is_last": last, "is_terminal": terminal}
-
-    def rewards(self, rewards: np.ndarray, carried: float) -> np.ndarray:
-        """Return each row's reward: that of the previous transition; 0 in the first row of an episode."""
         flat = rewards.reshape(len(rewards), -1)[:, 0]
         out = np.empty(len(self.source), np.float32)
-        out[:1] = carried
+        out[:1] = carried.reward
         out[1:] = flat.take(self.source[:-1])
-        after = self.last + 1
-        out[after[after < len(out)]] = 0.0
-        return out
-
-
-def block_of(size: int) -> int:
-    """Return how many transitions of ``size`` bytes make a part: at least 256."""
-    return max(256, PART_BYTES // max(1, size))
+        out[first] = 0.0
+        carried.inside, carried.reward = not ended, 0.0 if ended else float(flat[-1])
+        return {"is_first": first, "is_last": last, "is_terminal": terminal, "reward": out}
 
 
 def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
@@ -292,24 +254,3 @@ def as_stored(values: np.ndarray) -> np.ndarray:
     """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
-
-
-def torn(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
-    """Find an episode that is interrupted by another one: its number comes again after it was left without an ``end``.
-
-    Args:
-        episode: number of the episode of each transition, ``[n]``.
-        end: whether an episode ends with the transition, bool ``[n]``.
-
-    Returns:
-        The index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
-    """
-    cut = episode[1:] != episode[:-1]
-    left = np.flatnonzero(cut & ~end[:-1])
-    numbers, first = np.unique(episode[left], return_index=True)
-    after = dict(zip(numbers.tolist(), left[first].tolist(), strict=True))
-    for again in (np.flatnonzero(cut) + 1).tolist():
-        found = after.get(episode[again].item(), len(episode))
-        if found < again:
-            return found, again
-    return -1, -1

@@ -1,34 +1,142 @@
-"""Export of episodes as columns of transitions: D4RL's HDF5 file, or Parquet tables."""
+"""Writes episodes as Minari datasets, D4RL's HDF5 file, Parquet tables, PyDreamer's npz files or a replay store."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.rows import Rows
+from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
-from reverie.datasets.output import Exported, check_distinct, check_room, hdf5_file, size_of, staged_at, staged_file
-from reverie.datasets.reader import About, Rows, needs
+from reverie.datasets.arrow import pyarrow_of
+from reverie.datasets.minari import MAIN, minari_root
+from reverie.datasets.output import Exported, check_room, check_target, hdf5_file, size_of, staged_at, staged_file
+from reverie.datasets.pydreamer import OF_GENERATOR
+from reverie.datasets.reader import About
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
+from reverie.store.store import Store
 
 BUFFERED = 1 << 20
 """Bytes of transitions that are collected before they are written."""
 TABLE_STEPS = 1 << 20
 """Number of transitions after which a new table is begun."""
+CHUNK, LEVEL = 2**20, 1
+"""Bytes of images, at least one, that are compressed together, and the level of their compression."""
+CACHED, ABOUT_EPISODE = 2**25, 2**14
+"""Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
+
+
+def check_distinct(names: Mapping[str, str], what: str) -> None:
+    """Check that the columns of ``names`` get different names in a file; ``what`` begins the error message.
+
+    Raises:
+        ConfigError: two of them get the same one.
+    """
+    owners: dict[str, str] = {}
+    for column, name in names.items():
+        if (other := owners.setdefault(name, column)) != column:
+            raise ConfigError(
+                f"{what} would call both {other} and {column} '{name}'. Use Minari's format, which can store "
+                "everything (--to minari)."
+            )
+
+
+# ---------------------------------------------------------------- Minari
+
+
+def write_minari(
+    episodes: Iterable[Mapping[str, Any]], target: str, both: tuple[Any, Any], about: Mapping[str, Any]
+) -> Exported:
+    """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
+
+    Args:
+        episodes: for each episode, the fields of Minari's ``EpisodeBuffer``.
+        target: path, or minari:NAME for Minari's own folder.
+        both: the observation space and the action space.
+        about: further metadata.
+
+    Raises:
+        ConfigError: the package minari is missing, or too old, or Minari refuses the name.
+        RunError: the dataset exists, the disk is full, or there is no episode.
+    """
+    try:
+        import minari
+        from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+    except ImportError as error:
+        raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
+    check_target(target, "minari")
+    name = target.removeprefix("minari:")
+    path = (minari_root() / name if name != target else Path(target).expanduser()).absolute()  # Minari needs it
+    done = Exported(path)
+
+    def buffers() -> Iterator[Any]:
+        for episode in episodes:
+            done.episodes, done.steps = done.episodes + 1, done.steps + len(episode["rewards"])
+            check_signals()
+            check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
+            make_compressed(file.create_group(f"episode_{done.episodes - 1}"), "observations", episode["observations"])
+            yield EpisodeBuffer(id=done.episodes - 1, **episode)
+        file.flush()  # Minari measures its size next
+
+    with staged_at(path) as staged:
+        storage = MinariStorage.new(
+            staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False
+        )
+        versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari reads no other names
+        named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
+        storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **about})
+        with hdf5_file(staged / "data" / MAIN) as file:
+            storage.update_episodes(buffers())
+        done.check()
+    return done
+
+
+def make_compressed(group: Any, name: str, values: Any) -> None:
+    """Make empty, compressed datasets of the images in ``values``, to which Minari's library adds as it finds them.
+
+    Level 1 of gzip, which every HDF5 library reads, makes Atari's frames 100 times smaller.
+    """
+    if isinstance(values, Mapping | tuple):
+        named = values if isinstance(values, Mapping) else {f"_index_{i}": value for i, value in enumerate(values)}
+        for key, inner in named.items():
+            make_compressed(group.require_group(name), key, inner)
+    elif is_images(values):
+        shape, rows = values.shape[1:], max(1, CHUNK * len(values) // max(1, values.nbytes))
+        like: dict[str, Any] = {"maxshape": (None, *shape), "chunks": (rows, *shape), "dtype": values.dtype}
+        group.create_dataset(name, (0, *shape), compression="gzip", compression_opts=LEVEL, **like)
+
+
+def size_written(values: Any) -> int:
+    """Return roughly how many bytes ``values``, of which images are compressed, take in a file."""
+    if isinstance(values, Mapping | tuple):
+        return sum(map(size_written, values.values() if isinstance(values, Mapping) else values))
+    array = np.asarray(values)
+    return len(zlib.compress(array.tobytes(), LEVEL)) if is_images(array) else array.nbytes
+
+
+def is_images(values: object) -> bool:
+    """Return whether ``values`` are images ``[n, H, W]`` or ``[n, H, W, C]``."""
+    return isinstance(values, np.ndarray) and values.dtype == np.uint8 and values.ndim > 2
+
+
+# ---------------------------------------------------------------- transitions: D4RL and Parquet
 
 
 def transitions_of(rows: Rows) -> Rows:
     """Return an episode of n + 1 rows as n transitions, ``[n, ...]`` by column; ``next_obs`` follows each action."""
     terminal = rows["is_terminal"][1:]
     out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in ("obs", "action")}
-    for name, values in rows.items():
-        if name.partition("/")[0] == "obs":
-            out[f"next_{name}"] = values[1:]
+    out |= {f"next_{name}": values[1:] for name, values in rows.items() if name.partition("/")[0] == "obs"}
     return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
 
 
@@ -39,46 +147,52 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
         RunError: no episode has a step.
         DataError: the numbers of a column are integers in the first block, and floats in a later one.
     """
-    held: list[Rows] = []
-    size = 0
     kinds: dict[str, np.dtype[Any]] = {}
+    held: list[Rows] = []
 
     def block() -> Rows:
-        joined = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
-        kinds.update({name: values.dtype for name, values in joined.items() if name not in kinds})
-        return {name: as_before(name, values, kinds[name]) for name, values in joined.items()}
+        out = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+        for name, values in out.items():
+            dtype = kinds.setdefault(name, values.dtype)
+            if not np.can_cast(values.dtype, dtype, "same_kind"):
+                raise DataError(
+                    f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones: a column has one "
+                    "type. Use Minari's format, which stores each episode by itself (--to minari)."
+                )
+            out[name] = values.astype(dtype, copy=False)
+        held.clear()
+        return out
 
     for rows in episodes:
-        steps = len(rows["reward"]) - 1
-        if steps < 1:
+        if (steps := len(rows["reward"]) - 1) < 1:
             continue
         held.append(transitions_of(rows) | {"episode": np.full(steps, done.episodes, np.int64)})
-        size += sum(values.nbytes for values in held[-1].values())
         done.episodes, done.steps = done.episodes + 1, done.steps + steps
-        if size >= BUFFERED:
+        if sum(map(size_of, held)) >= BUFFERED:
             yield block()
-            held, size = [], 0
     if held:
         yield block()
-    if not done.episodes:
-        raise RunError("the dataset contains no episodes to write.")
+    done.check()
 
 
-def as_before(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the values of a column as ``dtype``, that of the values that are written already.
+def check_plain(block: Rows, what: str, expected: str, most: int, nested: bool) -> None:
+    """Check that all columns are numbers of at most ``most`` dimensions, and that none is ``nested`` if that is False.
 
     Raises:
-        DataError: that would change them, as of floats to integers.
+        ConfigError: a column cannot be written.
     """
-    if not np.can_cast(values.dtype, dtype, "same_kind"):
-        raise DataError(
-            f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones: a column has one type. "
-            "Use Minari's format, which stores each episode by itself (--to minari)."
+    parts = {name: values for name, values in block.items() if name.partition("/")[0] in ("obs", "action")}
+    wrong = [
+        f"{name} (shape {list(values.shape[1:])}, {values.dtype})"
+        for name, values in parts.items()
+        if values.dtype == object or not values.size or values.ndim > most or ("/" in name and not nested)
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. Use Minari's format, which can "
+            "store everything (--to minari)."
         )
-    return values.astype(dtype, copy=False)
 
-
-# ---------------------------------------------------------------- D4RL
 
 OF_D4RL = {
     "obs": "observations",
@@ -95,11 +209,6 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
 
     Attributes, which other readers ignore, hold what the format lacks: the environment and the action space.
 
-    Args:
-        episodes: rows as they were recorded, with one array of observations and one of actions.
-        target: path of the file, which is moved there when complete.
-        about: description of the data.
-
     Raises:
         ConfigError: there are several observations or actions, or text; h5py is missing.
         RunError: ``target`` exists, the disk is full, or there is no episode.
@@ -108,10 +217,14 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
     with staged_file(target) as staged, hdf5_file(staged) as file:
         for block in blocks_of(episodes, done):
             check_room(target, 2 * size_of(block) + BUFFERED)
-            check_plain(block, "D4RL files", "one array of observations and one of actions", several=False)
+            check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
             for name, called in OF_D4RL.items():
                 append(file, called, block[name])
-        file.attrs.update(declared(about))
+        declared: dict[str, Any] = {} if about.measured else {"action_space": text_of(about.action)}
+        if about.env:
+            declared |= {"env_id": about.env, "env_kwargs": json.dumps(about.env_kwargs)}
+            declared |= {} if about.time_limit is None else {"time_limit": about.time_limit}
+        file.attrs.update(declared)
     return done
 
 
@@ -122,26 +235,8 @@ def append(file: Any, name: str, values: np.ndarray) -> None:
         file.create_dataset(name, data=values, maxshape=(None, *values.shape[1:]), chunks=(rows, *values.shape[1:]))
         return
     data = file[name]
-    before = data.shape[0]
-    data.resize(before + len(values), axis=0)
-    data[before:] = values
-
-
-def declared(about: About) -> dict[str, Any]:
-    """Return attributes for the environment and the action space, as far as they are known."""
-    from gymnasium import spaces
-
-    out: dict[str, Any] = {"env_id": about.env, "env_kwargs": json.dumps(about.env_kwargs)} if about.env else {}
-    if about.env and about.time_limit is not None:
-        out["time_limit"] = about.time_limit
-    if not about.measured:
-        out["action_space"] = text_of(about.action)
-        if isinstance(about.action, spaces.Box):  # for programs that cannot parse the text of a space
-            out |= {"action_low": about.action.low, "action_high": about.action.high}
-    return out
-
-
-# ---------------------------------------------------------------- Parquet
+    data.resize(data.shape[0] + len(values), axis=0)
+    data[-len(values) :] = values
 
 
 def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
@@ -154,35 +249,25 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
         ConfigError: there are images or text, or two columns would get the same name; pyarrow is missing.
         RunError: ``target`` exists, the disk is full, or there is no episode.
     """
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise needs("pyarrow", "arrow", error) from None
+    arrow = pyarrow_of()
     done = Exported(target)
     with staged_at(target) as staged, contextlib.ExitStack() as stack:
         writer, written = None, 0
         for block in blocks_of(episodes, done):
-            check_plain(block, "tables", "numbers and vectors", several=True)
-            check_distinct({name: column_of(name) for name in block}, "tables")
-            roles = {role_of(name): column_of(name) for name in block}
-            table = arrow.table({column_of(name): arrow_of(arrow, values) for name, values in block.items()})
-            said = {COLUMNS_OF_OURS: json.dumps(roles).encode()}
-            if not about.measured:
-                said[ACTIONS_OF_OURS] = text_of(about.action).encode()
-            table = table.replace_schema_metadata(said)
+            check_plain(block, "tables", "numbers and vectors", 2, nested=True)
+            named = {name: column_of(name) for name in block}
+            check_distinct(named, "tables")
+            table = arrow.table({column: arrow_of(arrow, block[name]) for name, column in named.items()})
+            roles = {name.replace("/", ".", 1): column for name, column in named.items()}
+            declared = {} if about.measured else {ACTIONS_OF_OURS: text_of(about.action).encode()}
+            table = table.replace_schema_metadata({COLUMNS_OF_OURS: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
                 path = staged / f"data-{len(list(staged.iterdir())):05d}.parquet"
-                writer, written = stack.enter_context(pyarrow.parquet.ParquetWriter(path, table.schema)), 0
+                writer, written = stack.enter_context(arrow.parquet.ParquetWriter(path, table.schema)), 0
             writer.write_table(table)
             written += table.num_rows
     return done
-
-
-def role_of(name: str) -> str:
-    """Return a column's name in the reading option ``columns``: ``obs.camera/depth`` for ``obs/camera/depth``."""
-    return name.replace("/", ".", 1)
 
 
 def column_of(name: str) -> str:
@@ -194,30 +279,85 @@ def column_of(name: str) -> str:
 
 def arrow_of(arrow: Any, values: np.ndarray) -> Any:
     """Return ``values`` ``[n]`` or ``[n, d]`` as an Arrow column of numbers or of fixed-size lists."""
-    if values.ndim == 1:
-        return arrow.array(values)
-    return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
+    flat = arrow.array(values.reshape(-1))
+    return flat if values.ndim == 1 else arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- rows: PyDreamer and our store
+
+PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", "is_first": "reset"}
+"""PyDreamer's names of the columns that are no observations."""
 
 
-def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, several: bool) -> None:
-    """Raise ConfigError unless all columns can be written to such files.
+def write_pydreamer(episodes: Iterable[Rows], folder: Path) -> Exported:
+    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
 
-    With ``several``, nested observations and actions are allowed, but at most one dimension each; without, any
-    number of dimensions, but no nesting. Text and arrays without numbers are never allowed.
+    PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
+    A single image is called ``image_t`` and is ``[H, W, C, T]``, as is every image whose name ends with ``_t``; a
+    single vector is ``vecobs``.
 
     Raises:
-        ConfigError: a column cannot be written.
+        ConfigError: two columns would get the same name.
+        RunError: ``folder`` exists, or there is no episode.
     """
-    parts = [name for name in block if name.partition("/")[0] in ("obs", "action")]
-    nested = [name for name in parts if "/" in name]
-    odd = [n for n in parts if block[n].dtype == object or not block[n].size or (several and block[n].ndim > 2)]
-    wrong = odd if several else odd or nested
-    if wrong:
-        found = [f"{name} (shape {list(block[name].shape[1:])}, {block[name].dtype})" for name in wrong]
-        raise ConfigError(
-            f"{what} can only store {expected}, not {', '.join(found)} of this dataset. Use Minari's format, which can "
-            "store everything (--to minari)."
-        )
+    done = Exported(folder)
+    with staged_at(folder) as staged:
+        for rows in episodes:
+            steps, score = len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)
+            path = staged / f"ep{done.episodes:06}_{done.episodes:06}-r{score:.0f}-{steps:04}.npz"
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez cannot write all names
+                for name, array in pydreamer_rows(rows).items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                        np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+            done.episodes, done.steps = done.episodes + 1, done.steps + steps
+        done.check()
+    return done
+
+
+def pydreamer_rows(rows: Rows) -> Rows:
+    """Return the rows of an episode under PyDreamer's names.
+
+    Raises:
+        ConfigError: two columns would get the same name.
+    """
+    obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
+    images = [name for name, values in obs.items() if values.dtype == np.uint8 and values.ndim == 4]
+    vectors = [name for name, values in obs.items() if values.dtype == np.float32 and values.ndim == 2]
+    usual = {images[0]: "image_t"} if len(images) == 1 else {}
+    usual |= {vectors[0]: "vecobs"} if len(vectors) == 1 else {}
+    names = {name: usual.get(name, name.removeprefix("obs/").replace("/", "_")) for name in obs}
+    check_distinct(PYDREAMER | {name: name for name in OF_GENERATOR} | names, "PyDreamer's files")
+    action, reset = np.zeros_like(rows["action"]), np.zeros(len(rows["action"]), bool)
+    action[1:], reset[0] = rows["action"][:-1], True
+    out = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
+    for column, values in obs.items():
+        last = names[column].endswith("_t") and values.ndim == 4
+        out[names[column]] = values.transpose(1, 2, 3, 0) if last else values
+    return out
+
+
+def write_store(
+    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]
+) -> Exported:
+    """Write a replay store with one stream, and files ``beside`` it, by name, as JSON.
+
+    Raises:
+        RunError: ``folder`` exists, or there is no episode.
+    """
+    done = Exported(folder)
+    with staged_at(folder) as staged:
+        store = Store(staged, say=print, waits=False)
+        store.begin(columns, 1)
+        try:
+            for rows in episodes:
+                store.extend({name: values[None] for name, values in rows.items()})
+                done.episodes, done.steps = done.episodes + 1, done.steps + len(rows["reward"]) - 1
+            store.close(None)
+        except BaseException:
+            with contextlib.suppress(Exception):  # its thread must have ended before the files are deleted
+                store.close(None)
+            raise
+        done.check()
+        for name, content in beside.items():
+            (staged / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return done

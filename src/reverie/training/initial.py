@@ -12,7 +12,7 @@ from reverie.core.discover import algorithm_config, algorithm_name, algorithms, 
 from reverie.core.errors import RunError
 from reverie.core.types import State
 from reverie.core.words import Say
-from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import DatasetConfig
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec
 from reverie.run.checkpoint import Checkpoints

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 
-from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFreeConfig, ValueConfig
+from reverie.algos.base import Algorithm, AlgorithmConfig, ValueConfig
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
 from reverie.core.types import Window
 from reverie.core.words import Say, plural
-from reverie.datasets.config import Statistics
-from reverie.datasets.episodes import worth_the_same
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.nn.rewards import Factor
 from reverie.noise import Pace
 from reverie.replay.capacity import replay_bytes
+from reverie.replay.dataset import Statistics
 from reverie.replay.mix import shares
 
 FAR = 30.0
@@ -117,8 +116,6 @@ def describe_data(experiment: Experiment, say: Say) -> None:
     if experiment.dataset is not None:
         statistics = experiment.dataset.statistics()
         say(data_in_words(experiment, statistics))
-        if remark := rewards_without_use(config, statistics):
-            say(remark)
         if remark := rewards_far_from_1(config.algo, statistics.reward_size):
             say(remark)
     elif config.algo.needs_data:
@@ -143,12 +140,6 @@ def data_in_words(experiment: Experiment, statistics: Statistics) -> str:
         f"{steps} in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
         f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
     )
-
-
-def rewards_without_use(config: ExperimentConfig, statistics: Statistics) -> str:
-    """Return that the run cannot learn from the rewards that are its only ones; "" if it can, or uses none."""
-    imitates = isinstance(config.algo, ModelFreeConfig) and not isinstance(config.algo, ValueConfig)
-    return "" if imitates or not config.data.alone else worth_the_same(statistics.reward, statistics.terminal)
 
 
 def rewards_far_from_1(config: AlgorithmConfig, size: float) -> str:

@@ -15,7 +15,6 @@ from reverie.core.discover import algorithm_name, found_elsewhere, same_algorith
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import write_atomic
 from reverie.core.words import Say
-from reverie.datasets.named import found_elsewhere as reader_found
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, new_path
 from reverie.saved import SCHEMA, is_leftover, learned_otherwise, read_yaml
@@ -87,12 +86,6 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
         raise ConfigError(
             f"{listed}: each seed runs in its own process, which reads the settings from a file, and a file cannot "
             "hold this Python object. Train the seeds one by one: reverie.train(..., seed=...)."
-        )
-    if not reader_found(config.data.reader):
-        raise ConfigError(
-            f"data.reader = {config.data.reader}: each seed runs in its own process, which must make the reader from "
-            "this name. Define its class at the top level of a module in this folder or on PYTHONPATH, and make it "
-            "with plain values, or train the seeds one by one: reverie.train(..., seed=...)."
         )
     if config.replay.store not in ("auto", "none"):
         raise ConfigError(

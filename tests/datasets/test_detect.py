@@ -1,17 +1,25 @@
-"""The format is told by what is inside, and what cannot be read is said with what was expected."""
+"""Finding the format; several files as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
-from test_readers_hdf5 import tianshou, transitions_of
 
 from d4rl_files import columns, write
+from formats import tianshou, transitions_of
 from recordings import LIVED, check, expected
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.concat import by_number, files_of, wide_enough
+from reverie.core.rows import Rows
+from reverie.core.space_json import text_of
+from reverie.datasets.concat import ConcatReader
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import ReadOptions
+from reverie.datasets.reader import About, Reader, ReadOptions, by_number, files_of
 from reverie.datasets.rl_unplugged import shards_in
 
 
@@ -28,8 +36,8 @@ def test_a_name_says_nothing(tmp_path):
         ("a.hdf5", b"PK\x03\x04" + bytes(50), r"a\.hdf5 has the suffix \.hdf5, but its content is npz"),
         ("a.hdf5", b"<html>404 not found</html>", r"has the suffix \.hdf5, but its content is not HDF5"),
         ("a.parquet", b"nonsense" * 9, r"its content is not Parquet"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known .*b'1, 2, 3,'.*Expected a Minari dataset"),
-        ("a.csv", b"x,action\n1,0\n", r"its format is not known .*A table in text becomes a Parquet file by pandas"),
+        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari dataset"),
+        ("a.csv", b"x,action\n1,0\n", r"its format is not known.*A table in text becomes a Parquet file by pandas"),
         ("a.hdf5", b"", r"a\.hdf5 is empty"),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
     ],
@@ -51,7 +59,7 @@ def test_hdf5_of_something_else(tmp_path):
         open_reader(str(tmp_path / "a.hdf5"))
     with h5py.File(tmp_path / "b.hdf5", "w") as file:
         file["num_episodes"], file["observations_0"] = 1, np.zeros((2, 3))
-    with pytest.raises(DataError, match=r"is a buffer saved by d3rlpy: convert it to D4RL's layout, see docs/datasets"):
+    with pytest.raises(DataError, match=r"How to convert d3rlpy's buffers: docs/datasets"):
         open_reader(str(tmp_path / "b.hdf5"))
 
 
@@ -72,15 +80,6 @@ def test_hdf5_of_something_else(tmp_path):
 def test_options_without_effect_are_refused(tmp_path, options, said):
     with pytest.raises(ConfigError, match=said):
         open_reader(str(write(tmp_path / "a.hdf5", columns())), ReadOptions(**options))
-
-
-def test_an_option_must_have_an_effect_on_one_of_several_files(tmp_path):
-    for name in ("a", "b"):
-        write(tmp_path / f"{name}.hdf5", columns())
-    with pytest.raises(ConfigError, match=r"time_limit = 50: .* has no effect on .*\(2 x D4RL HDF5\)"):
-        open_reader(str(tmp_path), ReadOptions(time_limit=50))
-    write(tmp_path / "b.hdf5", {name: values for name, values in columns().items() if name != "timeouts"})
-    assert open_reader(str(tmp_path), ReadOptions(time_limit=50)).rows() == 2 * len(expected(LIVED)["reward"])
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):
@@ -109,7 +108,7 @@ def test_a_folder_of_several_formats_is_not_read_in_part(tmp_path):
     check(open_reader(str(tmp_path)), expected(LIVED))
     (tmp_path / "b.npz").touch()
     (tmp_path / "c.parquet").touch()
-    with pytest.raises(DataError, match=r"formats \(HDF5: a\.hdf5; npz: b\.npz; tables: c\.parquet\)\. Pass one"):
+    with pytest.raises(DataError, match=r"formats \(HDF5, npz, tables\)\. Pass one"):
         open_reader(str(tmp_path))
     check(open_reader(str(tmp_path / "*.hdf5")), expected(LIVED))
 
@@ -146,7 +145,7 @@ def test_several_files_that_do_not_belong_together(tmp_path):
     write(tmp_path / "a.hdf5", columns())
     other = columns() | {name: np.zeros((14, 5), np.float32) for name in ("observations", "next_observations")}
     write(tmp_path / "b.hdf5", other)
-    with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not parts of the same dataset"):
+    with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not parts of one dataset"):
         open_reader(str(tmp_path)).about()
     tianshou(tmp_path / "c.hdf5", [(14, transitions_of(LIVED), 13, 14)])
     with pytest.raises(DataError, match="contains several formats"):
@@ -158,47 +157,97 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
     for name, (low, high) in {"a": one, "b": one, "c": two}.items():
         values = columns() | ({"actions": np.arange(14) % 3} if isinstance(high, int) else {})
         with h5py.File(write(tmp_path / f"{name}.hdf5", values), "a") as file:
-            said = (
-                {"action_classes": high}
-                if isinstance(high, int)
-                else {"action_low": np.float32([low]), "action_high": np.float32([high])}
-            )
-            file.attrs.update(said)
-    with pytest.raises(
-        DataError, match=r"c\.hdf5 declares actions .*, but .*a\.hdf5 declares .*: these are not parts of"
-    ):
+            space = spaces.Discrete(high) if isinstance(high, int) else spaces.Box(low, high, (1,), np.float32)
+            file.attrs["action_space"] = text_of(space)
+    with pytest.raises(DataError, match=r"c\.hdf5 has actions .*, but others have .*: these are not parts of"):
         open_reader(str(tmp_path)).about()
     write(tmp_path / "c.hdf5", values)  # declares none
     assert open_reader(str(tmp_path)).about().measured
 
 
-def test_spaces_of_several_files_are_wide_enough_for_all(tmp_path):
-    for i, most in enumerate([2, 4, 3]):
-        write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.arange(14) % most})
-    assert open_reader(str(tmp_path)).about().action.n == 4
-    for i, most in enumerate([2.0, 4.0, 3.0]):
-        write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.linspace(-most, 1, 14)[:, None]})
-    box = open_reader(str(tmp_path)).about().action
-    assert (box.low.item(), box.high.item()) == (-4.0, 1.0)
-    for i, most in enumerate([[2, 5], [4, 2], [3, 3]]):
-        write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.arange(14)[:, None] % most})
-    assert open_reader(str(tmp_path)).about().action == spaces.MultiDiscrete([4, 5])
+class Told(Reader):
+    """One episode of two rows, with a description."""
+
+    format = "a test"
+
+    def __init__(self, name: str, **told: Any) -> None:
+        super().__init__(name)
+        self.told = told
+
+    def about(self) -> About:
+        return About(observation=spaces.Box(-1, 1, (2,)), action=spaces.Discrete(2), **self.told)
+
+    def env_id(self) -> str:
+        return str(self.told.get("env", ""))
+
+    def rows(self) -> int:
+        return 2
+
+    def parts(self) -> Iterator[Rows]:
+        first = np.array([True, False])
+        yield {"obs": np.zeros((2, 2), np.float32), "action": np.zeros(2, int), "reward": np.zeros(2, np.float32),
+               "is_first": first, "is_last": ~first, "is_terminal": ~first}  # fmt: skip
 
 
-def test_types_of_several_files_are_wide_enough_for_all(tmp_path):
-    kinds = [np.float32, np.int16, np.float64]
-    for i, kind in enumerate(kinds):
-        write(tmp_path / f"{i}.hdf5", {name: v.astype(kind) if "obs" in name else v for name, v in columns().items()})
-        dtype = np.result_type(np.float32, *kinds[: i + 1])
-        assert open_reader(str(tmp_path)).about().observation == spaces.Box(-np.inf, np.inf, (2,), dtype.type)
+def several(*told: dict[str, Any]) -> ConcatReader:
+    readers = [Told(name, **each) for name, each in zip("abcd", told, strict=False)]
+    return ConcatReader(Path("all"), readers, ReadOptions())
 
 
-def test_nested_spaces_are_widened_leaf_by_leaf():
-    def nest(n, high):
-        return spaces.Dict(a=spaces.Tuple([spaces.Discrete(n), spaces.MultiDiscrete([2, n])]), b=spaces.Box(0, high))
+def wrapped(*wrappers: tuple[str, Any], settings: dict[str, Any] | None = None, by: str = "mine") -> dict[str, Any]:
+    """A description with these wrappers, by name and arguments."""
+    listed = [{"name": name, "entry_point": f"{by}:{name}", "kwargs": given} for name, given in wrappers]
+    spec = {"id": "Ant-v5", "additional_wrappers": listed}
+    return {"env": "Ant-v5", "env_spec": spec, "env_settings": settings or {}}
 
-    assert wide_enough(nest(2, 3.0), nest(4, 1.0), "") == nest(4, 3.0)
-    for one in (spaces.Dict(a=spaces.Discrete(2)), spaces.Tuple([spaces.Discrete(2)]), spaces.MultiDiscrete([2, 2])):
-        for other in (spaces.Dict(b=spaces.Discrete(2)), spaces.Tuple([]), spaces.MultiDiscrete([2, 2], start=[1, 1])):
-            with pytest.raises(DataError, match="not parts of the same dataset"):
-                wide_enough(one, other, "x")
+
+PLAIN = wrapped()
+REPEATS = {"action_repeat": 2, "noop_max": 0}
+CLIPS = wrapped(("ClipReward", {"max_reward": 1}))
+RUN = {"env": "Ant-v5", "env_settings": {"id": "Ant-v5", "action_repeat": 1}}
+RECORDED = wrapped(("ActionRepeat", {"times": 2, "pool": 1}), settings=REPEATS, by="reverie.envs.wrappers")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (PLAIN, CLIPS, r"b has .*ClipReward.*, but others have .*\[\]}: these"),
+        (CLIPS, PLAIN, r"b has .*\[\]}, but others have .*ClipReward.*: these"),
+        (CLIPS, wrapped(("ClipReward", {"max_reward": 2})), r"b has .*2}.*, but others have .*1}.*: these"),
+        (CLIPS, wrapped(("ClipReward", {"max_reward": 1}), ("Other", {})), r"b has .*Other.*, but others"),
+        (RUN, CLIPS, r"b has .*ClipReward.*, but others have .*\[\]}: these"),
+        (PLAIN, RECORDED, r"a has .*'action_repeat': 1}, but others have .*'action_repeat': 2}: these"),
+    ],
+)
+def test_declared_wrappers_must_be_the_same(one: dict[str, Any], other: dict[str, Any], says: str) -> None:
+    for each in (one, other):
+        several(each, each).about()
+    with pytest.raises(DataError, match=says):
+        several(one, other).about()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        RUN,
+        wrapped(("RecordVideo", {}), ("TimeLimit", {"max_episode_steps": 9})),
+        wrapped(("NoopReset", {"most": 30}), settings={"noop_max": 30}, by="reverie.envs.wrappers"),
+    ],
+)
+def test_wrappers_that_may_differ(other: dict[str, Any]) -> None:
+    several(PLAIN, other).about()
+    several(other, PLAIN).about()
+
+
+def test_the_environment_is_the_one_that_some_part_names() -> None:
+    named = {"env": "Ant-v5", "env_kwargs": {"x": 1}, "time_limit": 9}
+    for told, missing in (((named, {}, named), 1), (({}, named, {}), 2)):
+        reader = several(*told)
+        for _ in range(2):
+            about = reader.about()
+        assert (reader.env_id(), about.env, about.env_kwargs, about.time_limit) == ("Ant-v5", "Ant-v5", {"x": 1}, 9)
+        assert reader.remarks() == [f"{missing} of 3 parts name no environment: they are taken to be of Ant-v5"]
+        assert sum(len(part["reward"]) for part in reader.parts()) == 6
+    assert several(named, named).remarks() == several({}, {}).remarks() == []
+    assert several({}, {"env_settings": {"clip_reward": "sign"}}).about().env_settings == {"clip_reward": "sign"}

@@ -7,11 +7,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from test_readers_hdf5 import tianshou, transitions_of
-from test_readers_rl_unplugged import shard, transitions
 
 from d4rl_files import columns
 from d4rl_files import write as write_d4rl
+from formats import shard, tianshou, transitions, transitions_of
 from recordings import LIVED
 from reverie.core.errors import DataError, ReverieError
 from reverie.datasets.arrow import Piece, TableColumn
@@ -107,7 +106,7 @@ def test_what_describes_the_actions_of_a_store_is_damaged(whole, tmp_path, part)
     path = shutil.copytree(whole["store"], tmp_path / "store")
     said = json.loads((path / "spec.json").read_text())
     (path / "spec.json").write_text(json.dumps(said | {"action": {"action": part}}))
-    with pytest.raises(DataError, match=r"the spec\.json of .*store is damaged: .*restore the file"):
+    with pytest.raises(DataError, match=r"the spec\.json of .*store is damaged: .*[Rr]estore"):
         read(path)
 
 
@@ -128,9 +127,8 @@ def test_tables_whose_footers_are_wrong(tmp_path):
     """The number of rows of a piece, the letters of a name, and what reverie's own tables say of themselves."""
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"r": np.zeros(3)})
-    batch = table.to_batches()[0]
-    with pytest.raises(DataError, match=r"has 3 values where its table says 5 rows"):
-        TableColumn(arrow, [Piece(5, batch)], "r", "a.parquet: 'r'").read(0, 5)
+    with pytest.raises(DataError, match=r"has 3 values, and its table other rows"):
+        TableColumn([Piece(5, table.to_batches()[0].column)], "r", "a.parquet: 'r'").read(0, 5)
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(table.rename_columns(["reward"]), tmp_path / "a.parquet", store_schema=False)
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes().replace(b"reward", b"\xffeward"))
@@ -138,19 +136,8 @@ def test_tables_whose_footers_are_wrong(tmp_path):
         open_reader(str(tmp_path / "a.parquet"))
     for said in (b"{", b"\xff", b"1"):
         parquet.write_table(table.replace_schema_metadata({COLUMNS_OF_OURS: said}), tmp_path / "b.parquet")
-        with pytest.raises(DataError, match=r"b\.parquet is damaged: its entry reverie\.columns cannot be read"):
+        with pytest.raises(DataError, match=r"b\.parquet is damaged: its reverie\.columns cannot be read"):
             open_reader(str(tmp_path / "b.parquet"))
-
-
-def test_a_column_in_damaged_pieces(whole, tmp_path):
-    """Compressed pieces do not open any more; the column says so, not the library."""
-    path = shutil.copy(whole["pieces"], tmp_path / "a.hdf5")
-    content = bytearray(path.read_bytes())
-    for piece in _places(content, b"\x78"):  # where zlib's streams begin
-        content[piece + 2 : piece + 8] = bytes(6)
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.hdf5: '\w+' is damaged: .*Download or copy the file again"):
-        read(path)
 
 
 @pytest.mark.parametrize(("size", "place"), [(2, 7), (3, 3)], ids=["list", "text"])

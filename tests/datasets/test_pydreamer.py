@@ -1,64 +1,21 @@
-"""PyDreamer's files, written by hand: the action of a row is the one that led to it."""
+"""PyDreamer's files: the action of a row is the one that led to it."""
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from formats import pydreamer_arrays as arrays
+from formats import save_npz as save
 from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
 from reverie.datasets import pydreamer
 from reverie.datasets.detect import open_reader
-from reverie.datasets.pydreamer import PyDreamerReader, follows
-
-
-def arrays(lived, discrete=False):
-    """One file: for each row what was seen, and the action and reward that came before it."""
-    rows = {name: [] for name in ("vecobs", "action", "reward", "terminal", "reset")}
-    none = np.zeros(5 if discrete else 1, np.float32)
-    for e in lived:
-        for t in range(e.steps + 1):
-            led = none
-            if t:
-                led = np.eye(5, dtype=np.float32)[e.choice(t - 1)] if discrete else np.float32([e.action(t - 1)])
-            rows["vecobs"].append(np.float32(e.obs(t)))
-            rows["action"].append(led)
-            rows["reward"].append(np.float32(e.reward(t - 1) if t else 0))
-            rows["terminal"].append(t == e.steps and e.end == "terminal")
-            rows["reset"].append(t == 0)
-    return {name: np.array(values) for name, values in rows.items()} | {
-        "policy_value": np.full(len(rows["reset"]), np.nan)
-    }
-
-
-def save(folder, name, values):
-    folder.mkdir(exist_ok=True)
-    np.savez_compressed(folder / f"{name}.npz", **values)
-    return folder
+from reverie.datasets.pydreamer import follows
 
 
 def truth(lived, seen="obs", **how):
     rows = expected(lived, **how)
     return {(seen if name == "obs" else name): values for name, values in rows.items()}
-
-
-@pytest.mark.parametrize("discrete", [False, True])
-def test_one_episode_a_file(tmp_path, discrete):
-    for i, e in enumerate(LIVED):
-        save(tmp_path / "npz", f"ep{i:06}_{i:06}-r1-{e.steps:04}", arrays([e], discrete))
-    reader = open_reader(str(tmp_path / "npz"))
-    assert isinstance(reader, PyDreamerReader)
-    check(reader, truth(LIVED, discrete=discrete))
-    assert reader.about().action == (spaces.Discrete(5) if discrete else spaces.Box(-1.0, 1.0, (1,), np.float32))
-    assert reader.about().observation == spaces.Box(-np.inf, np.inf, (2,), np.float32)  # alone, it needs no name
-    assert not reader.remarks()
-    check(open_reader(str(tmp_path / "npz/*.npz")), truth(LIVED, discrete=discrete))
-
-
-def test_the_type_of_observations_is_that_of_all_files(tmp_path):
-    for i, kind in enumerate([np.int16, np.float32, np.float64]):
-        values = arrays([LIVED[i]])
-        path = save(tmp_path / "npz", f"ep{i:06}_{i:06}-r1", values | {"vecobs": values["vecobs"].astype(kind)})
-        assert open_reader(str(path)).about().observation.dtype == np.result_type(kind, np.float32)
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -113,6 +70,11 @@ def test_a_piece_whose_beginning_is_lost(tmp_path):
     assert reader.remarks() == [pydreamer.LOST]  # once, however often it is read
 
 
+def everything(path):
+    reader = open_reader(str(path))
+    return reader.about(), list(reader.parts())
+
+
 def test_a_file_of_something_else_among_them(tmp_path):
     save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
     save(tmp_path / "npz", "aside", {"weights": np.zeros(3)})
@@ -149,16 +111,11 @@ def test_follows():
     assert not follows(Path("ep000003_000003-r5-1000.npz"), two)
 
 
-def everything(path):
-    reader = open_reader(str(path))
-    return reader.about(), list(reader.parts())
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v.update(vecobs=v["vecobs"].astype(object)), "array of Python objects, which are not read"),
-        (lambda v: v.update(action=v["action"][:-1]), "have different lengths"),
+        (lambda v: v.update(vecobs=v["vecobs"].astype(object)), "Python objects are not read"),
+        (lambda v: v.update(action=v["action"][:-1]), "expected arrays of one length"),
         (lambda v: [v.pop(name) for name in ("vecobs", "policy_value")], "contains no observations"),
         (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no actions|contains no rows"),
         (lambda v: v.pop("reset"), "expected action, reward, terminal and reset \\(PyDreamer"),
@@ -170,11 +127,3 @@ def test_files_that_cannot_be(tmp_path, change, said):
     save(tmp_path / "npz", "ep000000_000004-r1-0014", values)
     with pytest.raises(DataError, match=said):
         everything(tmp_path / "npz/ep000000_000004-r1-0014.npz")
-
-
-def test_a_file_cut_in_the_middle(tmp_path):
-    save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
-    path = tmp_path / "npz/ep000000_000004-r1-0014.npz"
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(DataError, match=r"npz is damaged or incomplete"):
-        open_reader(str(tmp_path / "npz")).rows()

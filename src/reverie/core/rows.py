@@ -1,0 +1,189 @@
+"""Rows of experience, columns ``[n, ...]`` by name: their rules, how to make them, and how to cut them into episodes.
+
+A dataset is one stream of rows, in parts: an episode may begin in one part and end in a later one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.core.types import FLAGS
+
+Rows = dict[str, np.ndarray]
+
+ADVICE = (
+    "is_last marks the last row of every episode, is_terminal as well where it terminated, and a reward belongs to the "
+    "row that the action led to. `reverie data validate` lists such rows, --quarantine writes the good episodes"
+)
+WRONG_ENDS = (
+    "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode (a timestamp "
+    "or a step number has another in each), and a flag is true in the last step only"
+)
+"""What to do about data of which most rows are episodes without a step."""
+
+
+def mostly_stepless(rows: int, stepless: int) -> str:
+    """Return the error if most of the ``rows`` are ``stepless``: episodes of a single row; else ""."""
+    if 2 * stepless <= rows:
+        return ""
+    return (
+        f"{stepless:,} of the {rows:,} rows are episodes of a single row, without a step, from which nothing can be "
+        f"learned. {WRONG_ENDS}"
+    )
+
+
+# ---------------------------------------------------------------- rules
+
+
+def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the rules of flags and rewards, and which rows break them, bool ``[n]``.
+
+    ``ended``: the row before these was ``is_last``, or there is none.
+    """
+    first, last, terminal = (rows[name] for name in FLAGS)
+    before = np.empty_like(last)
+    before[0], before[1:] = ended, last[:-1]
+    yield "is_first, but the row before it is not is_last", first & ~before
+    yield "not is_first, though no episode is running", ~first & before
+    yield "is_terminal without is_last", terminal & ~last
+    yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
+
+
+def check_columns(part: object, needed: Iterable[str], where: str) -> None:
+    """Check that ``part`` has all columns, as arrays of the right kind with the same number of rows.
+
+    ``needed``: names of the columns of observations and actions.
+
+    Raises:
+        DataError: a column is missing or wrong; the message begins with ``where``.
+    """
+    if not isinstance(part, Mapping) or not all(isinstance(values, np.ndarray) for values in part.values()):
+        raise DataError(f"{where}: expected a dictionary of NumPy arrays [n, ...], got {str(part)[:100]}.")
+    for name in (*needed, "reward", *FLAGS):
+        if name not in part:
+            raise DataError(f"{where}: there is no column '{name}', only {', '.join(map(str, part))}.")
+    rows = len(part["is_first"])
+    for name, values in part.items():
+        if not values.ndim or len(values) != rows:
+            raise DataError(
+                f"{where}: column '{name}' has shape {list(values.shape)}, but 'is_first' has {rows} rows: expected as "
+                "many in each column. An episode of n steps has n + 1 rows; the last has the final observation."
+            )
+        kinds = "b" if name in FLAGS else "biuf" if name == "reward" else ""
+        if kinds and (values.ndim > 1 or values.dtype.kind not in kinds):
+            raise DataError(
+                f"{where}: column '{name}' has dtype {values.dtype} and shape {list(values.shape)}: expected "
+                f"{'bool' if kinds == 'b' else 'numbers'} of shape [{rows}]."
+            )
+
+
+def check_rows(parts: Iterable[Rows], needed: Iterable[str], where: str, *, flags: bool = True) -> Iterator[Rows]:
+    """Yield ``parts`` as they are, after checking them: mistakes of a file or a reader would be learned from.
+
+    Args:
+        parts: consecutive rows of one stream.
+        needed: names of the columns of observations and actions.
+        where: the dataset, for messages.
+        flags: check ``broken_rules``, too.
+
+    Raises:
+        DataError: a column is missing or wrong, or rows break a rule.
+    """
+    total, ended, names = 0, True, tuple(needed)
+    for part in parts:
+        check_columns(part, names, f"{where}, part from row {total} on")
+        if not len(part["is_first"]):
+            continue
+        for rule, wrong in broken_rules(part, ended) if flags else ():
+            if wrong.any():
+                raise DataError(f"{where}: row {total + int(wrong.argmax())} is wrong: {rule}. {ADVICE}.")
+        total, ended = total + len(part["is_first"]), bool(part["is_last"][-1])
+        yield part
+    if flags and not ended:
+        raise DataError(f"{where}: row {total - 1} is the last one, but not is_last. {ADVICE}.")
+
+
+# ---------------------------------------------------------------- episodes
+
+
+def episode_rows(
+    obs: np.ndarray | Mapping[str, np.ndarray],
+    action: np.ndarray | Mapping[str, np.ndarray],
+    reward: np.ndarray,
+    *,
+    terminal: bool,
+) -> Rows:
+    """Return an episode of n steps as its n + 1 rows, columns ``[n + 1, ...]`` by name.
+
+    Args:
+        obs: observations ``[n + 1, ...]``, of which the last is what the last action led to. Several are a mapping;
+            ``{"arm": ...}`` becomes the column ``obs/arm``.
+        action: actions ``[n, ...]``, or several of them as a mapping.
+        reward: ``[n]``, what each action was answered with.
+        terminal: whether the episode ended terminated, so that nothing is worth anything after it; else it was
+            truncated.
+
+    Raises:
+        DataError: the lengths do not fit together, or there is no step.
+    """
+    seen, done = _columns(obs, "obs"), _columns(action, "action")
+    reward = np.asarray(reward)
+    steps = len(reward) if reward.ndim else 0
+    for name, values in {**seen, **done, "reward": reward}.items():
+        expected = steps + 1 if name in seen else steps
+        if not values.ndim or len(values) != expected or not steps:
+            raise DataError(
+                f"{name} has shape {list(values.shape)} in an episode with rewards of shape {list(reward.shape)}: "
+                "expected n >= 1 rewards [n], n actions [n, ...], and n + 1 observations [n + 1, ...], of which the "
+                "last is what the last action led to."
+            )
+    flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
+    flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
+    unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in done.items()}
+    return {**seen, **unused, "reward": np.concatenate([np.zeros(1, reward.dtype), reward]), **flags}
+
+
+def _columns(values: np.ndarray | Mapping[str, np.ndarray], root: str) -> Rows:
+    if isinstance(values, Mapping):
+        return {f"{root}/{key}": np.asarray(inner) for key, inner in values.items()}
+    return {root: np.asarray(values)}
+
+
+def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield every episode, ``[n, ...]`` by column. Needs the memory of one part and one episode."""
+    held: list[Rows] = []
+    for part in parts:
+        first = part["is_first"]
+        edges = [0, *np.flatnonzero(first[1:]) + 1, len(first)]
+        for start, stop in itertools.pairwise(edges):
+            if held and first[start]:
+                yield joined(held)
+                held = []
+            held.append({name: values[start:stop] for name, values in part.items()})
+    if held:
+        yield joined(held)
+
+
+def joined(pieces: list[Rows]) -> Rows:
+    """Return the pieces concatenated."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def packed(episodes: Iterable[Rows], size: int) -> Iterator[Rows]:
+    """Yield whole episodes, as many together as have ``size`` bytes."""
+    held: list[Rows] = []
+    held_bytes = 0
+    for rows in episodes:
+        held.append(rows)
+        held_bytes += sum(values.nbytes for values in rows.values())
+        if held_bytes >= size:
+            part, held, held_bytes = joined(held), [], 0
+            yield part
+    if held:
+        yield joined(held)

@@ -1,0 +1,123 @@
+"""Recorded rows as a source of batches: the windows and samplers of the replay, over fixed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.core.rows import WRONG_ENDS, Rows, mostly_stepless
+from reverie.replay.replay import Replay
+from reverie.replay.storage import HostStorage
+from reverie.replay.window_index import EpisodeStarts
+
+
+class Dataset(Replay):
+    """All rows of a dataset in one stream, episode after episode, sampled in windows.
+
+    Windows continue from one episode into the next only if the algorithm allows it (``Window.crosses_episodes``).
+    Batches depend on the rows, the seed and the settings alone.
+    """
+
+    fingerprint: str = ""
+    """Checksums of the rows, equal for equal rows whatever file they come from."""
+
+    def fill(self, parts: Iterator[Rows], most: int) -> None:
+        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
+
+        Raises:
+            DataError: there are more than announced, none, none with an action, or no window fits.
+        """
+        sums: dict[str, int] = {}
+        if isinstance(self.batch_sampler.starts, EpisodeStarts):
+            self.batch_sampler.starts.queue.reserve(most)
+        for part in parts:
+            if self.count + len(part["is_first"]) > most:
+                raise DataError(f"the dataset is damaged: it contains more than the {most:,} rows that it declares.")
+            done = np.clip(part["action"], -1, 1)  # as environments did: older stores hold actions before clipping
+            self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
+            for name, values in part.items():
+                sums[name] = crc32c(values, sums.get(name, 0))
+            del part, values, done  # free them before the next part is made
+        self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
+        if not self.count:
+            raise DataError("the dataset contains no rows.")
+        if self.column("is_first").all():
+            raise DataError(
+                "the dataset contains no step: every episode is a single row, an observation without an action after "
+                f"it. {WRONG_ENDS}."
+            )
+        if not len(self):
+            where = "the dataset does not have" if self.window.crosses_episodes else "no episode of the dataset has"
+            raise DataError(
+                f"{where} the {self.window.rows} rows of a window. Use longer episodes, or shorter windows "
+                "(algo.batch_length)."
+            )
+
+    def check_steps(self) -> None:
+        """Check that most rows belong to an episode with a step.
+
+        Raises:
+            DataError: they do not: the ends of episodes were probably misread.
+        """
+        first = self.column("is_first")
+        stepless = int(np.count_nonzero(first & np.append(first[1:], True)))
+        if wrong := mostly_stepless(self.count, stepless):
+            raise DataError(f"{wrong}.")
+
+    def column(self, name: str) -> np.ndarray:
+        """Return one column of all rows, ``[n, ...]``, as a read-only view."""
+        assert isinstance(self.storage, HostStorage)
+        view: np.ndarray = self.storage.columns[name][0, : self.count].view()
+        view.flags.writeable = False
+        return view
+
+    def write_column(self, name: str, start: int, values: np.ndarray) -> None:
+        """Write ``values`` ``[n, ...]``, computed from the rows, into a column from row ``start`` on."""
+        assert isinstance(self.storage, HostStorage)
+        self.storage.columns[name][0, start : start + len(values)] = values
+
+    def statistics(self) -> Statistics:
+        """Return statistics of rewards and of the episodes that have a step. Reads no observations."""
+        first, reward = self.column("is_first"), self.column("reward").astype(np.float64)
+        starts = np.flatnonzero(first)
+        scores = np.add.reduceat(reward, starts)[np.diff(starts, append=len(first)) > 1]
+        earned = reward[~first]
+        paid = earned[earned != 0]
+        return Statistics(
+            reward=(float(earned.min(initial=np.inf)), float(earned.max(initial=-np.inf))),
+            reward_size=float(np.sqrt(np.square(paid).mean())) if len(paid) else 0.0,
+            scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
+            episodes=len(scores),
+            terminal=int(np.count_nonzero(self.column("is_terminal"))),
+            steps=int(len(first) - len(starts)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Statistics of the rewards and episodes of a dataset."""
+
+    reward: tuple[float, float]
+    """Smallest and largest reward."""
+    reward_size: float
+    """Root mean square of the rewards that are not 0, so that it is the same for sparse rewards; 0 if all are 0."""
+    scores: tuple[float, float, float]
+    """Smallest, mean and largest undiscounted return of an episode."""
+    episodes: int
+    """Number of episodes with at least one step."""
+    terminal: int
+    """Number of episodes that end terminally; the others are truncated."""
+    steps: int
+    """Number of actions."""
+
+
+def crc32c(values: np.ndarray, before: int) -> int:
+    """Return the CRC-32C of data with the checksum ``before``, followed by ``values``."""
+    import google_crc32c
+
+    quick = google_crc32c.implementation == "c"  # the Python implementation iterates, so it needs bytes
+    found: int = google_crc32c.extend(before, np.ascontiguousarray(values) if quick else values.tobytes())
+    return found

@@ -1,0 +1,220 @@
+"""D4RL's files: ends, next observations, inferred action spaces."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from d4rl_files import cat, columns, write
+from recordings import LIVED, Lived, assert_same, check, expected, joined
+from reverie.core.errors import DataError
+from reverie.datasets import transitions
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.transitions import limited
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts of three transitions, so that episodes reach over their edges."""
+    monkeypatch.setattr(transitions, "LEAST", 3)
+    monkeypatch.setattr(transitions, "PART_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_d4rl_without_next_observations(tmp_path):
+    """What a terminal end led to is never asked for; what time cut off cannot be made up."""
+    values = columns()
+    del values["next_observations"]
+    reader = open_reader(str(write(tmp_path / "a.hdf5", values)))
+    check(reader, expected(LIVED, last_seen=False))
+    assert [line.rpartition(" (")[0] for line in reader.remarks()] == [transitions.DROPPED, transitions.REPEATED]
+    assert list(reader.notes.values()) == [2, 3]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_d4rl_without_timeouts_sees_them_in_next_observations(tmp_path):
+    values = columns()
+    del values["timeouts"]
+    check(open_reader(str(write(tmp_path / "a.hdf5", values))), expected(LIVED))
+
+
+def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
+    with open_reader(str(d4rl)) as reader:
+        assert not any(map(reader.uses, ("time_limit", "columns")))
+    values = {name: column for name, column in columns().items() if name != "timeouts"}
+    with open_reader(str(write(tmp_path / "b.hdf5", values))) as reader:
+        assert reader.uses("time_limit")
+        assert not reader.uses("columns")
+
+
+def test_d4rl_that_can_not_know_says_so(tmp_path):
+    lived = [Lived(1, 3), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 2)]
+    values = columns(lived)
+    del values["timeouts"], values["next_observations"]
+    path = write(tmp_path / "a.hdf5", values)
+    reader = open_reader(str(path))
+    assert reader.rows() == 11 + 2
+    assert any("only terminal ends of episodes are known" in line for line in reader.remarks())
+    known = open_reader(str(path), ReadOptions(time_limit=3))
+    check(known, expected(lived, last_seen=False))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_episode_without_an_end_is_cut_off(tmp_path):
+    lived = [*LIVED, Lived(6, 2, "open")]
+    reader = open_reader(str(write(tmp_path / "a.hdf5", columns(lived))))
+    check(reader, expected(lived))
+    assert reader.remarks() == [transitions.OPEN]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lived=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["terminal", "truncated"])), min_size=1, max_size=8),
+    block=st.integers(1, 9),
+    seen=st.booleans(),
+)
+def test_transitions_in_parts_of_any_size(lived, block, seen):
+    """Whatever the edges of parts cut through, the rows are those of the slow way."""
+    episodes = [Lived(i, steps, end) for i, (steps, end) in enumerate(lived, start=1)]
+    values = columns(episodes)
+
+    def column(name):
+        return transitions.ArrayColumn(values[name])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transitions, "LEAST", block)
+        patch.setattr(transitions, "PART_BYTES", 1)
+        found = transitions.Transitions(
+            obs={"obs": column("observations")},
+            next_obs={"obs": column("next_observations")} if seen else {},
+            action={"action": column("actions")},
+            reward=column("rewards"),
+            end=values["timeouts"],
+            terminal=values["terminals"],
+            note=lambda what, times=1: None,
+            where="here",
+        )
+        rows = expected(episodes, last_seen=seen)
+        assert_same(joined(found.parts()), rows)
+        assert found.rows == len(rows["reward"])
+
+
+def steps_of(rows):
+    """Each transition of rows: what was seen, done, won, whether it ended terminally, what was seen after it."""
+    here = np.flatnonzero(~rows["is_last"])
+    after = here + 1
+    columns = (rows["obs"][here], rows["action"][here], rows["reward"][after], rows["is_terminal"][after])
+    return sorted(
+        (*map(float, seen), float(done[0]), float(won), bool(end), *map(float, then))
+        for seen, done, won, end, then in zip(*columns, rows["obs"][after], strict=True)
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), times=st.booleans())
+def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, times):
+    """Shuffled, or some left out: an episode is cut where the next transition is not what came of the one before."""
+    whole = columns([Lived(1, 6), Lived(2, 4, "truncated"), Lived(3, 5)])
+    chosen = data.draw(st.lists(st.integers(0, 14), min_size=1, max_size=15, unique=True))
+    values = {name: column[chosen] for name, column in whole.items() if times or name != "timeouts"}
+    with open_reader(str(write(tmp_path_factory.mktemp("d") / "a.hdf5", values))) as reader:
+        rows = joined(reader.parts())
+        assert reader.rows() == len(rows["reward"])
+        told = values.get("timeouts", np.zeros(len(chosen), bool)) | values["terminals"]
+        torn = [i for i in range(len(chosen) - 1) if chosen[i + 1] != chosen[i] + 1 and not told[i]]
+        assert [line.partition(" (")[0] for line in reader.remarks() if "truncated there" in line] == (
+            [transitions.TORN] if times and torn else []
+        )
+        assert len(reader.disordered()) == (len(torn) if times else 0)
+    assert steps_of(rows) == sorted(
+        (*map(float, o), float(a[0]), float(r), bool(e), *map(float, n))
+        for o, a, r, e, n in zip(
+            values["observations"], values["actions"], values["rewards"], values["terminals"],
+            values["next_observations"], strict=True,
+        )
+    )  # fmt: skip
+
+
+def test_what_is_no_number_cuts_nothing(tmp_path):
+    values = columns([Lived(1, 5)])
+    values["observations"][3, 0] = np.nan
+    with open_reader(str(write(tmp_path / "a.hdf5", values))) as reader:
+        assert reader.rows() == 6
+        assert not reader.remarks()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda v: v.update(rewards=np.zeros((14, 2), np.float32)),
+            r"rewards have shape \[14, 2\]: expected one for each",
+        ),
+        (
+            lambda v: v.update(next_observations=np.zeros((14, 3), np.float32)),
+            r"next observations have shapes .*, but observations .*: expected",
+        ),
+        (lambda v: v.update(terminals=np.full(14, 2)), r"'terminals' has the value 2 in row 0: expected true or false"),
+        (lambda v: v.update(timeouts=np.full(14, np.nan)), r"'timeouts' has no value in row 0: expected true or false"),
+    ],
+)
+def test_columns_that_cannot_be_what_they_are_called(tmp_path, change, said):
+    values = columns()
+    change(values)
+    with pytest.raises(DataError, match=rf"a\.hdf5.*{said}"):
+        open_reader(str(write(tmp_path / "a.hdf5", values))).rows()
+
+
+@given(terminal=st.lists(st.booleans(), min_size=1, max_size=30), limit=st.integers(1, 6))
+def test_limited(terminal, limit):
+    out, count = [], 0
+    for ends in terminal:
+        count += 1
+        out.append(not ends and count == limit)
+        count = 0 if ends or count == limit else count
+    assert limited(np.array(terminal), limit).tolist() == out
+
+
+def test_actions_out_of_the_usual_bounds_are_measured(tmp_path):
+    values = columns() | {"actions": np.linspace(-2, 3, 28).reshape(14, 2)}
+    about = open_reader(str(write(tmp_path / "a.hdf5", values))).about()
+    assert about.measured
+    np.testing.assert_allclose(about.action.low, [-2, values["actions"][0, 1]], rtol=1e-6)
+    np.testing.assert_allclose(about.action.high, [values["actions"][-1, 0], 3], rtol=1e-6)
+    whole = open_reader(str(write(tmp_path / "b.hdf5", columns() | {"actions": cat("choices")}))).about()
+    assert whole.action == spaces.Discrete(5)
+    assert whole.measured
+
+
+@pytest.mark.parametrize("wrong", [1e39, -1e308, np.inf, np.nan])
+def test_bounds_are_measured_without_what_float32_does_not_hold(tmp_path, wrong):
+    values = columns() | {"actions": np.linspace(-2, 3, 28).reshape(14, 2)}
+    values["actions"][6, 1] = wrong
+    with open_reader(str(write(tmp_path / "a.hdf5", values))) as reader:
+        np.testing.assert_allclose(reader.about().action.high, [values["actions"][-1, 0], 3], rtol=1e-6)
+        with pytest.raises(DataError, match=r"action 'action' of row 8 is \[.*\]: expected finite float32 numbers"):
+            list(Recorded(reader).parts())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v.pop("actions"), "has no actions"),
+        (lambda v: v.update(rewards=v["rewards"][:-1]), "have different lengths"),
+        (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no transitions"),
+        (lambda v: v.update(actions=np.zeros((14, 0), np.float32)), "contains no actions"),
+        (lambda v: v.update(actions=np.full((14, 1), np.nan, np.float32)), "contains no actions"),
+        (lambda v: v.update(actions=np.full((14, 1), -1e308)), "contains no actions, or none that are finite float32"),
+        (lambda v: v.update(actions=np.full(14, -1)), "class numbers, 0 or more"),
+        (lambda v: v.update(observations=[b"text"] * 14), "contains object: expected"),
+    ],
+)
+def test_d4rl_that_cannot_be(tmp_path, change, said):
+    values = columns()
+    change(values)
+    path = write(tmp_path / "a.hdf5", values)
+    with pytest.raises(DataError, match=said):
+        open_reader(str(path)).about()

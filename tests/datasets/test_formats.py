@@ -1,0 +1,305 @@
+"""Every format x every operation: the same five episodes in each, and what each must do with them.
+
+A format may lack the final observations of episodes (``last_seen``) or continuous actions (``discrete``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from d4rl_files import columns, write
+from formats import (
+    SPEC,
+    named,
+    pydreamer_arrays,
+    save_npz,
+    save_table,
+    shard,
+    stored,
+    table_columns,
+    tianshou,
+    transitions,
+    transitions_of,
+)  # fmt: skip
+from recordings import FIELDS, LIVED, Lived, expected, joined, same_rows
+from recordings import FORMATS as WRITTEN
+from reverie.core.errors import DataError, ReverieError
+from reverie.core.rows import episodes_of
+from reverie.core.types import Window
+from reverie.datasets import minari, own_store, rl_unplugged
+from reverie.datasets import transitions as transitions_
+from reverie.datasets.convert import Subset, good, subsample
+from reverie.datasets.convert import write as convert
+from reverie.datasets.dataset import DatasetConfig, Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import Reader, ReadOptions
+from reverie.datasets.validate import validate
+
+
+@dataclass(frozen=True)
+class Format:
+    """How to write ``LIVED``, and what is lost by that."""
+
+    write: Callable[[Path], Path]
+    reader: str
+    options: dict[str, Any] = field(default_factory=dict)
+    last_seen: bool = True
+    discrete: bool = False
+    pictures: bool = False
+
+    def read(self, path: Path) -> Reader:
+        return open_reader(str(path), ReadOptions(**self.options))
+
+
+def gzipped(path: Path) -> Path:
+    with h5py.File(path / "a.hdf5", "w") as file:
+        for name, values in columns().items():
+            file.create_dataset(name, data=values, compression="gzip", chunks=(4, *values.shape[1:]))
+    return path / "a.hdf5"
+
+
+def without(*names: str) -> dict[str, np.ndarray]:
+    return {name: values for name, values in columns().items() if name not in names}
+
+
+def minari_with(storage: str) -> Callable[[Path], Path]:
+    def made(path: Path) -> Path:
+        files = pytest.importorskip("minari_files")
+        return files.write(path / "d", [files.buffer(episode) for episode in LIVED], storage=storage)
+
+    return made
+
+
+def one_by_one(path: Path) -> Path:
+    for episode in LIVED:
+        save_npz(path / "npz", f"ep{episode.number:06}_000000-r0-0001", pydreamer_arrays([episode]))
+    return path / "npz"
+
+
+def a_run(path: Path) -> Path:
+    stored(path / "run/replay", [named(LIVED)])
+    (path / "run/spec.json").write_text(json.dumps(SPEC))
+    return path / "run"
+
+
+def as_lists(path: Path) -> Path:
+    rows = {"o": "observations", "a": "actions", "r": "rewards", "t": "terminals"}
+    return save_table(path / "t", {k: [getattr(e, name).tolist() for e in LIVED] for k, name in rows.items()})
+
+
+ROLES = {"obs": "observation.state", "next_obs": "after", "action": "action", "reward": "next.reward",
+         "terminal": "next.done", "truncated": "timeout"}  # fmt: skip
+EPISODES = {"obs": "observation.state", "action": "choice", "reward": "next.reward", "terminal": "next.done",
+            "episode": "episode_index"}  # fmt: skip
+KINDS = {
+    "d4rl": Format(lambda p: write(p / "a.hdf5", columns()), "D4RL HDF5"),
+    "d4rl, compressed": Format(gzipped, "D4RL HDF5"),
+    "d4rl, no next observations": Format(
+        lambda p: write(p / "a.hdf5", without("next_observations")), "D4RL HDF5", last_seen=False
+    ),
+    "d4rl, no timeouts": Format(lambda p: write(p / "a.hdf5", without("timeouts")), "D4RL HDF5"),
+    "d4rl, several files": Format(
+        lambda p: [write(p / f"{i}.hdf5", columns(LIVED[i : i + 1])).parent for i in range(5)].pop(), "5 x D4RL HDF5"
+    ),
+    "tianshou": Format(
+        lambda p: tianshou(p / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)]), "Tianshou buffer (HDF5)"
+    ),
+    "minari": Format(minari_with("hdf5"), "Minari (HDF5)"),
+    "minari, arrow": Format(minari_with("arrow"), "Minari (Arrow)"),
+    "minari, parquet": Format(minari_with("parquet"), "Minari (Arrow)"),
+    "pydreamer": Format(one_by_one, "PyDreamer npz"),
+    "rl_unplugged": Format(
+        lambda p: shard(p / "run_1-00000-of-00100", transitions(LIVED)), "RL Unplugged Atari (TFRecord)",
+        discrete=True, pictures=True,
+    ),
+    "arrow": Format(
+        lambda p: save_table(p / "t", table_columns(), pieces=3), "table (Arrow or Parquet)", {"columns": ROLES}
+    ),
+    "parquet, episode ids": Format(
+        lambda p: save_table(p / "t", table_columns(), kind="parquet"), "table (Arrow or Parquet)",
+        {"columns": EPISODES}, last_seen=False, discrete=True,
+    ),
+    "table of episodes": Format(
+        as_lists, "table (Arrow or Parquet)", {"columns": {"obs": "o", "action": "a", "reward": "r", "terminal": "t"}}
+    ),
+    "run": Format(a_run, "reverie store"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Format:
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def path(kind: Format, tmp_path: Path) -> Path:
+    return kind.write(tmp_path)
+
+
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions_, "LEAST", 3)
+    monkeypatch.setattr(rl_unplugged, "BLOCK", 3)
+    for module in (transitions_, minari, own_store):
+        monkeypatch.setattr(module, "PART_BYTES", 1)
+
+
+def rows_of(kind: Format, path: Path) -> dict[str, np.ndarray]:
+    """All rows as a reader gives them; a picture of RL Unplugged says in its corner which it is."""
+    with kind.read(path) as reader:
+        rows = joined(reader.parts())
+        assert reader.rows() == len(rows["reward"])
+    (name,) = (name for name in rows if name.startswith("obs"))
+    obs = rows.pop(name)
+    return rows | {"obs": obs[:, 0, :2, -1].astype(np.float32) if kind.pictures else obs}
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_rows_are_the_recorded_ones_whatever_the_parts(kind, path, monkeypatch, small):
+    if small:
+        small_parts(monkeypatch)
+    with kind.read(path) as reader:
+        assert reader.format == kind.reader
+    found = rows_of(kind, path)
+    for name, values in expected(LIVED, last_seen=kind.last_seen, discrete=kind.discrete).items():
+        np.testing.assert_array_equal(found[name], np.asarray(values), err_msg=name)
+
+
+def test_learners_see_the_same_rows_whatever_the_parts(kind, path, monkeypatch):
+    """The fingerprint of rows is that of their values alone."""
+
+    def fingerprint():
+        config = DatasetConfig(path=str(path), **kind.options)
+        recorded = Recorded(kind.read(path))
+        found = config.build(recorded, window=Window(batch=1, length=2), seed=0)
+        recorded.close()
+        return found.fingerprint
+
+    before = fingerprint()
+    small_parts(monkeypatch)
+    assert fingerprint() == before
+
+
+@pytest.mark.parametrize("to", WRITTEN)
+def test_copies_hold_the_same_rows(kind, path, tmp_path, to):
+    """In each format that can be written, and in Minari's from there: nothing is lost, so far as it was there."""
+    if to == "minari":
+        pytest.importorskip("minari")
+    target = tmp_path.with_name(f"{tmp_path.name}-copy")
+    with kind.read(path) as reader:
+        if kind.pictures and to == "parquet":
+            with pytest.raises(ReverieError, match=r"tables can only store numbers and vectors"):
+                convert(reader, str(target), to)
+            return
+        done = convert(reader, str(target), to)
+        assert done.steps == sum(len(rows["reward"]) - 1 for rows in episodes_of(reader.parts()))
+    copies = episodes_of(Recorded(open_reader(str(target))).parts())
+    copy = joined(episode for episode in copies if len(episode["reward"]) > 1)
+    whole = joined(episode for episode in episodes_of(Recorded(kind.read(path)).parts()) if len(episode["reward"]) > 1)
+    (mine,), (theirs,) = ([name for name in rows if name.startswith("obs")] for rows in (whole, copy))
+    for one, two in ((mine, theirs), ("action", "action"), *zip(FIELDS, FIELDS, strict=True)):
+        np.testing.assert_allclose(whole[one], copy[two], rtol=2e-7, err_msg=one)
+
+
+@pytest.mark.parametrize("by", ["episode", "step"])
+def test_a_part_is_the_same_for_the_same_seed(kind, path, by):
+    with kind.read(path) as reader:
+        choose = subsample(reader, Subset(steps=4, by=by, seed=1))
+        parts = [list(choose(episodes_of(reader.parts()))) for _ in range(2)]
+        steps = sum(len(rows["reward"]) - 1 for rows in parts[0])
+        assert steps == 4 if by == "step" else 4 <= steps < 9
+        whole = joined(reader.parts())
+    for one, two in zip(*parts, strict=True):
+        assert one["is_first"][0] and one["is_last"][-1] and one["reward"][0] == 0  # noqa: PT018
+        np.testing.assert_array_equal(one["reward"], two["reward"])
+        assert set(one["reward"][1:]) <= set(whole["reward"])
+
+
+def test_validation_finds_no_fault_and_every_planted_one(kind, path, monkeypatch):
+    with kind.read(path) as reader:
+        short = kind.last_seen or kind.pictures  # without final observations, an episode of one step has none
+        assert (not validate(reader).findings) == short
+        plain, whole = reader.as_recorded, joined(reader.parts())
+
+        def planted(change):
+            def rows():
+                (only,) = [joined(plain())]
+                only = {name: values.copy() for name, values in only.items()}
+                change(only)
+                yield only
+
+            monkeypatch.setattr(reader, "as_recorded", rows)
+            return set(validate(reader).findings)
+
+        def put(name, row, value):
+            def change(rows):
+                rows[name][row] = value
+
+            return change
+
+        assert "reward is NaN or infinite" in planted(put("reward", 1, np.nan))
+        assert "non-zero reward on an is_first row" in planted(put("reward", 0, 1.0))
+        assert "is_terminal without is_last" in planted(put("is_terminal", 1, True))
+        assert "episode ends without is_last" in planted(put("is_last", int(np.argmax(whole["is_last"])), False))
+        if reader.about().measured or kind.discrete:
+            return
+        assert "action is outside the bounds of its space" in planted(put("action", 0, 7.0))
+
+
+def test_good_episodes_are_kept_among_bad_ones(kind, path, tmp_path, monkeypatch):
+    """Wrong flags stop learning and copies; a copy of the good episodes is learned from."""
+    with kind.read(path) as reader:
+        for name in ("parts", "as_recorded"):
+            plain = getattr(reader, name)
+
+            def bad(plain=plain):
+                rows = {name: values.copy() for name, values in joined(plain()).items()}
+                rows["reward"][0] = 5.0
+                yield rows
+
+            monkeypatch.setattr(reader, name, bad)
+        with pytest.raises(DataError, match=r"row 0 is wrong: non-zero reward on an is_first row\. .*--quarantine"):
+            list(Recorded(reader).parts())
+        with pytest.raises(DataError, match=r"row 0 is wrong"):
+            convert(reader, str(tmp_path / "all"), "store")
+        assert not (tmp_path / "all").exists()
+        report = validate(reader)
+        assert 0 in report.bad
+        done = convert(reader, str(tmp_path / "good"), "store", good(report))
+        assert done.episodes == report.episodes - len(report.bad)
+    assert list(Recorded(open_reader(str(tmp_path / "good"))).parts())
+
+
+def test_a_cut_file_is_refused_or_said_to_be_short(kind, path):
+    """Cut at every tenth of its length: never fewer rows in silence."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix not in (".json", ".yaml"))
+    file = max((f for f in files if f.is_file()), key=lambda f: f.stat().st_size)
+    content, whole = file.read_bytes(), len(rows_of(kind, path)["reward"])
+    for tenth in range(10):
+        file.write_bytes(content[: len(content) * tenth // 10])
+        try:
+            with kind.read(path) as reader:
+                found = sum(len(part["reward"]) for part in Recorded(reader).parts())
+            named = found == whole or any("damaged" in remark for remark in reader.remarks())
+        except ReverieError as error:
+            named = file.name in str(error) or str(path) in str(error)
+        assert named
+
+
+def test_own_formats_keep_everything(tmp_path):
+    """Rows through Minari, D4RL, Parquet, PyDreamer and a store, one after the other, and back."""
+    pytest.importorskip("minari")
+    source = before = write(tmp_path / "a.hdf5", columns([*LIVED, Lived(6, 2, "truncated")]))
+    for number, to in enumerate(WRITTEN):
+        copy = tmp_path / f"{number}{'.hdf5' if to == 'd4rl' else ''}"
+        with open_reader(str(before)) as reader:
+            convert(reader, str(copy), to)
+        before = copy
+    same_rows(source, before)

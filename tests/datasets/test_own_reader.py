@@ -1,0 +1,110 @@
+"""Readers of one's own: named by module and class, and checked row by row."""
+
+import numpy as np
+import pytest
+
+from recordings import LIVED, check, expected
+from reverie.cli import main
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.rows import episode_rows
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.reader import ReadOptions
+
+MODULE = """
+import numpy as np
+from gymnasium import spaces
+from reverie.core.rows import episode_rows
+from reverie.datasets.reader import About, Reader
+
+class Folder(Reader):
+    def __init__(self, path, options=None, *, change=""):
+        super().__init__(path, options)
+        self.change = change
+
+    def files(self):
+        return sorted(self.path.glob("*.npz"))
+
+    def about(self):
+        return About(observation=spaces.Box(-np.inf, np.inf, (2,), np.float32), action=spaces.Box(-1.0, 1.0, (1,)))
+
+    def rows(self):
+        return sum(len(np.load(file)["o"]) for file in self.files())
+
+    def parts(self):
+        for file in self.files():
+            found = np.load(file)
+            rows = episode_rows(found["o"], found["a"], found["r"], terminal=bool(found["end"]))
+            exec(self.change)
+            yield rows
+
+class Half(Reader):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    name = f"mine_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "data").mkdir()
+    for e in LIVED:
+        np.savez(tmp_path / f"data/{e.number}.npz", o=e.observations, a=e.actions, r=e.rewards, end=e.end == "terminal")
+    return tmp_path / "data", f"{name}:Folder"
+
+
+def opened(folder, arguments=""):
+    return open_reader(str(folder[0]), ReadOptions(reader=folder[1] + arguments))
+
+
+def test_rows_and_tools(folder, tmp_path, capsys):
+    check(opened(folder), expected(LIVED))
+    check(opened(folder, "(change='')"), expected(LIVED))
+    assert main(["data", "convert", str(folder[0]), str(tmp_path / "c"), "--to", "store", "--reader", folder[1]]) == 0
+    assert len(list(Recorded(open_reader(str(tmp_path / "c"))).parts())) == 1
+    assert main(["data", "validate", str(folder[0]), "--reader", folder[1]]) == 0
+    assert "19 rows in 5 episodes: sound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        ("Folder(1)", "expected module:Class"), ("Folder(nothing=1)", "unexpected keyword argument"),
+        ("Half", "abstract"), ("Gone", "no subclass of Reader"),
+    ],
+)  # fmt: skip
+def test_names_that_are_wrong(folder, reader, said):
+    name = folder[1].partition(":")[0]
+    with pytest.raises(ConfigError, match=said):
+        open_reader(str(folder[0]), ReadOptions(reader=f"{name}:{reader}"))
+    with pytest.raises(DataError, match="there is no dataset at"):
+        open_reader(str(folder[0] / "gone"), ReadOptions(reader=folder[1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("del rows['reward']", "there is no column 'reward', only"),
+        ("rows['obs'] = rows['obs'][1:]", r"column 'obs' has shape \[3, 2\], but 'is_first' has 4 rows"),
+        ("rows['is_last'] = rows['is_last'].astype(int)", r"column 'is_last' has dtype int.*expected bool"),
+        ("rows['reward'] = np.stack([rows['reward']] * 2, 1)", r"column 'reward' .*expected numbers of shape \[4\]"),
+        ("rows['is_last'][-1] = False", r"row 3 is wrong: is_terminal without is_last"),
+        ("rows['is_first'][:] = False", r"row 0 is wrong: not is_first, though no episode is running"),
+        ("rows['reward'] += 1", r"row 0 is wrong: non-zero reward on an is_first row"),
+        ("rows['is_terminal'][0] = True", r"row 0 is wrong: is_terminal without is_last"),
+    ],
+)
+def test_rows_that_are_wrong_are_told(folder, change, said):
+    with pytest.raises(DataError, match=said):
+        list(Recorded(opened(folder, f"(change={change!r})")).parts())
+
+
+def test_an_episode_becomes_rows():
+    rows = episode_rows({"a": np.ones((3, 2))}, np.array([1, 2]), np.array([5.0, 6.0]), terminal=True)
+    assert rows["action"].tolist() == [1, 2, 0]
+    assert rows["reward"].tolist() == [0, 5, 6]
+    assert rows["obs/a"].shape == (3, 2)
+    assert rows["is_terminal"].tolist() == [False, False, True]
+    with pytest.raises(DataError, match=r"action has shape \[3\] in an episode with rewards of shape \[2\]"):
+        episode_rows(np.ones((3, 2)), np.zeros(3), np.zeros(2), terminal=True)
