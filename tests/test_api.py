@@ -16,8 +16,8 @@ from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError
+from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
-from reverie.training.messages import say_nothing
 from tiny import CONFIG, NETWORKS, SMALL, settings
 
 

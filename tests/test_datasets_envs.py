@@ -23,8 +23,7 @@ from reverie.datasets.convert import validate, write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
 from reverie.envs.naming import written
-from reverie.experiment import ExperimentConfig
-from reverie.offline import resolved
+from reverie.experiment import ExperimentConfig, resolved
 
 minari = pytest.importorskip("minari")
 

@@ -364,7 +364,7 @@ def test_the_worked_example_of_the_loop() -> None:
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
     )
     collector = Collector(env, Always(), replay, seed=0)
-    clock = Clock(total_steps=1000, replay_ratio=0.3, learning_starts=6)
+    clock = Clock(length=1000, replay_ratio=0.3, learning_starts=6)
     table = rows("docs/loop.md", "| turn | rows")
     assert len(table) == 16
     for turn, row in enumerate(table, start=1):

@@ -20,10 +20,10 @@ from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import lock_of
 from reverie.datasets import download
-from reverie.datasets import fetch as fetching
 from reverie.datasets.detect import open_reader
 from reverie.datasets.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
 from reverie.datasets.fetch import fetch
+from reverie.datasets.fetch import fetch as fetching
 from reverie.datasets.remote_file import Remote
 
 CONTENT = bytes(range(256)) * 4000

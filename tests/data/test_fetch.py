@@ -21,7 +21,7 @@ from reverie.core.errors import RunError
 from reverie.datasets import fetch as module
 from reverie.datasets.fetch import ATTEMPTS, KEPT, fetch
 from reverie.datasets.remote_file import Remote
-from reverie.run.interrupt import Stopped, stopping
+from reverie.run.signals import Stopped, stopping
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(reversed(range(256))) * 40

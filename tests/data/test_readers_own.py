@@ -203,7 +203,7 @@ def saved(run: Path) -> dict[str, Any]:
 
 
 def test_a_run_finds_its_reader_again(folder: Path, tmp_path: Path) -> None:
-    run, flags = tmp_path / "run", ["--threads", "1", "--eval-env", "none", "--algo.networks.units", "8"]
+    run, flags = tmp_path / "run", ["--threads", "1", "--env", "none", "--algo.networks.units", "8"]
     command = ["train", "bc", "--data", "recordings", "--data.reader", "ownreader:Folder(stride=2)", "--run", str(run)]
     assert main([*command, *flags, "--updates", "2", "--data.estimate-updates", "0"]) == 0
     assert saved(run)["reader"] == "ownreader:Folder(stride=2)"
@@ -213,16 +213,16 @@ def test_a_run_finds_its_reader_again(folder: Path, tmp_path: Path) -> None:
 
 def test_an_object_is_read_from_and_named_in_the_settings(folder: Path, tmp_path: Path) -> None:
     kind = the_class()
-    assert train(tmp_path / "run", kind(folder, stride=2), updates=2, eval_env="none").updates == 2  # type: ignore[call-arg]
+    assert train(tmp_path / "run", kind(folder, stride=2), updates=2, env="none").updates == 2  # type: ignore[call-arg]
     assert saved(tmp_path / "run")["reader"] == "ownreader:Folder(stride=2)"
-    by_name = {"data.reader": "ownreader:Folder(stride=2)", "eval_env": "none"}
+    by_name = {"data.reader": "ownreader:Folder(stride=2)", "env": "none"}
     assert train(tmp_path / "run", folder, updates=3, **by_name).updates == 3
     config = DatasetConfig(reader=kind(folder))
     assert config.path == str(folder)
     assert open_recorded(config).rows() == 22
-    assert train(tmp_path / "two", config, updates=2, **{"data.eval_env": "none"}).updates == 2
+    assert train(tmp_path / "two", config, updates=2, **{"env": "none"}).updates == 2
     options = ReadOptions(time_limit=7)
-    train(tmp_path / "three", kind(folder, options), updates=1, eval_env="none")
+    train(tmp_path / "three", kind(folder, options), updates=1, env="none")
     assert saved(tmp_path / "three")["time_limit"] == 7
 
 
@@ -242,13 +242,13 @@ def test_an_object_that_no_file_can_hold_is_passed_again(folder: Path, tmp_path:
 
     run, files = tmp_path / "run", sorted(folder.iterdir())
     reader = Held(files)
-    assert train(run, reader, updates=2, eval_env="none").updates == 2
+    assert train(run, reader, updates=2, env="none").updates == 2
     assert not reader.closed  # it is the user's
     assert saved(run)["path"] == "memory"
     assert saved(run)["reader"].endswith("Held(...)")
     with pytest.raises(ConfigError, match=r"cannot hold\. Make it again and pass it: .*data=Held\(\.\.\.\)"):
         main_raises(["train", "--resume", str(run), "--updates", "3"])
-    assert train(run, Held(files), updates=3, eval_env="none").updates == 3
+    assert train(run, Held(files), updates=3, env="none").updates == 3
     with pytest.raises(ConfigError, match=r"each seed runs in its own process, which must make the reader"):
         reverie.train_seeds("bc", data=Held(files), seeds=2, run=tmp_path / "seeds", say=quiet)
 
@@ -280,7 +280,7 @@ def test_a_world_model_learns_from_it_and_dreams(folder: Path, tmp_path: Path) -
 
 
 def test_returns_are_estimated_from_it(folder: Path, tmp_path: Path) -> None:
-    train(tmp_path / "run", the_class()(folder), updates=2, eval_env="none")
+    train(tmp_path / "run", the_class()(folder), updates=2, env="none")
     for data in (None, the_class()(folder)):
         report = reverie.estimate(tmp_path / "run", data, updates=2, say=quiet)
         assert report.estimate.episodes == 4

@@ -11,7 +11,7 @@ import torch
 
 from reverie.core.signals import SIGNALS
 from reverie.envs import undisturbed
-from reverie.run.interrupt import heeded, listening
+from reverie.run.signals import heeded, listening
 
 
 class Drawing(env_zoo.Seeded):

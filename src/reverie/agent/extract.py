@@ -18,7 +18,7 @@ from reverie.agent.loading import load
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError, RunError, warn
-from reverie.core.files import check_local
+from reverie.core.files import check_local, check_writable, writing
 from reverie.core.randomness import reproducible
 from reverie.core.types import FLAGS, Obs
 from reverie.core.words import Say
@@ -27,7 +27,6 @@ from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.episodes import joined
 from reverie.datasets.output import delete, staged_file
 from reverie.datasets.reader import Reader, Rows
-from reverie.folder import check_writable, writing
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 

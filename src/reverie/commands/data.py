@@ -57,7 +57,7 @@ def data_command(args: list[str]) -> int:
     if args[0] not in commands:
         known = f"Available: {', '.join(commands)}."
         return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
-    from reverie.run.interrupt import Stopped, stopping
+    from reverie.run.signals import Stopped, stopping
 
     try:
         with stopping():
@@ -260,8 +260,8 @@ def validate_command(args: list[str]) -> int:
 
 def export_command(args: list[str]) -> int:
     """Write the episodes of a store in another format."""
+    from reverie.core.files import writing
     from reverie.datasets.export import one_layout, to_minari, to_pydreamer
-    from reverie.folder import writing
     from reverie.store.episodes import episodes
 
     said = parse(ExportCommand, args, "data export")

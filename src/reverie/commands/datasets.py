@@ -113,7 +113,7 @@ def dataset_info(said: InfoCommand) -> int:
 
 def draw(png: Path, summary: Summary, title: str) -> None:
     """Draw ``summary`` and print the file's path."""
-    from reverie.folder import writing
+    from reverie.core.files import writing
     from reverie.log.dataset_plot import dataset_plot
 
     uses = {use.name: use.counts for use in summary.actions if use.counts.size}

@@ -148,8 +148,8 @@ def record_command(args: list[str]) -> int:
 def download_command(args: list[str]) -> int:
     """Download a dataset."""
     said = parse(DownloadCommand, args, "data download")
+    from reverie.core.files import writing
     from reverie.datasets.download import download_minari, download_shards
-    from reverie.folder import writing
 
     kind, _, name = said.name.partition(":")
     if kind not in ("minari", "rl_unplugged") or not name:

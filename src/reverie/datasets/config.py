@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.errors import ConfigError, DataError, RunError, brief
+from reverie.core.protocols import Stateful
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.types import Window
+from reverie.core.types import State, Window
 from reverie.datasets.episodes import WRONG_ENDS, mostly_stepless
 from reverie.datasets.named import settings_of
 from reverie.datasets.reader import Named, Reader, ReadOptions, Rows
@@ -48,11 +49,6 @@ class DatasetConfig(Config):
     reader: _ReaderField = ""
     """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
     detected. In Python also an object."""
-    fraction: float = 1.0
-    """Part of each batch that is recorded data, in (0, 1], rounded to whole windows of the batch; the rest is collected
-    during training. 1: nothing is."""
-    eval_env: str = "auto"
-    """Environment to evaluate in when all data are recorded: auto for the data's own, an id, or none."""
     estimate_updates: int = 5000
     """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
     in; 0: no estimates."""
@@ -69,8 +65,6 @@ class DatasetConfig(Config):
     def __post_init__(self) -> None:
         if isinstance(self.reader, Reader) and not self.path:
             object.__setattr__(self, "path", str(self.reader.path))
-        if not 0.0 < self.fraction <= 1.0:
-            raise ConfigError(f"data.fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
         _ = self.reading  # it checks its own settings
         if self.estimate_updates < 0:
             raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
@@ -81,11 +75,6 @@ class DatasetConfig(Config):
         return ReadOptions(
             reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
         )
-
-    @property
-    def alone(self) -> bool:
-        """Whether all training data are recorded."""
-        return bool(self.path) and self.fraction == 1.0
 
     def build(
         self,
@@ -242,6 +231,49 @@ class Dataset(Replay):
             terminal=int(np.count_nonzero(self.column("is_terminal"))),
             steps=int(len(first) - len(starts)),
         )
+
+
+class DatasetPart:
+    """Recorded rows as one part of a checkpoint: their fingerprint and the state of sampling, not the rows."""
+
+    spare = True
+
+    def __init__(self, dataset: Dataset, path: str, estimator: Stateful | None = None) -> None:
+        """``path``: the data's path in the settings. ``estimator``: its state is saved as well."""
+        self.dataset, self.path, self.estimator = dataset, path, estimator
+        self.saved: State = {}
+
+    def state_dict(self) -> State:
+        """Return the fingerprint of the rows, and the state of the samplers."""
+        more = {} if self.estimator is None else {"estimator": self.estimator.state_dict()}
+        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **more}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the samplers, on the same rows.
+
+        Raises:
+            RunError: these are other rows.
+        """
+        if state["fingerprint"] != self.dataset.fingerprint:
+            before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
+            raise RunError(
+                f"data.path = '{self.path}': these are not the data that the run was trained on ({before} rows then, "
+                f"{now} rows now, with different contents). Pass the same data, or choose another run folder."
+            )
+        self.saved = state
+        self.dataset.load_state_dict(state["replay"])
+        if self.estimator is not None and "estimator" in state:
+            self.estimator.load_state_dict(state["estimator"])
+
+    def save_files(self, folder: Path) -> None:
+        """Write the latents."""
+        self.dataset.save_extras(folder)
+
+    def load_files(self, folder: Path) -> None:
+        """Read the latents. Latents that were not saved begin as zeros."""
+        if any(folder.glob("*")):
+            self.dataset.load_extras(folder)
+        self.dataset.load_state_dict(self.saved["replay"])
 
 
 @dataclass(frozen=True, kw_only=True)

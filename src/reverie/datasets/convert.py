@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.checks import at_least, check_at_least
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.core.files import write_json, writing
 from reverie.core.signature import differences, signature
 from reverie.core.space_json import text_of
 from reverie.core.spaces import ActionCodec, ObsCodec, nested
@@ -41,7 +42,6 @@ from reverie.datasets.validate import DataReport, Validator, replay
 from reverie.datasets.writers import write_d4rl, write_parquet
 from reverie.envs.base import put_away
 from reverie.envs.naming import registered, written
-from reverie.folder import write_json, writing
 from reverie.replay.storage import columns_of
 from reverie.store.episodes import Episode
 from reverie.store.store import Store
