@@ -308,7 +308,9 @@ def read_contender(path: Path) -> Contender:
         measured, curve = str(content["env"]), curve_in(content.get("curve"))
         if not scores and (estimated := content.get("estimate")):
             scores = [float(value) for value in estimated["seeds"].values() if value is not None]
-            measured = f"{content['data'] or measured}: returns estimated by FQE, discount {estimated['discount']}"
+            discount = estimated["discount"]  # None if the logs do not say it
+            factor = "" if discount is None else f", discount {discount:g}"
+            measured = f"{content['data'] or measured}: returns estimated by FQE{factor}"
     except FileNotFoundError:
         raise RunError(
             f"no seeds in {path}: it has no aggregate.json. Pass folders created by reverie train --seeds."
