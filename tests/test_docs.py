@@ -131,14 +131,15 @@ def test_commands_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from reverie import bench, cli
-    from reverie.agent import estimation, extract, loading
+    from reverie.agent import estimate as estimation
+    from reverie.agent import extract, loading
     from reverie.commands import train
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
 
-    monkeypatch.setattr(train, "train", stop)
-    monkeypatch.setattr(train, "train_seeds", stop)
+    monkeypatch.setattr(train, "train_config", stop)
+    monkeypatch.setattr(train, "train_seeds_of", stop)
     monkeypatch.setattr(train, "resumed", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)
