@@ -60,7 +60,7 @@ def compared(env: str, level: str, algorithm: str, args: argparse.Namespace) -> 
     """One policy."""
     with tempfile.TemporaryDirectory() as scratch:
         run, data = Path(scratch) / "run", dataset_path(args.folder, env, level)
-        words = (algorithm, "--data", data, "--eval-env", env, "--eval-episodes", 1, "--updates", args.updates)
+        words = (algorithm, "--data", data, "--env", env, "--eval-episodes", 1, "--updates", args.updates)
         quiet = ("--no-console", "--no-tensorboard", "--schedule.eval-every", 0, "--threads", 1, "--seed", args.seed)
         said("-m", "reverie", "train", *words, *quiet, "--run", run, *flags(algorithm, env))
         said("-m", "reverie", "estimate", run, "--updates", args.updates)

@@ -28,14 +28,13 @@ from reverie.core.hardware import wait_for
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
 from reverie.experiment import Experiment, ExperimentConfig, build
-from reverie.folder import RunFolder
 from reverie.log.meter import Meter
+from reverie.log.sinks import Outputs
 from reverie.presets import layered
 from reverie.run import train as loop
-from reverie.run.guard import LossGuard
-from reverie.run.journal import Journal
+from reverie.run.finite import FiniteCheck
+from reverie.run.metrics import MetricsLog
 from reverie.store.store import Store
-from reverie.training.sinks import open_sinks
 
 WARM_UP = 4
 """Updates before counting begins."""
@@ -108,8 +107,8 @@ def watch_all(watch: Stopwatch, experiment: Experiment, meter: Meter) -> None:
         (experiment.algo, "update", ("update",)),
         (replay, "feedback", ("feedback",)),
         (meter, "meter", ("add", "flush")),
-        (LossGuard, "meter", ("add",)),
-        (Journal, "log", ("log", "write", "episodes")),
+        (FiniteCheck, "meter", ("add",)),
+        (MetricsLog, "log", ("log", "write", "episodes")),
     ]:
         for method in methods:
             watch.watch(owner, method, part, wait)
@@ -136,7 +135,8 @@ def measure(case: str) -> dict[str, Any]:
     config: ExperimentConfig = layered(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        sinks = list(open_sinks(experiment, RunFolder(Path(folder)), case, print))
+        outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict(), say=print)
+        sinks = list(outputs._each(experiment.clock, None))
         store = Store(Path(folder) / "replay", say=print)
         kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}
         store.begin(kept, config.env.num)

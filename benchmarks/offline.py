@@ -62,7 +62,7 @@ def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, upda
     """
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
-        data = ("--data", dataset_path(folder, env, level), "--eval-env", env, "--eval-episodes", 1)
+        data = ("--data", dataset_path(folder, env, level), "--env", env, "--eval-episodes", 1)
         words = (*data, "--updates", updates, "--seed", seed, "--run", run, "--threads", 1, *flags(algorithm, env))
         quiet = ("--no-console", "--no-tensorboard", "--schedule.eval-every", 0)
         started = time.monotonic()

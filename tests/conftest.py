@@ -55,8 +55,8 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on CartPole; tests may read it."""
-    from reverie.training.messages import say_nothing  # here, because most tests start faster without
-    from reverie.training.run import train
+    from reverie.api import train_config as train
+    from reverie.core.words import say_nothing  # here, because most tests start faster without
     from tiny import settings
 
     run = tmp_path_factory.mktemp("runs") / "cartpole"

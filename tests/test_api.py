@@ -16,8 +16,8 @@ from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError
+from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
-from reverie.training.messages import say_nothing
 from tiny import CONFIG, NETWORKS, SMALL, settings
 
 
@@ -107,7 +107,7 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
 
     said: list[str] = []
     reverie.train(settings(steps=60), run=tmp_path / "outer", say=said.append, sinks=[Nested()])
-    assert any("Nested failed: RunError: another training is running in this process" in line for line in said)
+    assert any("Nested cannot write: RunError: another training is running in this process" in line for line in said)
     assert not (tmp_path / "inner").exists()
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
 

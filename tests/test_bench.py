@@ -20,7 +20,7 @@ from reverie import noise as noise_module
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
-from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, median_seconds, turns_of
+from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, turns_of
 from reverie.cli import main
 from reverie.commands.bench import BenchCommand, hours, numbers, settings, shapes
 from reverie.core import hardware
@@ -32,7 +32,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
-from reverie.noise import Pace, noise, noise_batch, noise_step, pace
+from reverie.noise import Pace, median_seconds, noise, noise_batch, noise_step, pace
 from tiny import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}

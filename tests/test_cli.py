@@ -512,7 +512,7 @@ def test_a_preset_says_nothing_to_a_run_that_has_its_settings(trained: Path, cap
 
 
 def test_steps_where_nothing_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
-    data = ["--data", str(tmp_path / "nowhere.hdf5"), "--data-fraction", "1.0", "--eval-env", "CartPole-v1"]
+    data = ["--data", str(tmp_path / "nowhere.hdf5"), "--experience", "recorded", "--env", "CartPole-v1"]
     for flag in ("steps", "learning_starts", "env.num", "replay.capacity"):
         assert main(["train", "dqn", *data, f"--{flag}", "600"]) == 2
         assert f"--{flag.replace('_', '-')} has no effect on a run on recorded data alone" in capsys.readouterr().err

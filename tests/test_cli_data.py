@@ -299,7 +299,7 @@ def test_recording_needs_a_run(tmp_path):
         ("--data.reader=mine:Mine", "--reader=mine:Mine"),
         ("--data.columns={obs: o}", "--columns={obs: o}"),
         ("--data.no-partial", "--no-partial"),
-        ("--data.fraction", "--data.fraction"),
+        ("--data.storage", "--data.storage"),
         ("data.time-limit", "data.time-limit"),
     ],
 )

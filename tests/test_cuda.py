@@ -79,7 +79,7 @@ def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torc
 def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, request):
     file = "pendulum" if algorithm in PUSHES else "cartpole" if algorithm in (*CHOOSES, "gail") else ""
     data = {"data": str(request.getfixturevalue(file))} if file else {}
-    data |= {"env": "CartPole-v1"} if algorithm == "gail" else {"data.eval_env": "none"} if data else {}
+    data |= {"env": "CartPole-v1"} if algorithm == "gail" else {"env": "none"} if data else {}
     there = {"replay.device": "cuda:0"} if "steps" in RUNS[algorithm] else {}
     one = train(algorithm, "cpu", tmp_path / "cpu", **data)
     assert not gpu.waits

@@ -24,8 +24,7 @@ from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
 from reverie.datasets.validate import validate
 from reverie.envs.task import written
-from reverie.experiment import ExperimentConfig
-from reverie.offline import resolved
+from reverie.experiment import ExperimentConfig, resolved
 
 minari = pytest.importorskip("minari")
 

@@ -131,14 +131,15 @@ def test_commands_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from reverie import bench, cli
-    from reverie.agent import estimation, extract, loading
+    from reverie.agent import estimate as estimation
+    from reverie.agent import extract, loading
     from reverie.commands import train
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
 
-    monkeypatch.setattr(train, "train", stop)
-    monkeypatch.setattr(train, "train_seeds", stop)
+    monkeypatch.setattr(train, "train_config", stop)
+    monkeypatch.setattr(train, "train_seeds_of", stop)
     monkeypatch.setattr(train, "resumed", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)
@@ -364,7 +365,7 @@ def test_the_worked_example_of_the_loop() -> None:
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
     )
     collector = Collector(env, Always(), replay, seed=0)
-    clock = Clock(total_steps=1000, replay_ratio=0.3, learning_starts=6)
+    clock = Clock(length=1000, replay_ratio=0.3, learning_starts=6)
     table = rows("docs/loop.md", "| turn | rows")
     assert len(table) == 16
     for turn, row in enumerate(table, start=1):

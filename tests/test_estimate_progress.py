@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import reverie
+from reverie.agent import estimate as module
+from reverie.agent.estimate import Estimator, Reported
 from reverie.cli import main
 from reverie.commands.estimate import Watched
-from reverie.estimating import Estimator
-from reverie.training import evaluator
-from reverie.training.evaluator import Reported
 
-SMALL: dict[str, Any] = {"eval_env": "none", "console": False, "tensorboard": False, "threads": 1,
+SMALL: dict[str, Any] = {"env": "none", "console": False, "tensorboard": False, "threads": 1,
                          "algo.networks.units": (8,), "algo.batch_size": 8}  # fmt: skip
 
 
@@ -88,7 +87,7 @@ def test_python_follows_the_updates_and_may_end_them(run: Path) -> None:
 
 def test_the_estimate_of_a_run_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(evaluator, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(module, "REPORT_EVERY", 0.0)
     train(tmp_path, {"data.estimate_updates": 3, "schedule.eval_every": 1, "say": said.append})
     lines = [line for line in said if " of 3 updates of FQE, 0:0" in line]
     assert [line.rpartition(": ")[2].partition(" of")[0] for line in lines] == ["1", "2"] * 3, said

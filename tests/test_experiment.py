@@ -19,15 +19,14 @@ import reverie
 from corridor import Corridor
 from reverie import experiment as experiments
 from reverie.agent.loading import load
+from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.types import Window
+from reverie.core.words import say_nothing
 from reverie.datasets.detect import open_reader
-from reverie.effect import OF_COLLECTING
 from reverie.experiment import ExperimentConfig, build
-from reverie.log.sinks import read_metrics
+from reverie.log.metrics import read_metrics
 from reverie.replay import capacity
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 from shared_generators import Lucky, Paying, Shared
 from tiny import CONFIG, FEW, SMALL, settings
 
@@ -258,8 +257,8 @@ def test_an_evaluation_of_what_draws_from_everybodys_generators_is_the_same_agai
 def test_evaluations_while_training_are_where_the_environments_are(tmp_path: Path, vector: str) -> None:
     told = tmp_path / "told"
     options = {"kwargs": {"told": str(told)}, "vector": vector}
-    few = {name: value for name, value in FEW.items() if name not in OF_COLLECTING}
-    alone = few | {"data": tmp_path / "lived", "data.fraction": 1.0, "updates": 1}
+    few = {name: value for name, value in FEW.items() if name not in ("steps", "replay_ratio", "random_steps")}
+    alone = few | {"data": tmp_path / "lived", "experience": "recorded", "updates": 1}
     for run, more in (("lived", FEW), ("alone", alone)):
         told.mkdir()
         result = reverie.train("td3", env=Paying, run=tmp_path / run, env_options=options, **more)

@@ -13,16 +13,14 @@ import pytest
 import torch
 
 import reverie
+from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError
+from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig, build
-from reverie.folder import RunFolder
 from reverie.presets import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
 from reverie.store.store import Store
-from reverie.training.checkpointing import Keeper
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 
 SMALL = {
     "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",
@@ -99,16 +97,15 @@ def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> 
     train(settings("td3"), run=tmp_path / "first", say=say_nothing)
     rows = {"replay.init": [str(tmp_path / "first")], "random_steps": 0}
     config = settings("td3", **{"algo.normalise": "running", **rows})
-    built = build(config)
-    keeper = Keeper(built, RunFolder(tmp_path / "second"), Checkpoints(tmp_path / "second"), say_nothing, anew=True)
+    built = build(config, run=tmp_path / "second", say=say_nothing)
     try:
-        keeper.begin()
+        built.claim(known=False)
+        built.begin()
         normaliser = built.algo.preprocess.normaliser  # type: ignore[attr-defined]
         held = built.replay.read(built.replay.oldest, built.replay.count)["obs/observation"]
         assert normaliser.count == held.size > 80
         assert float(normaliser.parts[0].shift) == pytest.approx(held.mean(), rel=1e-5)
     finally:
-        keeper.close(None, None, None)
         built.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,16 @@ import yaml
 from reverie import api, presets
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
+from reverie.api import train_config
 from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
-from reverie.datasets.dataset import DatasetConfig
+from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized
-from reverie.replay.replay import ReplayConfig
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
+from reverie.replay.mix import Mixed
 from tiny import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
@@ -275,11 +273,12 @@ def recorded(folder: Path, env: str | None) -> Path:
 
 def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
     data = {"data.path": str(recorded(tmp_path / "pendulum", "Pendulum-v1"))}
-    assert layered("cql", data=data) == PRESETS["cql_pendulum"]()
-    assert layered("cql", data={"data": {"path": data["data.path"], "eval_env": "none"}}) == PRESETS["cql_pendulum"]()
-    assert layered("cql", data=data, preset="cql") == PRESETS["cql"]()
-    assert layered("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]()
-    assert layered("dreamer_v3", data=data) == PRESETS["dreamer_v3"]()
+    own, none = {"env.id": "auto"}, {"env.id": "none"}
+    assert layered("cql", data=data) == PRESETS["cql_pendulum"]().merge(own)
+    assert layered("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none)
+    assert layered("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own)
+    assert layered("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]().merge({"env.id": "HalfCheetah-v5"})
+    assert layered("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own)
 
 
 @pytest.mark.parametrize(("algorithm", "preset"), [("dqn", "qr_dqn"), ("td3", "td3_bc"), ("sac", "cql")])
@@ -290,11 +289,11 @@ def test_a_preset_of_a_subclass_is_another_algorithms(algorithm: str, preset: st
 
 def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) -> None:
     path = recorded(tmp_path / "cheetah", "HalfCheetah-v5")
-    data = {"data.path": str(path), "data.eval_env": "Pendulum-v1"}
-    assert layered("iql", data=data) == PRESETS["iql_pendulum"]()
+    data, env = {"data.path": str(path)}, {"env.id": "Pendulum-v1"}
+    assert layered("iql", data=data, env="Pendulum-v1") == PRESETS["iql_pendulum"]().merge(env)
     (tmp_path / "a.yaml").write_text(f"data: {{path: {path}}}\nalgo.beta: 2.0\n")
-    found = layered("iql", files=[tmp_path / "a.yaml"], data={"data.eval_env": "Pendulum-v1"})
-    assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0})
+    found = layered("iql", files=[tmp_path / "a.yaml"], env="Pendulum-v1")
+    assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0} | env)
     (tmp_path / "b.yaml").write_text("env: HalfCheetah-v5\n")
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
     assert layered("iql", files=files, data=data).algo.networks == PRESETS["iql"]().algo.networks
@@ -302,8 +301,8 @@ def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) ->
 
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
     for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
-        assert layered("dreamer_v3", data={"data.path": str(path)}) == PRESETS["dreamer_v3"]()
-        assert layered("dqn", data={"data.path": str(path)}) == PRESETS["dqn"]()
+        for name in ("dreamer_v3", "dqn"):
+            assert layered(name, data={"data.path": str(path)}) == PRESETS[name]().merge({"env.id": "auto"})
     assert layered("dreamer_v3") == PRESETS["cartpole"]()
 
 
@@ -311,12 +310,12 @@ def test_flags_and_python_say_the_same_of_data(
     tmp_path: Path, asked: list[ExperimentConfig], commanded: list[ExperimentConfig]
 ) -> None:
     one, two = (str(recorded(tmp_path / name, "Pendulum-v1")) for name in ("one", "two"))
-    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--data-fraction", "1"]):
+    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--experience", "recorded"]):
         main(["train", "td3_bc", *words])
-    main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--eval-env", "none"])
+    main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--env", "none"])
     api.train("td3_bc", data=one)
     api.train("td3_bc", **{"data.path": two})
-    api.train("td3_bc", data={"path": two, "eval_env": "HalfCheetah-v5"})
+    api.train("td3_bc", data={"path": two}, env="HalfCheetah-v5")
     assert [config.algo.networks.units[0] for config in [*commanded, *asked]] == [64] * 6 + [256]
 
 
@@ -344,8 +343,9 @@ def test_a_file_may_choose_the_suite(tmp_path: Path) -> None:
 
 def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
     config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
-    train(config, run=tmp_path / "run", say=say_nothing)
-    assert layered("dreamer_v3", files=[tmp_path / "run" / "config.yaml"]) == config
+    train_config(config, run=tmp_path / "run", say=say_nothing)
+    found = layered("dreamer_v3", files=[tmp_path / "run" / "config.yaml"])
+    assert found == config.merge({"experience": "collected"})
 
 
 def test_the_replay_ratio_of_the_later_layer_holds() -> None:
@@ -426,7 +426,7 @@ def test_sizes_change_widths_and_nothing_else() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
     """The settings that :func:`api.train` hands on; nothing is trained."""
     seen: list[ExperimentConfig] = []
-    monkeypatch.setattr(api, "run_training", lambda config, **_: seen.append(config))
+    monkeypatch.setattr(api, "train_config", lambda config, **_: seen.append(config))
     return seen
 
 
@@ -439,7 +439,7 @@ def commanded(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
         seen.append(config)
         raise ConfigError("enough")
 
-    monkeypatch.setattr(commands, "train", stop)
+    monkeypatch.setattr(commands, "train_config", stop)
     return seen
 
 
@@ -561,83 +561,45 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("words", "given", "share"),
     [
-        ("data: {path: a.hdf5, fraction: 1.0}", 1.0),
-        ("data.fraction: 1.0", 1.0),
-        ("data: {path: '', fraction: 1.0}", 0.5),  # of a run without data
-        ("seed: 3", 0.5),
+        ("--env Pendulum-v1 --data a.hdf5", {"env": "Pendulum-v1", "data": "a.hdf5"}, 1.0),
+        ("--env Pendulum-v1 --data a.hdf5 --config a.yaml",
+         {"env": "Pendulum-v1", "data": "a.hdf5", "config": "a.yaml"}, 0.3),
+        ("--env Pendulum-v1 --data a.hdf5 --experience mixed",
+         {"env": "Pendulum-v1", "data": {"path": "a.hdf5"}, "experience": Mixed()}, 0.5),
+        ("--env Pendulum-v1", {"env": "Pendulum-v1"}, 0.0),
     ],
-)
-def test_a_file_may_say_that_all_data_are_recorded(
-    tmp_path: Path, commanded: list[ExperimentConfig], text: str, expected: float
-) -> None:
-    (tmp_path / "a.yaml").write_text(text)
-    assert settings_of("iql", env="Pendulum-v1", data="a.hdf5", config=tmp_path / "a.yaml").data.fraction == expected
-    main(["train", "iql", "--env", "Pendulum-v1", "--data", "a.hdf5", "--config", str(tmp_path / "a.yaml")])
-    assert [config.data.fraction for config in commanded] == [expected]
+)  # fmt: skip
+def test_what_a_run_learns_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commanded: list[ExperimentConfig], words: str,
+    given: dict[str, Any], share: float,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("experience: mixed(0.3)")
+    assert settings_of("iql", **given).share == share
+    main(["train", "iql", *words.split()])
+    assert [config.share for config in commanded] == [share]
 
 
-def test_settings_of_data_have_short_names() -> None:
-    assert settings_of("iql", data="a.hdf5", eval_env="Pendulum-v1").data.eval_env == "Pendulum-v1"
-    assert settings_of("iql", env="Pendulum-v1", data="a.hdf5", data_fraction=0.25).data.fraction == 0.25
-    assert settings_of("iql", env="Pendulum-v1", data={"path": "a.hdf5"}, data_fraction=1.0).data.fraction == 1
-    with pytest.raises(ConfigError, match=r"data_fraction = 0.5 and data.fraction = 0.25 contradict each other"):
-        settings_of("iql", data={"path": "a.hdf5", "fraction": 0.25}, data_fraction=0.5)
-
-
-ALONE, MIXED, WITHOUT = "on a run on recorded data alone", "on a run that collects rows", "without (--)?data,"
+def test_what_needs_both_kinds_of_rows_gets_both() -> None:
+    assert settings_of("gail", env="Pendulum-v1", data="a.hdf5").share == 0.5
 
 
 @pytest.mark.parametrize(
-    ("words", "given", "names", "why"),
+    ("words", "given", "said"),
     [
-        ("--data a --steps 7 --envs 2", {"data": "a", "steps": 7, "envs": 2}, ("steps", "envs"), ALONE),
-        ("--data a --env.num 2", {"data": {"path": "a"}, "env_options": {"num": 2}}, ("env.num",), ALONE),
-        ("--data a --replay.capacity 9", {"data": "a", "replay": ReplayConfig(capacity=9)},
-         ("replay.capacity",), ALONE),
-        ("--env Acrobot-v1 --updates 7", {"env": "A-v0", "updates": 7}, ("updates",), MIXED),
-        ("--data a --env Acrobot-v1 --updates 7", {"data": "a", "env": "A-v0", "updates": 7}, ("updates",), MIXED),
-        ("--eval-env none", {"eval_env": "none"}, ("eval_env",), WITHOUT),
-        ("--data.fraction .3 --data.partial", {"data.fraction": 0.3, "data.partial": True},
-         ("data.fraction", "data.partial"), WITHOUT),
-        ("--data.fraction .3", {"data": DatasetConfig(fraction=0.3)}, ("data.fraction",), WITHOUT),
-        ("--data= --data-fraction .3", {"data": "", "data_fraction": 0.3}, ("data_fraction",), WITHOUT),
+        ("--data a --steps 7", {"data": "a", "steps": 7}, "steps has no effect on a run on recorded data alone"),
+        ("--env Acrobot-v1 --updates 7", {"env": "A-v0", "updates": 7}, "updates has no effect on a run that collects"),
     ],
-)  # fmt: skip
-def test_settings_without_effect_are_refused_as_flags_and_in_python(
-    capsys: pytest.CaptureFixture[str], words: str, given: dict[str, Any], names: tuple[str, ...], why: str
+)
+def test_a_length_in_the_other_unit_is_refused(
+    capsys: pytest.CaptureFixture[str], words: str, given: dict[str, Any], said: str
 ) -> None:
-    has = "has" if len(names) == 1 else "have"
-    with pytest.raises(ConfigError, match=f"^{', '.join(names)} {has} no effect {why}"):
+    with pytest.raises(ConfigError, match=f"^{said}"):
         settings_of("td3", **given)
-    assert main(["train", "td3", *words.split()]) == 2
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-    assert re.search(f"{flags} {has} no effect {why}", capsys.readouterr().err)
-
-
-def test_what_was_not_set_for_a_run_is_not_refused(
-    tmp_path: Path, commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Settings of a whole run, data that are switched off, and None; a file for several kinds of runs gets a remark."""
-    whole, part = tmp_path / "whole.yaml", tmp_path / "part.yaml"
-    recorded = ExperimentConfig().merge({"data.path": "a", "data.fraction": 0.3, "steps": 7, "updates": 9})
-    whole.write_text(yaml.safe_dump({"experiment": {k: v for k, v in recorded.to_dict().items() if k != "algo"}}))
-    part.write_text("data: {path: a, fraction: 0.3}\n")
-    for file in (whole, part):
-        assert settings_of("td3", config=file, data="").data.path == ""
-        main(["train", "td3", "--config", str(file), "--data=", "--env", "Acrobot-v1"])
-    assert settings_of("td3", data={"path": "", "fraction": 1.0}, replay_ratio=None).data.path == ""
-    assert settings_of("td3", config=whole, **{"data.fraction": 1.0}).data.alone
-    assert len(commanded) == 2
-    assert "warning" not in capsys.readouterr().err
-    part.write_text("steps: 7\nupdates: 9\n")
-    settings_of("td3", config=part, data="a")
-    main(["train", "td3", "--config", str(part), "--env", "Acrobot-v1"])
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-    assert [line.partition(" no effect ")[0] for line in lines] == [
-        f"warning: {part}: steps has", f"warning: {part}: updates has",
-    ]  # fmt: skip
+    assert main(["train", "td3", *words.split()]) == 1
+    assert f"--{said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", OBJECT, WHOLE])
@@ -655,4 +617,4 @@ def test_two_names_of_one_setting_must_agree(algorithm: Any, given: dict[str, An
         settings_of(algorithm, **given)
     first, second = given.values()
     same = dict(zip(given, (first, {"num": first} if isinstance(second, dict) else first), strict=True))
-    assert settings_of(algorithm, **same).env.id in ("CartPole-v1", "HalfCheetah-v5", WHOLE.env.id)
+    assert settings_of(algorithm, **same).env.id in ("CartPole-v1", "HalfCheetah-v5", "auto", WHOLE.env.id)

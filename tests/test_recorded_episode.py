@@ -116,7 +116,7 @@ def test_data_of_something_else_are_refused(dreamer: reverie.Agent, pendulum: Pa
 
 
 def test_a_run_on_data_alone_gives_episodes_of_these(pendulum: Path, tmp_path: Path) -> None:
-    more: dict[str, Any] = {"algo.networks.units": (8,), "updates": 2, "eval_env": "Pendulum-v1"}
+    more: dict[str, Any] = {"algo.networks.units": (8,), "updates": 2, "env": "Pendulum-v1"}
     reverie.train("td3", data=pendulum, run=tmp_path / "run", say=quiet, **SMALL, **more)
     batch = reverie.load(tmp_path / "run").episode(3)
     assert torch.equal(batch.reward, episode(DatasetConfig(path=str(pendulum)), 3).reward)

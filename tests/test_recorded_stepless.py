@@ -20,7 +20,7 @@ COLUMNS = "{obs: x, action: action, reward: reward, terminal: done, episode: tim
 NAMED = {"obs": "x", "action": "action", "reward": "reward", "terminal": "done", "episode": "time"}
 WRONG = "27 of the 33 rows are episodes of a single row, without a step, from which nothing can be learned."
 ADVICE = "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode"
-SMALL: dict[str, Any] = {"eval_env": "none", "console": False, "tensorboard": False, "threads": 1,
+SMALL: dict[str, Any] = {"env": "none", "console": False, "tensorboard": False, "threads": 1,
                          "data.estimate_updates": 0, "data.columns": NAMED, "say": lambda text: None}  # fmt: skip
 
 
@@ -39,17 +39,6 @@ def test_training_refuses_them_before_it_makes_a_folder(table: Path, tmp_path: P
     assert WRONG in str(error.value)
     assert ADVICE in str(error.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_was_begun_with_them_can_be_continued(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("reverie.offline.check_steps", lambda *given: None)
-        reverie.train("discrete_bcq", data=table, run=tmp_path / "run", updates=1, **SMALL)
-
-    result = reverie.train("discrete_bcq", data=table, run=tmp_path / "run", updates=2, **SMALL)
-    assert result.updates == 2
 
 
 @pytest.mark.parametrize(("command", "title"), [("info", "wrong"), ("validate", "remark")])

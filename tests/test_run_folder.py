@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -15,27 +14,28 @@ import numpy as np
 import pytest
 import yaml
 
+from reverie import api
 from reverie.agent import evaluation
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.api import train_config as train
 from reverie.core import discover
 from reverie.core.errors import DataError, RunError
-from reverie.core.files import write_atomic
+from reverie.core.files import check_writable, write_atomic, write_json
+from reverie.core.lock import FolderLock
+from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec, conversion
 from reverie.core.specs import ActionSpec, ObsPart
+from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, check_spec, check_writable, write_spec
-from reverie.log.sinks import FINAL, read_metrics
+from reverie.log import plot, sinks
+from reverie.log.metrics import FINAL, read_metrics
 from reverie.presets import layered
+from reverie.run import run as life
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.lock import RunLock
-from reverie.saved import read_saved, settings_changes
-from reverie.training import evaluator, sinks
-from reverie.training import run as training
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
+from reverie.run.folder import RunFolder, check_spec, read_saved, settings_changes
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
@@ -113,9 +113,12 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> Non
     names = spoil(run)
     before = contents(run)
     assert len(names) == 2
-    for attempt in (lambda: train(CONFIG.merge({"steps": 90}), Steps, run, say_nothing), lambda: load(run, env=Steps)):
+    for attempt in (
+        lambda: train(CONFIG.merge({"steps": 90}), Steps, run, say_nothing),
+        lambda: load(run, env=Steps),
+    ):
         with pytest.raises(
-            RunError, match=rf"every checkpoint .* is damaged: {names[0]}.*{names[1]}.* another run fol"
+            RunError, match=rf"no checkpoint in .* can be used: {names[0]}.*{names[1]}.* another run fol"
         ):
             attempt()
     assert contents(run) == before
@@ -125,7 +128,7 @@ def test_the_one_before_a_damaged_one_is_continued_and_reported(run: Path) -> No
     (bad,) = spoil(run, -1)
     said: list[str] = []
     result = train(CONFIG.merge({"steps": 55, "keep_checkpoints": 1}), env=Steps, run=run, say=said.append)
-    assert said[0].startswith(f"checkpoint {bad} is damaged (state.json is damaged: 1 bytes instead of")
+    assert said[0].startswith(f"checkpoint {bad} cannot be used (state.json is damaged: 1 bytes instead of")
     assert result.files["checkpoint"].is_dir()
     assert (run / "checkpoints" / bad).is_dir()
 
@@ -141,7 +144,7 @@ def test_a_checkpoint_is_chosen_by_its_name(run: Path) -> None:
 
 
 def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> None:
-    with RunLock(run):
+    with FolderLock(run):
         with pytest.raises(RunError, match=r"run is in use by process \d+ on host"):
             train(CONFIG.merge({"steps": 90}), env=Steps, run=run, say=say_nothing)
         agent = load(run, env=Steps)
@@ -154,14 +157,14 @@ def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> N
 def test_a_folder_in_which_a_run_was_begun_meanwhile_is_refused(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = training.build
+    build = api.build
 
     def slow(*args: Any, **options: Any) -> Any:
         built = build(*args, **options)
         shutil.copytree(done, tmp_path / "run")
         return built
 
-    monkeypatch.setattr(training, "build", slow)
+    monkeypatch.setattr(api, "build", slow)
     with pytest.raises(RunError, match="another process has just created a run"):
         train(CONFIG, env=Steps, run=tmp_path / "run", say=say_nothing)
     assert contents(tmp_path / "run") == contents(done)
@@ -192,32 +195,21 @@ def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The score is written last, as it is taken for a sign that nothing is missing."""
-    write, logged = evaluator.write_evaluation, []
+    write, logged = life.write_found, []
 
-    def look(folder: RunFolder, *args: Any) -> None:
-        logged.append(folder.metrics.read_text())
-        write(folder, *args)
+    def look(path: Path, *args: Any) -> None:
+        logged.append((path.parent / "metrics.jsonl").read_text())
+        write(path, *args)
 
     (run / "eval.json").unlink()
     before = (run / "metrics.jsonl").read_text()
-    monkeypatch.setattr(evaluator, "write_evaluation", look)
+    monkeypatch.setattr(life, "write_found", look)
     assert train(CONFIG, env=Steps, run=run, say=say_nothing).evaluation is not None
     assert logged == [before]
     assert (run / "metrics.jsonl").read_text() == before
     assert (run / "metrics-aside.jsonl").read_text() == before.splitlines(keepends=True)[-1]
     assert read_metrics(run / "metrics-aside.jsonl")[0][FINAL] == 1.0
     assert (run / "eval.json").exists()
-
-
-@pytest.mark.parametrize("age", [None, 1])
-def test_a_learning_curve_that_is_missing_or_older_than_the_log_is_drawn(run: Path, age: int | None) -> None:
-    before = contents(run)
-    (run / "curve.png").unlink()
-    if age is not None:
-        (run / "curve.png").write_bytes(b"old")
-        os.utime(run / "curve.png", (age, age))
-    assert train(CONFIG, env=Steps, run=run, say=say_nothing).files["curve"] == run / "curve.png"
-    assert contents(run) == before
 
 
 def test_an_evaluation_whose_best_agent_could_not_be_saved_counts_once(
@@ -317,13 +309,13 @@ def test_vectors_with_other_bounds_are_told_and_unknown_bounds_are_not(tmp_path:
         return {"vec": conversion(gymnasium.spaces.Box(low, high, (3,), dtype), "auto")[0]}
 
     folder = RunFolder.at(tmp_path)
-    write_spec(folder, spec(-1.0, 1.0), bounded(1.0))
+    write_json(folder.spec, signature(spec(-1.0, 1.0), bounded(1.0)))
     for fits in (spec(-1.0, 1.0, np.float64), spec(-np.inf, np.inf)):
-        check_spec(folder, fits, bounded(1.0))
-    check_spec(folder, spec(-2.0, 2.0), bounded(1.0), bounds=False)
+        check_spec(folder, signature(fits, bounded(1.0)))
+    check_spec(folder, signature(spec(-2.0, 2.0), bounded(1.0)), bounds=False)
     said = r"observation 'vec' has numbers in -1\.\.1 in the run, but integers in 0\.\.255 in this environment"
     with pytest.raises(RunError, match=said):
-        check_spec(folder, spec(0, 255, np.uint8), bounded(1.0))
+        check_spec(folder, signature(spec(0, 255, np.uint8), bounded(1.0)))
 
 
 class Bare(Steps):
@@ -359,16 +351,16 @@ def bounded(limit: float) -> ActionSpec:
 
 def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_theirs(tmp_path: Path) -> None:
     folder, seen = RunFolder(tmp_path), {"vec": ObsPart(kind="vector", shape=(5,), dtype="float32")}
-    write_spec(folder, seen, bounded(1.0))
-    check_spec(folder, seen, bounded(1.0))
+    write_json(folder.spec, signature(seen, bounded(1.0)))
+    check_spec(folder, signature(seen, bounded(1.0)))
     with pytest.raises(
         RunError, match=r"2 numbers in -1\.\.1 in the run, but of 2 numbers in -5\.\.5 in this environm"
     ):
-        check_spec(folder, seen, bounded(5.0))
+        check_spec(folder, signature(seen, bounded(5.0)))
     saved = json.loads(folder.spec.read_text())
     del saved["action"]["action"]["low"], saved["action"]["action"]["high"]
     folder.spec.write_text(json.dumps(saved))
-    check_spec(folder, seen, bounded(5.0))
+    check_spec(folder, signature(seen, bounded(5.0)))
 
 
 def test_runs_of_earlier_versions_do_not_say_their_spaces(run: Path) -> None:
@@ -431,8 +423,8 @@ def test_logs_that_cannot_be_written_end_no_run(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "write_found", refuse)
-    monkeypatch.setattr(sinks, "learning_curve", refuse)
+    monkeypatch.setattr(life, "write_found", refuse)
+    monkeypatch.setattr(plot, "learning_curve", refuse)
     said: list[str] = []
     result = train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
     assert result.evaluation is not None

@@ -20,10 +20,8 @@ from reverie.core.errors import UntrustedError
 from reverie.core.importing import installed, trusting
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
-from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder
-from reverie.offline import NO_ENV, resolved
-from reverie.saved import Saved, write_saved
+from reverie.experiment import NO_ENV, ExperimentConfig, resolved
+from reverie.run.folder import RunFolder, Saved, write_saved
 from test_datasets import LIVED
 
 WALK = """

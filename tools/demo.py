@@ -23,7 +23,7 @@ from reverie.commands.args import as_given
 from reverie.core.errors import ReverieError
 from reverie.core.words import plural
 from reverie.presets import PRESETS
-from reverie.training.evaluator import Result
+from reverie.run.run import Result
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""

@@ -12,7 +12,7 @@ from reverie.core.waiting import spin_briefly
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent, AgentState
     from reverie.agent.dreaming import DreamReport, dream
-    from reverie.agent.estimation import EstimateReport, estimate
+    from reverie.agent.estimate import EstimateReport, PolicyEstimate, estimate
     from reverie.agent.extract import Extracted, extract
     from reverie.agent.imagining import Imagined, ModelState
     from reverie.agent.loading import load
@@ -39,14 +39,12 @@ if TYPE_CHECKING:
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
-    from reverie.api import train, train_seeds
+    from reverie.api import SeedsResult, train, train_seeds
     from reverie.datasets.dataset import DatasetConfig
     from reverie.envs.config import EnvConfig
-    from reverie.estimating import PolicyEstimate
     from reverie.experiment import ExperimentConfig
     from reverie.run.evaluate import Evaluation
-    from reverie.training.evaluator import Result
-    from reverie.training.seeds import SeedsResult
+    from reverie.run.run import Result
 
 if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
@@ -57,8 +55,8 @@ _HOMES = {
     "load": "reverie.agent.loading",
     "DreamReport": "reverie.agent.dreaming",
     "dream": "reverie.agent.dreaming",
-    "EstimateReport": "reverie.agent.estimation",
-    "estimate": "reverie.agent.estimation",
+    "EstimateReport": "reverie.agent.estimate",
+    "estimate": "reverie.agent.estimate",
     "Extracted": "reverie.agent.extract",
     "extract": "reverie.agent.extract",
     "Imagined": "reverie.agent.imagining",
@@ -90,11 +88,11 @@ _HOMES = {
     "train_seeds": "reverie.api",
     "DatasetConfig": "reverie.datasets.dataset",
     "EnvConfig": "reverie.envs.config",
-    "PolicyEstimate": "reverie.estimating",
+    "PolicyEstimate": "reverie.agent.estimate",
     "ExperimentConfig": "reverie.experiment",
     "Evaluation": "reverie.run.evaluate",
-    "Result": "reverie.training.evaluator",
-    "SeedsResult": "reverie.training.seeds",
+    "Result": "reverie.run.run",
+    "SeedsResult": "reverie.api",
 }
 """Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
 

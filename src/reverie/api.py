@@ -5,34 +5,72 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import torch
 
+from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig
+from reverie.core.compiler import trouble
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_config, algorithm_name
+from reverie.core.discover import algorithm_config, algorithm_name, found_elsewhere, version
 from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.files import check_local, check_writable, writing
+from reverie.core.importing import trusts
+from reverie.core.lock import FolderLock
+from reverie.core.machine import choose_device
 from reverie.core.near_names import near_names
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.core.words import Say
+from reverie.core.words import Say, plural
 from reverie.datasets.dataset import DatasetConfig, dataset_config
-from reverie.effect import learning_in_time, remark_on_files, sets, without_effect
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
-from reverie.experiment import ExperimentConfig
+from reverie.experiment import (
+    OWN_ENV,
+    Experiment,
+    ExperimentConfig,
+    build,
+    fitted,
+    paced,
+    resolved,
+    saved_settings,
+    with_beginning,
+)
+from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
+from reverie.log.board import Board, Lane, NoBoard, board_of
 from reverie.log.console import tell
-from reverie.offline import DEFAULT_FRACTION
-from reverie.presets import SHORT_NAMES, files_say_fraction, layered, overlay, resized, says_fraction
-from reverie.training.evaluator import Result
-from reverie.training.run import train as run_training
-from reverie.training.seeds import SeedsResult
-from reverie.training.seeds import train_seeds as run_seeds
+from reverie.log.sinks import TRACKERS, Outputs
+from reverie.log.trackers import check_installed, check_reachable
+from reverie.presets import SHORT_NAMES, layered, overlay, resized
+from reverie.replay.mix import Experience
+from reverie.run.folder import (
+    SCHEMA,
+    RunFolder,
+    Saved,
+    as_read,
+    found_at_end,
+    holds_run,
+    learned_otherwise,
+    new_path,
+    read_saved,
+    read_yaml,
+    settings_changes,
+    write_saved,
+)
+from reverie.run.run import Result
+from reverie.run.run import run as run_life
+from reverie.run.schedule import parse_period
+from reverie.run.seeds import SeedRun, SeedsFolder, train_runs
+
+ROOT = Path("runs")
 
 _TRAINING = threading.Lock()
 
@@ -50,10 +88,9 @@ def train(
     run: Path | str | None = None,
     replay_ratio: float | None = None,
     data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
-    eval_env: str | None = None,
+    experience: str | Experience | None = None,
     eval_episodes: int | None = None,
     device: str | None = None,
-    keep_newer: bool = False,
     say: Say = tell,
     sinks: Sequence[Sink] = (),
     **overrides: Any,
@@ -66,7 +103,8 @@ def train(
     Args:
         algorithm: a name such as ``"dreamer_v3"``; or the algorithm's configuration, in place of the preset's and the
             files' settings of it; or a whole experiment's, in place of preset and files.
-        env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
+        env: an id of Gymnasium's registry, a function that makes an environment, or an instance. With ``data`` alone
+            it is for evaluations; None: the one that they name, ``"none"``: estimate the return from the data.
         steps: env steps of the run: decisions of the policy, summed over all environments.
         seed: seed of everything random.
         envs: environments stepped together; 1 if ``env`` is an instance. Short for ``env.num``.
@@ -78,17 +116,16 @@ def train(
             experiment's configuration; without settings of the algorithm beside a configuration of it.
         run: run folder; a run found there is continued. None: a new folder under ``runs/``.
         replay_ratio: gradient updates per env step.
-        data: recorded data to learn from, alone, or beside an ``env`` together with what is collected there: a path,
-            or settings. Short for ``data.path``.
-        eval_env: id of the environment to evaluate in, in a run on recorded data alone. Short for ``data.eval_env``.
+        data: recorded data to learn from: a path, or settings. Short for ``data.path``.
+        experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
+            batch recorded. None: recorded if there are ``data``, or mixed if the algorithm needs both; else collected.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
-        keep_newer: when continuing, learn also from stored rows newer than the checkpoint. False sets them aside.
         say: called with a sentence about what is happening, now and then.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
         **overrides: any other field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of
             the environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``,
-            also beside such an object. ``data_fraction`` is short for ``data.fraction``, the recorded part of a batch.
+            also beside such an object.
 
     Returns:
         How the run ended: steps, updates, final evaluation and files.
@@ -108,12 +145,62 @@ def train(
         "replay_ratio": replay_ratio,
         "device": device,
     }
-    common |= {"data": data, "eval_env": eval_env, "eval_episodes": eval_episodes, "device": device}
+    common |= {"data": data, "experience": experience, "eval_episodes": eval_episodes}
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
     with only_training(), left_as_found(), threads_kept():
-        return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
+        return train_config(settings, env=given, run=run, say=say, sinks=sinks)
+
+
+def train_config(
+    config: ExperimentConfig,
+    env: EnvLike | None = None,
+    run: Path | str | None = None,
+    say: Say = tell,
+    *,
+    sinks: Sequence[Sink] = (),
+) -> Result:
+    """Train as ``config`` says, in a new run folder or continuing an existing run.
+
+    Args:
+        config: the settings.
+        env: a function that makes the environment, or an instance, in place of ``config.env.id``.
+        run: the run folder; None: a new one under ``runs/``. An existing run of the same algorithm on the same
+            environment is continued from its newest checkpoint.
+        say: called with a sentence about what is happening, now and then.
+        sinks: further destinations of the measurements; they are closed at the end.
+
+    Raises:
+        ReverieError: see :func:`reverie.run.run.run`.
+    """
+    trackers = {tracker: getattr(config, tracker) for tracker in TRACKERS}
+    check_installed(trackers)
+    check_reachable(trackers)
+    if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
+        say("no evaluations during training: they need a second environment, but only one instance was passed")
+        config = config.merge({"schedule.eval_every": 0})
+    config.to_dict()  # settings that cannot be saved are refused here
+    folder = None if run is None else RunFolder.at(run)
+    before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
+    config = resolved(config, env, say, before)
+    folder = folder or RunFolder.at(new_path(ROOT, config.subject, config.name))
+    title = f"{config.name} on {config.subject}"
+
+    def built(start: int | None) -> Experiment:
+        continued = config if start is None or before is None else with_beginning(config, before, folder.path)
+        found = build(continued, env, start=start or 0, run=folder.path, estimates=Estimator, say=say)
+        return paced(found) if start is None else found
+
+    def opened(experiment: Any, again: Mapping[str, float] | None) -> contextlib.AbstractContextManager[Sequence[Sink]]:
+        clipped = (
+            "; training returns sum clipped rewards" if config.env.clip_reward != "none" and not config.offline else ""
+        )
+        plain = experiment.config.to_dict()
+        outputs = Outputs(path=folder.path, title=title, settings=plain, say=say, own=sinks, note=clipped)
+        return outputs.open(experiment.clock, again)
+
+    return run_life(built, folder, saved_settings(config, env), opened, say)
 
 
 @contextlib.contextmanager
@@ -146,7 +233,6 @@ def train_seeds(
     preset: str | None = None,
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
-    keep_newer: bool = False,
     say: Say = tell,
     **overrides: Any,
 ) -> SeedsResult:
@@ -164,7 +250,6 @@ def train_seeds(
         config: as for :func:`train`.
         run: the folder for all of them; unfinished seeds found there are continued. None: the newest folder under
             ``runs/`` with the same settings, or else a new one.
-        keep_newer: as for :func:`train`.
         say: called with a sentence about what is happening, now and then.
         **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`; ``seed`` is the first.
 
@@ -185,7 +270,222 @@ def train_seeds(
         seeds = range(settings.seed, settings.seed + int(seeds))
     if not isinstance(seeds, Iterable):
         raise ConfigError(f"seeds = {brief(seeds)}: expected a number of seeds, or a list of different integers.")
-    return run_seeds(settings, list(seeds), jobs=jobs, run=run, keep_newer=keep_newer, say=say)
+    return train_seeds_of(settings, list(seeds), jobs=jobs, run=run, say=say)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsResult:
+    """How several seeds ended, and the files that they left."""
+
+    run: Path
+    """Folder that holds the run folders of all seeds."""
+    seeds: list[SeedRun]
+    """State of each seed, in the order given."""
+    signal: int | None
+    """Number of the signal that interrupted the training; None if none did."""
+    aggregate: Aggregate | None
+    """Scores and curves of the seeds that finished; None if none has."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Existing files of the folder by name: "settings", "aggregate" and "curve"."""
+
+
+def train_seeds_of(
+    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell
+) -> SeedsResult:
+    """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
+
+    Args:
+        config: the settings; ``config.seed`` is ignored.
+        seeds: the seeds, different integers >= 0.
+        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
+        run: the folder for all of them; seeds found there are continued. None: a new one under ``runs/``.
+        say: called with a sentence about what is happening, now and then.
+
+    Raises:
+        ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
+            holds something else or is being written.
+    """
+    check_seeds(config, seeds, jobs)
+    check_local(run or "", "run")
+    config = resolved(config, None, say)
+    folder = SeedsFolder(
+        Path(os.path.expanduser(run)) if run is not None else new_path(ROOT, config.subject, f"{config.name}-seeds")
+    )
+    check_writable(folder.path)
+    before = None
+    if holds_run(folder.path, folder.settings, config.name, config.env.id):
+        before = dict(read_yaml(folder.settings)["experiment"])
+        config = with_beginning(config, before, folder.path)
+    plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
+    changes = [] if before is None else settings_changes(before, plain)
+    runs = [folder.run(seed) for seed in seeds]
+    if before is not None and plain[config.unit] <= before[config.unit]:
+        check_finished(folder, runs, learned_otherwise(before, plain), config.unit)
+    made = [path for path in (folder.path, folder.path.parent) if not path.exists()]
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        with FolderLock(folder.path):
+            for text in changes:
+                say(text)
+            if before is None or changes:
+                with writing(folder.path):
+                    write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
+            done = () if changes else folder.finished()
+            for one in (one for one in runs if one.seed in done and one.begun):
+                one.state, one.note = "finished", "already finished"
+            return _train_seeds(config, folder, runs, jobs or default_jobs(config), say)
+    except RunError:
+        if before is None and not any(one.begun for one in runs):  # settings that no run can begin with
+            sweep([folder.settings, folder.aggregate, *(one.log for one in runs)], made)
+        raise
+
+
+def sweep(files: Sequence[Path], folders: Sequence[Path]) -> None:
+    """Delete what was written for seeds of which none could begin; of the folders those that are empty then."""
+    with contextlib.suppress(OSError):
+        for path in files:
+            path.unlink(missing_ok=True)
+        for path in folders:
+            path.rmdir()
+
+
+def _train_seeds(
+    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say
+) -> SeedsResult:
+    title, width = f"{config.name} on {config.subject}", max(len(str(one.seed)) for one in runs)
+    lanes = {
+        one.seed: Lane(f"seed {one.seed:<{width}}", RunFolder(one.run).metrics, config.length, config.unit)
+        for one in runs
+    }
+    for one in runs:
+        lanes[one.seed].state, lanes[one.seed].note = one.state, one.note
+    more = ["--trust"] * trusts()
+    left = sum(one.state == "waiting" for one in runs)
+    if left:
+        together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
+        say(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
+        if choose_device(config.device) == "cpu" and trouble():
+            say(trouble())
+    board: Board = board_of(list(lanes.values()), title) if left and config.console else NoBoard()
+
+    def command(one: SeedRun) -> list[str]:
+        settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
+        return ["train", config.name, *settings, *more]
+
+    def show(one: SeedRun | None) -> None:
+        if one is None:
+            board.update()
+            return
+        lane = lanes[one.seed]
+        if one.state == "running":
+            lane.begin()
+        else:
+            lane.read()
+            if one.state == "finished" and "eval/score" in lane.values:
+                one.note += f" at {lane.position:,} {lane.unit}, score {lane.values['eval/score']:.2f}"
+            lane.state, lane.note = one.state, one.note
+            write_seeds(config, folder, runs)
+        board.changed(lane)
+
+    with contextlib.closing(board):
+        number = train_runs(runs, command, jobs, show, say)
+    found = write_seeds(config, folder, runs)
+    if found is not None:
+        from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
+
+        with writing(folder.path):
+            seeds_curve(
+                folder.curve,
+                found.curve.measured,
+                found.curve.interval(),
+                found.final(),
+                title=f"{title}, {plural(len(found.seeds), 'seed')}",
+                what=found.curve.what,
+                unit=found.unit,
+            )
+    return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
+
+
+def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:
+    """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
+    how = measured_as(config)
+    ended: dict[int, OfSeed] = {}
+    for one in runs:
+        if one.state == "finished":
+            files = RunFolder(one.run)
+            ended[one.seed] = of_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
+    found = aggregate(ended, how) if ended else None
+    listed = [
+        {"seed": one.seed, "run": one.run.name, "state": one.state}
+        | {name: getattr(ended.get(one.seed), name, None) for name in ("steps", "score")}
+        for one in runs
+    ]
+    where = {"env": config.env.id, "data": config.data.path or None}
+    with writing(folder.path):
+        write_aggregate(folder.aggregate, found, {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed})
+    return found
+
+
+def measured_as(config: ExperimentConfig) -> Measured:
+    """Return how runs with these settings are measured."""
+    period, is_seconds = parse_period(config.schedule.eval_every)
+    return Measured(
+        unit="env steps" if config.unit == "steps" else config.unit,
+        evaluates=config.evaluates_on_the_way,
+        period=None if is_seconds else period,
+        early=config.stop_score is not None,
+    )
+
+
+def default_jobs(config: ExperimentConfig) -> int:
+    """Return how many seeds fit the CPU cores, given the threads of each; 1 on a GPU, which they would share."""
+    if choose_device(config.device) != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // (config.threads or torch.get_num_threads()))
+
+
+def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
+    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other.
+
+    Raises:
+        ConfigError: seeds are not different integers >= 0, ``jobs`` is negative, another process could not import the
+            algorithm or read a setting from a file, or all seeds would write to one store.
+    """
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
+    if jobs < 0:
+        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the CPU cores allow.")
+    custom = saved_settings(config, None).custom
+    if not found_elsewhere(type(config.algo)):
+        custom["algorithm"] = config.name
+    if custom:
+        listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
+        raise ConfigError(
+            f"{listed}: each seed runs in its own process, which must read this from a file or import it by name. "
+            "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
+            "one: reverie.train(..., seed=...)."
+        )
+    if config.replay.store not in ("auto", "none"):
+        raise ConfigError(
+            f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
+            "the folder of each run, or none."
+        )
+
+
+def check_finished(folder: SeedsFolder, runs: Sequence[SeedRun], lines: Sequence[str], unit: str) -> None:
+    """Check that no finished seed would keep a result that comes from other settings, as ``lines`` say.
+
+    Raises:
+        RunError: such seeds exist.
+    """
+    done = [str(one.seed) for one in runs if one.seed in folder.finished() and one.begun]
+    if lines and done:
+        raise RunError(
+            f"{folder.path}: seeds {', '.join(done)} finished with other settings ({'; '.join(lines)}), so their "
+            f"results would not match. Choose another --run, or increase --{unit} to continue them with the new ones."
+        )
 
 
 def settings_of(
@@ -217,17 +517,14 @@ def settings_of(
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
         check_instance(overrides)
     settings = overlay(settings, overrides)
-    said = says_fraction(overrides) or files_say_fraction(files, algorithm_name(type(settings.algo)))
-    settings = beside_data(settings, env, said)
 
     def named(path: str) -> str | None:
         return short.get(path, path) if sets(overrides, path) else None
 
-    if (idle := without_effect(settings, named, str)) is not None:
-        raise ConfigError(idle)
-    remark_on_files(settings, files, named, str)
     whole = isinstance(algorithm, ExperimentConfig)
-    return settings if whole else learning_in_time(settings, named, say)
+    if whole and env is None and settings.offline and settings.env.id == EnvConfig().id:
+        settings = settings.merge({"env.id": OWN_ENV})
+    return settings if whole else fitted(settings, named, say)
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,23 +571,20 @@ def base_of(
         settings = algorithm if size is None else resized(algorithm, size)
         return settings if name is None else settings.merge({"env.id": name})
     word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
-    data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
+    data = {key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")}
     handed = env is not None and not isinstance(env, str)
     algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
     where: dict[str, Any] = {"device": overrides.get("device"), "run": run}
     return layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo, **where)
 
 
-def beside_data(settings: ExperimentConfig, env: EnvLike | None, said: bool) -> ExperimentConfig:
-    """Return ``settings`` with what an ``env`` means beside recorded data: collect in it, or evaluate in it.
-
-    ``said``: the fraction of recorded data was set. If that is 1, the environment is for evaluations.
-    """
-    if env is None or not settings.data.alone:
-        return settings
-    if not said:
-        return settings.merge({"data.fraction": DEFAULT_FRACTION})
-    return settings.merge({"data.eval_env": env_name(env)}) if isinstance(env, str) else settings
+def sets(values: Mapping[str, Any], path: str) -> bool:
+    """Return whether ``values`` set the option at ``path``: dotted, nested, or in an object other than by default."""
+    part, _, name = path.partition(".")
+    inner = values.get(part)
+    if name and isinstance(inner, Config):
+        return bool(getattr(inner, name) != getattr(type(inner)(), name)) or path in values
+    return path in values or (isinstance(inner, Mapping) and name in inner)
 
 
 def check_data(data: object) -> None:

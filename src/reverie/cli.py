@@ -22,8 +22,9 @@ from reverie.commands.estimate import estimate_command
 from reverie.commands.extract import extract_command
 from reverie.commands.info import info_command
 from reverie.core.discover import algorithms, outline, version
-from reverie.core.errors import ReverieError, SeveralRunsError, UntrustedError, did_you_mean
+from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
 from reverie.core.importing import trusting
+from reverie.core.signals import end_with_parent
 from reverie.core.waiting import spin_briefly
 
 
@@ -69,6 +70,7 @@ class CompareCommand:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error, 2 wrong usage, 128 + n signal n."""
+    end_with_parent()
     spin_briefly()
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
@@ -86,8 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return command(args[1:]) or 0
     except UntrustedError as error:
         return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
-    except SeveralRunsError as error:
-        return fail(f"{error}{with_one_run(args, error)}", 1)
     except ReverieError as error:
         return fail(str(error), 1)
     except BrokenPipeError:  # the reader of our output has gone
@@ -98,19 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
     except SystemExit as stop:  # tyro has printed the error or the help; a user's module may say why it stops
         return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
-
-
-def with_one_run(args: Sequence[str], error: SeveralRunsError) -> str:
-    """Return the command with the first run in place of the folder of several; "" if it is for the folder.
-
-    Resuming is: all runs were meant.
-    """
-    given = [Path(word).absolute() == Path(error.path).absolute() for word in args]
-    if args[0] == "train" or not any(given):
-        return ""
-    first = str(Path(args[given.index(True)]) / Path(error.first).name)
-    words = [first if here else word for word, here in zip(args, given, strict=True)]
-    return f" Name one of them: {shlex.join(['reverie', *words])}"
 
 
 def overview() -> str:
@@ -178,8 +165,8 @@ def compare_command(args: list[str]) -> int:
         return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
     if said.figure is not None and said.figure.suffix != ".png":
         return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
-    from reverie.folder import writing
-    from reverie.training.compare import compared_figure, comparison, read_contenders  # numpy comes with it
+    from reverie.core.files import writing
+    from reverie.log.aggregate import compared_figure, comparison, read_contenders  # numpy comes with it
 
     contenders = read_contenders(said.runs)
     print(comparison(contenders))

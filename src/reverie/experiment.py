@@ -4,45 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import gymnasium
+import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 
-from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.checks import at_least
 from reverie.core.clock import Clock
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError
-from reverie.core.machine import choose_device, keep_freed_memory
-from reverie.core.protocols import Env, Source
-from reverie.core.randomness import derived_seeds, reproducible, seed_everything
+from reverie.core.compiler import trouble
+from reverie.core.config import Choice, Config
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError, warn
+from reverie.core.importing import check_module
+from reverie.core.machine import available_memory, choose_device, keep_freed_memory
+from reverie.core.protocols import Env, Stateful
+from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
 from reverie.core.signature import differences, signature
-from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Mode, Window
-from reverie.datasets.dataset import DatasetConfig
+from reverie.core.space_json import text_of
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
+from reverie.core.types import FLAGS, Batch, Mode, State, Window
+from reverie.core.words import Say, plural
+from reverie.datasets.dataset import DatasetConfig, Recorded, open_recorded, shown
+from reverie.datasets.detect import open_reader
+from reverie.datasets.recorded_env import check_mixed, env_as_recorded, env_of, lacking
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory
+from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, env_name, make_gym, put_away
+from reverie.envs.task import named
 from reverie.envs.vector import make_env
-from reverie.estimating import Estimator, PolicyEstimate, Watch
-from reverie.replay.capacity import check_capacity, check_memory, most_rows
-from reverie.replay.dataset import Dataset
-from reverie.replay.mix import shares
+from reverie.log.meter import Meter
+from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
+from reverie.noise import Pace, pace
+from reverie.replay import mix
+from reverie.replay.capacity import check_capacity, check_memory, most_rows, replay_bytes
+from reverie.replay.dataset import Dataset, DatasetPart
+from reverie.replay.mix import Experience, Mix, Mixed, shares
 from reverie.replay.prefetch import ahead
 from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.run_store import RunStore, place_of
+from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.folder import RunFolder, Saved, check_spec, read_saved, settings_changes
+from reverie.run.run import Measured, Trainable, Which
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
 END_OF_SCHEDULES = 10**15
 """Env steps after which every schedule of exploration is over."""
+NO_ENV = "none"
+"""Environment id of a run that has no environment."""
+OWN_ENV = "auto"
+"""Environment id that stands for the environment that the recorded data name, until :func:`resolved`."""
+FEW = 200
+"""Updates of a run that is too short to time its learner first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +76,9 @@ class ExperimentConfig(Config):
     preset: str = field(default="", compare=False)
     """Preset to start from. By default the one of the environment's suite and of this machine; without a GPU that is
     cpu, the suite's with small networks and a short run. In Python only a record of where the settings began."""
+    experience: Experience | None = None
+    """Rows to learn from: collected, recorded, or mixed(0.5) with that part of each batch recorded, rounded to whole
+    windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
     steps: int = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: int = 100_000
@@ -92,7 +119,8 @@ class ExperimentConfig(Config):
     schedule: Schedule = field(default_factory=Schedule)
     """How often to log, evaluate, save and report."""
     env: EnvConfig = field(default_factory=EnvConfig)
-    """The environment."""
+    """The environment. With recorded data alone it is for evaluations; its id is then by default the data's own, and
+    with `none` there is none: the policy's return is estimated from the data."""
     algo: AlgorithmConfig = field(default_factory=DreamerV3Config)
     """The algorithm."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -114,21 +142,54 @@ class ExperimentConfig(Config):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
 
     @property
+    def share(self) -> float:
+        """Part of each batch that is recorded: 0 if all rows are collected, 1 if none is."""
+        if self.experience is not None:
+            return self.experience.recorded
+        if not self.data.path:
+            return 0.0
+        try:
+            self.algo.check_data(recorded=True, lived=False)
+        except ConfigError:
+            return Mixed().recorded
+        return 1.0
+
+    @property
+    def offline(self) -> bool:
+        """Whether the run learns from recorded data alone."""
+        return self.share == 1.0
+
+    @property
+    def unit(self) -> Literal["steps", "updates"]:
+        """What the length of the run counts, which is the setting of that name."""
+        return "updates" if self.offline else "steps"
+
+    @property
+    def length(self) -> int:
+        """Length of the run in ``unit``."""
+        return self.updates if self.offline else self.steps
+
+    @property
+    def subject(self) -> str:
+        """What a run is named after: its environment, or the data that it learns from."""
+        return Path(self.data.path).stem or self.data.path if self.offline else self.env.id
+
+    @property
+    def name(self) -> str:
+        """Name of the algorithm."""
+        return algorithm_name(type(self.algo))
+
+    @property
     def evaluates_on_the_way(self) -> bool:
         """Whether there are evaluations during training."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.eval_episodes > 0
-
-    @property
-    def estimates_on_the_way(self) -> bool:
-        """Whether estimates are made during training, in a run that makes any."""
-        return parse_period(self.schedule.eval_every)[0] > 0 and self.data.estimate_updates > 0
 
     def explored(self, step: int) -> int:
         """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.
 
         The steps of a run on recorded data alone are updates. It never explores: its schedules are at their end.
         """
-        return END_OF_SCHEDULES if self.data.alone else step
+        return END_OF_SCHEDULES if self.offline else step
 
     def ratio(self, window: Window) -> float:
         """Return gradient updates per env step, given by ``replay_ratio`` or by ``train_ratio``."""
@@ -136,47 +197,100 @@ class ExperimentConfig(Config):
             return self.train_ratio / (window.batch * window.length)
         return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
 
+    def planned(self, window: Window) -> tuple[int, int]:
+        """Return the updates of the run, and the policy's decisions, each for all environments."""
+        if self.offline:
+            return self.updates, 0
+        return int(max(0, self.steps - self.learning_starts) * self.ratio(window)), self.steps // self.env.num
+
+    def checked(self) -> ExperimentConfig:
+        """Check that the algorithm gets the rows that it learns from; return this with experience and absolute paths.
+
+        Raises:
+            ConfigError: rows that it needs are missing, or there are data that it would not learn from.
+        """
+        recorded, path = bool(self.data.path), self.data.path
+        if self.data.reader != "" and not path:
+            raise ConfigError(f"data.reader = '{self.data.reader}' has no effect without data.path, the data to read.")
+        if recorded != (self.share > 0):
+            given = f"data.path = '{path}'" if recorded else "no data: pass --data PATH, in Python data=..."
+            assert self.experience is not None
+            raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
+        self.algo.check_data(recorded=recorded, lived=not self.offline)
+        if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
+            raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
+        experience = self.experience or mix.of_share(self.share)
+        fixed = not path or "://" in path or path.startswith("minari:")
+        found = self if fixed else self.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
+        return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
+
+    def without_env(self) -> ExperimentConfig:
+        """Return this without an environment and without evaluations."""
+        return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
+
+
+class Estimates(Stateful, Protocol):
+    """Estimates the policy's return from recorded data, where there is no environment to evaluate in."""
+
+    def measured(self, updates: int, say: Say) -> Measured:
+        """Go on for so many updates from the estimate before, and return the new one."""
+        ...
+
+
+class MakeEstimates(Protocol):
+    """Makes an ``Estimates``, such as the class :class:`reverie.agent.estimate.Estimator`."""
+
+    def __call__(
+        self, algo: Algorithm, dataset: Dataset, obs_spec: ObsSpec, action_spec: ActionSpec, *, seed: int,
+        rewards: np.ndarray | None, clipped: str,
+    ) -> Estimates:  # fmt: skip
+        """Return it for a learner, and for rows of which ``rewards`` are the true ones if they hold clipped ones."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(Trainable):
     """All parts of a run, built to fit each other. Nothing has been written to disk."""
 
     config: ExperimentConfig
+    algo: Algorithm
     env: Env | None
     """Training environments; None in a run on recorded data alone."""
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    algo: Algorithm
     replay: Replay
     """Replay of the collected rows; in a run on recorded data alone the dataset."""
-    source: Source
-    """Source of the learner's batches: the replay, prefetched to the GPU if there is one."""
-    collector: Collector | None
-    clock: Clock
     eval_env: Env | None
+    meter: Meter = field(default_factory=Meter)
     dataset: Dataset | None = None
     """Recorded rows, if there are any."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
     """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
     remarks: tuple[str, ...] = ()
     """What had to be assumed or left out in reading the recorded data."""
-    estimator: Estimator | None = None
+    estimator: Estimates | None = None
     """Estimates returns where there is no environment to evaluate in."""
     again: Callable[[], Env] | None = None
     """Returns the environment instance that the user gave, after training, with its true rewards."""
+    given: EnvLike | None = None
+    """The environment that the user gave."""
+    store: RunStore | None = None
+    """Store of the collected rows; None if the experiment is not built for a run."""
+    speed: Pace | None = None
+    """Speed of the learner, if it was timed."""
+    say: Say = warn
 
     def evaluate(
         self,
         episodes: int,
         mode: Mode = "eval",
         record: bool = False,
-        which: Literal["evaluation", "confirmation", "test"] = "evaluation",
+        which: Which = "evaluation",
     ) -> Evaluation:
         """Play whole episodes, and leave every random generator of training as it was.
 
         They are played in the evaluation environments, or in the user's single instance, whose running episode is lost:
-        so only after training. ``which`` selects the seed; that of "test", for the final evaluation, is used by nothing
-        before.
+        so only after training. ``which`` selects the seed.
 
         Raises:
             ConfigError: there is no environment, or ``episodes`` is not at least 1.
@@ -184,101 +298,472 @@ class Experiment:
         seed = derived_seeds(self.config.seed)[which]
         env = self.eval_env or (self.again() if self.again is not None else self.env)
         if env is None:
-            raise ConfigError("there is no environment to evaluate in. Set data.eval_env.")
+            raise ConfigError("there is no environment to evaluate in: name one with --env.")
         explored = self.config.explored(self.clock.env_steps)
         with reproducible(seed):
             return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
 
-    def estimate(self, watch: Watch | None = None) -> PolicyEstimate:
-        """Estimate the policy's return from the recorded data, continuing FQE from the estimate before.
+    def measure(self, which: Which) -> Measured:
+        """Evaluate, or estimate the policy's return from the recorded data."""
+        if self.estimator is not None:
+            if which == "test":
+                updates = plural(self.config.data.estimate_updates, "update")
+                self.say(f"estimating the policy's return: {updates} of FQE")
+            return self.estimator.measured(self.config.data.estimate_updates, self.say)
+        if which == "test":
+            self.say(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
+        return self.evaluate(self.config.eval_episodes, which=which)
 
-        ``watch``: follows the updates of FQE.
+    @property
+    def measures(self) -> Literal["", "eval", "estimate"]:
+        """What the run makes at its end."""
+        return "estimate" if self.estimator is not None else "eval" if self.config.eval_episodes else ""
 
-        Raises:
-            ConfigError: the run has no estimator.
+    @property
+    def stop_score(self) -> float | None:
+        """Mean score that ends the run."""
+        return self.config.stop_score if self.config.evaluates_on_the_way else None
+
+    @property
+    def schedule(self) -> Schedule:
+        """How often to log, evaluate, save and report."""
+        return self.config.schedule
+
+    @property
+    def saved(self) -> Saved:
+        """The resolved settings."""
+        return saved_settings(self.config, self.given)
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Observations and actions, and spaces by which the agent of a run without an environment can act."""
+        found: dict[str, Any] = dict(signature(self.obs_spec, self.action_spec))
+        if self.spaces is not None:
+            with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
+                found["spaces"] = dict(zip(("observation", "action"), map(text_of, self.spaces), strict=True))
+        return found
+
+    def parts(self) -> dict[str, Stateful]:
+        """Return the parts of a checkpoint in the order in which they are loaded.
+
+        Random generators come last, because loading the other parts may draw from them.
         """
-        if self.estimator is None:
-            raise ConfigError(
-                "this run has no estimator. Returns are estimated in runs on recorded data alone with data.eval_env = "
-                "'none' and data.estimate_updates above 0."
-            )
-        return self.estimator.estimate(self.config.data.estimate_updates, watch=watch)
+        parts: dict[str, Stateful] = {"meter": self.meter}
+        if self.collector is not None and self.store is not None:
+            parts |= {"replay": self.store.part, "collector": self.collector}
+        if self.dataset is not None:
+            parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
+        return parts | {"random": RngState()}
 
-    def close(self) -> None:
-        """Close the environments."""
+    def claim(self, *, known: bool) -> None:
+        """Claim the store for a new run, or refuse."""
+        if self.store is not None:
+            self.store.claim(known=known)
+
+    def begin(self) -> None:
+        """Take the first rows of a new run, begin to store, and fit the normalisation to the rows there are.
+
+        They are recorded rows, or else those that the replay begins with. With ``init`` the statistics stay those of
+        the other run's agent, and the rows only widen the value bounds.
+        """
+        given: list[Replay] = [] if self.dataset is None else [self.dataset]
+        if self.store is not None and self.store.begin():
+            given.append(self.replay)
+        if (watcher := self.algo.watcher) is None:
+            return
+        for number, replay in enumerate(given):
+            rows = held(replay, self.obs_spec)
+            (watcher.fit if number == 0 and self.config.init is None else watcher.widen)(rows)
+
+    def resume(self) -> None:
+        """Lock a store outside of the run's folder."""
+        if self.store is not None:
+            self.store.lock()
+
+    def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
+        """Let the store delete the rows that none of the ``kept`` checkpoints needs."""
+        if self.store is not None:
+            self.store.saved(checkpoint.name, [path.name for path in kept])
+
+    @property
+    def copied(self) -> bool:
+        """Whether loading copied rows."""
+        return self.store is not None and self.store.part.copied
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close the store, at once if the run has ``failed``, and the environments."""
+        if self.store is not None:
+            self.store.close(failed=failed)
         for env in (self.env, self.eval_env):
             if env is not None:
                 env.close()
 
+    def load_initial(self) -> None:
+        """Load the agent of the run or checkpoint ``init``: weights, optimisers, statistics of the normalisation.
+
+        Nothing else of that run is taken: steps and updates count from 0, a decaying learning rate starts again, and no
+        rows are copied. DreamerV3's warm-up is not repeated, as its optimiser's moments are there already.
+
+        Raises:
+            RunError: there is no such run or checkpoint, or it has another algorithm, other sizes or other spaces.
+        """
+        if self.config.init is None:
+            return
+        given = Path(os.path.expanduser(self.config.init))
+        inside = given.parent.name == "checkpoints"
+        folder = RunFolder(given.parents[1] if inside else given)
+        if not folder.config.is_file():
+            raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
+        saved = read_saved(folder.path)
+        if not begins(type(self.config.algo), saved.algorithm):
+            raise RunError(
+                f"init = '{given}': expected a run of {self.config.name}, but it is a run of {saved.algorithm}."
+            )
+        check_spec(folder, self.spec)
+        checkpoints = Checkpoints(folder.checkpoints, say=self.say)
+        path = checkpoints.select(given.name if inside else None)
+        try:
+            checkpoints.load(path, {"algo": Shared(self.algo)})
+        except RunError as error:
+            lines = settings_changes(saved.experiment.get("algo", {}), self.config.algo.to_dict(), "algo.")
+            raise RunError(f"{error} Different settings: {'; '.join(lines) or 'none found'}.") from error
+        if isinstance(self.algo, ModelFree):
+            self.algo.renew()
+        self.say(f"starting with the agent of {path}")
+
+    def describe(self) -> None:
+        """Say what is about to be trained, and what is assumed of the data."""
+        for line in described(self):
+            self.say(line)
+
+    def why_idle(self) -> str:
+        """Return why a finished run has made no update, or "" if it made some or its settings asked for none."""
+        config, window, offered = self.config, self.algo.window, len(self.replay)
+        expected = config.offline or config.ratio(window) == 0
+        if self.clock.updates or expected or offered >= config.learning_starts:
+            return ""
+        within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
+        return (
+            f"no updates were made: learning starts after {config.learning_starts} windows{within}, but the replay "
+            f"offers only {offered}. Lower learning_starts, or use shorter windows (algo.batch_length)"
+        )
+
+
+class Shared:
+    """A learner that leaves out the networks of a checkpoint that it does not have."""
+
+    def __init__(self, learner: Algorithm) -> None:
+        self.learner = learner
+
+    def state_dict(self) -> State:
+        """Return the learner's state."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the learner's own networks, and the rest of its state."""
+        own = {name.partition(".")[0] for name in self.learner.state_dict()["model"]}
+        model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in own}
+        self.learner.load_state_dict({**state, "model": model})
+
+
+def begins(config: type[AlgorithmConfig], saved: str) -> bool:
+    """Return whether a run of ``saved`` has all parts of ``config``'s learner: of the same algorithm, or of one on it.
+
+    So a run of Plan2Explore begins one of DreamerV2.
+    """
+    name = algorithm_name(config)
+    return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
+
+
+def held(replay: Replay, spec: ObsSpec) -> Batch:
+    """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
+    names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
+    rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
+    columns = {name: torch.from_numpy(x) for name, x in rows.items()}
+    return Batch.of_columns(columns, torch.arange(replay.storage.streams))
+
+
+# ---------------------------------------------------------------- settings of a run
+
+
+def saved_settings(config: ExperimentConfig, env: EnvLike | None) -> Saved:
+    """Return the content of config.yaml.
+
+    It names the objects that a file cannot hold: an environment given from Python, configs of other classes. A class or
+    function that makes environments is named ``module:name`` if that can be imported.
+    """
+    custom = {} if env is None or isinstance(env, str) else {"env": named(env) or env_name(env)}
+    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
+    return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
+
+
+def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
+    """Return the places below ``where`` at which ``value`` holds an object of another class than ``default`` does."""
+    if value is None or (isinstance(value, Choice) and value.can_be_found()):
+        return {}  # a file holds its kind and its values
+    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
+        return {where: f"{type(value).__module__}:{type(value).__qualname__}"}
+    if not isinstance(value, Config):
+        return {}
+    out: dict[str, str] = {}
+    for name in value.__dataclass_fields__:
+        out |= _foreign(getattr(value, name), getattr(default, name), f"{where}.{name}")
+    return out
+
+
+def resolved(
+    config: ExperimentConfig, env: EnvLike | None, say: Say, before: Mapping[str, Any] | None = None
+) -> ExperimentConfig:
+    """Return ``config`` with its environment filled in. A run on data alone gets the environment to evaluate in.
+
+    Args:
+        config: the settings.
+        env: an environment given from Python.
+        say: called with the reason if nothing will be evaluated.
+        before: settings of the run to be continued, whose environment stays unless another is named.
+
+    Raises:
+        ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
+    """
+    config = config.checked()
+    if not config.offline or (env is not None and not isinstance(env, str)):
+        return config
+    if before is not None and config.env.id == OWN_ENV:
+        config = config.merge({"env": dict(before["env"])})
+        check_module(config.env.id, "the run")
+    if config.env.id != OWN_ENV:
+        return config.without_env() if config.env.id == NO_ENV else config
+    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
+        about = recorded.about
+    if not about.env:
+        say("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
+        return config.without_env()
+    found = config.merge({"env": env_of(about, config.env).to_dict()})
+    try:
+        put_away(env_as_recorded(about, config.env))
+    except EnvError as error:
+        say(f"no evaluations: {error}")
+        return config.without_env()
+    return found
+
+
+def env_id_of(data: DatasetConfig) -> str:
+    """Return the id of the environment that data name; "" if they name none or cannot be read, as reading them says."""
+    try:
+        with open_reader(data.path, data.reading) as reader:
+            return reader.env_id()
+    except ReverieError:
+        return ""
+
+
+def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
+    """Return ``config`` with the ``init``, ``replay.init`` and, unless set, ``threads`` of the run in ``path``.
+
+    Args:
+        config: the settings with which the run continues. They may leave out all of these.
+        before: the settings of the run so far, as plain values.
+        path: the run folder.
+
+    Raises:
+        RunError: ``config`` has another ``init`` or ``replay.init``, or rows of another kind: a checkpoint holds
+            positions in the replay, in the recorded data or in both, and cannot change between these.
+    """
+    had = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
+    for name, value in {"init": config.init, "replay.init": config.replay.init}.items():
+        if value and places(value) != places(had[name]):
+            raise RunError(
+                f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {had[name]!r}. Leave it "
+                "out to continue that run, or choose another --run to begin a new one."
+            )
+    was = config.merge({"experience": before["experience"], "data": before["data"]})
+    if was.offline != config.offline or (config.share and not was.share):
+        kinds = "recorded data alone" if was.offline else "recorded and collected rows"
+        raise RunError(
+            f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
+            f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
+        )
+    return config.merge({**had, "threads": config.threads or before.get("threads", 0)})
+
+
+def places(given: Any) -> list[str]:
+    """Return the path or URL, or several of them, as absolute ones; [] for None."""
+    return [place_of(place) for place in ([given] if isinstance(given, str) else given or ())]
+
+
+def fitted(config: ExperimentConfig, named: Callable[[str], str | None], say: Say) -> ExperimentConfig:
+    """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
+
+    ``named`` returns the name by which the user has set an option; None if he has not.
+
+    Raises:
+        ConfigError: a length in the other unit is named, or a start that leaves nothing to learn in.
+    """
+    other = "steps" if config.offline else "updates"
+    if (name := named(other)) is not None and named(config.unit) is None:
+        kind = "on recorded data alone" if config.offline else "that collects rows"
+        length = name.replace(other, config.unit)
+        raise ConfigError(f"{name} has no effect on a run {kind}. Set its length with {length}.")
+    starts, steps = config.learning_starts, config.steps
+    if config.offline or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
+        return config
+    if (name := named("learning_starts")) is not None:
+        if starts < steps:
+            return config
+        raise ConfigError(
+            f"{name} = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, or take "
+            "more steps."
+        )
+    soon = max(1, steps // 4)
+    say(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
+    random = config.random_steps if named("random_steps") else min(config.random_steps, soon)
+    return config.merge({"learning_starts": soon, "random_steps": random})
+
+
+# ---------------------------------------------------------------- building
+
 
 def build(
-    config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, scratch: Path | None = None
+    config: ExperimentConfig,
+    env: EnvLike | None = None,
+    *,
+    start: int = 0,
+    run: Path | None = None,
+    estimates: MakeEstimates | None = None,
+    say: Say = warn,
 ) -> Experiment:
-    """Build everything that ``config`` describes, for a run that collects experience. Writes nothing.
+    """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
 
     Args:
         config: the settings.
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
-        start: env step at which a continued run resumes; environments are seeded by it, so that episodes differ.
-        scratch: folder for a memory-mapped replay, made with the first row. None: a temporary folder.
+        start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
+        run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
+        estimates: makes the estimator of a run on recorded data that has no environment.
+        say: called with a sentence about what is happening, now and then.
 
     Raises:
-        ReverieError: settings do not fit together, or the memory or the device is missing.
+        ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
+            or the device is missing.
     """
+    config = config.checked()
     check_start(config)
-    factory = env_factory(config.env, env)
+    factory, share = env_factory(config.env, env), config.share
+    plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
+    # First: a simulator may be able to run only once.
+    space, env_spec = looked_at(config, factory) if share and plays else (None, None)
     device, seeds = prepare(config, start)
     with contextlib.ExitStack() as undo:
-        train_env = make_env(config.env, seed=seeds["env"], factory=factory, new=start == 0)
-        undo.callback(train_env.close)
-        algo = config.algo.build(train_env.obs_spec, train_env.action_spec, device, seeds["algo"])
-        replay = config.replay.build(
-            obs_spec=train_env.obs_spec,
-            action_spec=train_env.action_spec,
-            extra_spec=algo.extra_spec,
-            num_envs=config.env.num,
-            window=shares(algo.window, config.data.fraction)[1] if config.data.path else algo.window,
-            seed=seeds["replay"],
-            most=most_rows(config.replay, config.steps, config.env.num),
-            scratch=scratch,
-        )
-        replay.hindsight = algo.hindsight
-        check_memory(config.replay, replay, config.steps)
-        check_capacity(config.replay, replay, config.learning_starts)
-        eval_env = make_beside(config, factory) if wants_eval_env(config, env) else None
+        train_env = recorded = replay = collector = store = dataset = estimator = None
+        if share < 1:
+            train_env = make_env(config.env, seed=seeds["env"], factory=factory, new=start == 0)
+            undo.callback(train_env.close)
+        eval_env = make_beside(config, env, factory, train_env) if plays else None
         if eval_env is not None:
             undo.callback(eval_env.close)
-            check_same_spaces(train_env, eval_env)
-        collector = Collector(
-            train_env,
-            algo.policy,
-            replay,
-            seed=seeds["collector"],
-            random_steps=config.random_steps,
-            watcher=algo.watcher,
-        )
+        seen = train_env or eval_env
+        if share:
+            recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, space)))
+            if train_env is not None:
+                check_same_task(recorded, config, env_spec)
+            if seen is not None:
+                check_fit(recorded, seen.obs_spec, seen.action_spec, config.env.id)
+        learned = train_env or recorded
+        assert learned is not None
+        algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
+        windows = shares(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
+
         clock = Clock(
-            total_steps=config.steps,
+            length=config.length,
+            unit=config.unit,
             replay_ratio=config.ratio(algo.window),
-            learning_starts=max(1, config.learning_starts),
+            learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
             action_repeat=config.env.action_repeat,
         )
-        if algo.device.type == "cpu":
-            keep_freed_memory()
+        if train_env is not None:
+            replay, collector, store = collecting(
+                config, algo, train_env, windows[1], seeds, run, say, stop=lambda: clock.stop
+            )
+        if recorded is not None:
+            dataset, rewards = read(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
+            if 0 < share < 1:
+                algo.expect_recorded(windows[0].batch)
+            if config.env.id == NO_ENV and config.data.estimate_updates and estimates is not None:
+                specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
+                estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
+            recorded.close()
         undo.pop_all()
+    sources = [ahead(rows, algo.device) for rows in (dataset, replay) if rows is not None]
+    rows = replay if replay is not None else dataset
+    assert rows is not None
     return Experiment(
         config=config,
         env=train_env,
-        obs_spec=train_env.obs_spec,
-        action_spec=train_env.action_spec,
+        obs_spec=learned.obs_spec,
+        action_spec=(seen or learned).action_spec,  # the environment's has bounds
         algo=algo,
-        replay=replay,
-        source=ahead(replay, algo.device),
+        replay=rows,
+        source=sources[0] if len(sources) == 1 else Mix(*sources),
         collector=collector,
         clock=clock,
         eval_env=eval_env,
-        again=None if not isinstance(factory, Single) else lambda: make_eval_env(config, factory),
+        dataset=dataset,
+        spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
+        remarks=tuple(recorded.remarks()) if recorded is not None else (),
+        estimator=estimator,
+        again=None if not isinstance(factory, Single) or share == 1 else lambda: make_eval_env(config, factory),
+        given=env,
+        store=store,
+        say=say,
     )
+
+
+def collecting(
+    config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
+    say: Say, *, stop: Callable[[], bool],
+) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
+    """Build what collects rows and keeps them. See :func:`build` for the arguments.
+
+    Raises:
+        ReverieError: the memory is missing, learning could never start, or the store cannot be read.
+    """
+    replay = config.replay.build(
+        obs_spec=env.obs_spec,
+        action_spec=env.action_spec,
+        extra_spec=algo.extra_spec,
+        num_envs=config.env.num,
+        window=window,
+        seed=seeds["replay"],
+        most=most_rows(config.replay, config.steps, config.env.num),
+        scratch=run,
+    )
+    replay.hindsight = algo.hindsight
+    check_memory(config.replay, replay, config.steps)
+    check_capacity(config.replay, replay, config.learning_starts)
+    store = None if run is None else RunStore(replay, config.replay, run, say, stop=stop)
+    collector = Collector(
+        env,
+        algo.policy,
+        replay,
+        seed=seeds["collector"],
+        random_steps=config.random_steps,
+        watcher=algo.watcher,
+        exact=lambda: store is not None and store.part.exact,
+        say=say,
+    )
+    return replay, collector, store
+
+
+def paced(experiment: Experiment) -> Experiment:
+    """Time the learner of a run on a CPU, unless the run is short; if ``threads`` is 0, set it to what is faster."""
+    config, algo, most = experiment.config, experiment.algo, torch.get_num_threads()
+    if algo.device.type != "cpu" or config.planned(algo.window)[0] < FEW:
+        return experiment
+    choices = [1, most] if most > 1 and not config.threads else [most]
+    found = pace(config.algo, experiment.obs_spec, experiment.action_spec, config.env.num, choices)
+    if found is None or len(choices) == 1:
+        return replace(experiment, speed=found)
+    torch.set_num_threads(found.threads)
+    return replace(experiment, speed=found, config=config.merge({"threads": found.threads}))
 
 
 def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
@@ -288,27 +773,13 @@ def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
         ConfigError: the device is missing.
     """
     device = choose_device(config.device)
+    if device == "cpu":
+        keep_freed_memory()
     if config.threads:
         torch.set_num_threads(config.threads)
     seeds = derived_seeds(config.seed, start)
     seed_everything(seeds["global"])
     return device, seeds
-
-
-def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
-    """Return whether evaluations need environments of their own. An instance cannot be made a second time.
-
-    Raises:
-        ConfigError: evaluations during training were asked for with an instance.
-    """
-    if not isinstance(env, gymnasium.Env):
-        return config.eval_episodes > 0
-    if config.evaluates_on_the_way:
-        raise ConfigError(
-            f"schedule.eval_every = {config.schedule.eval_every}: evaluations during training need a second "
-            "environment, but only one instance was passed. Pass a function that creates environments, or use 0."
-        )
-    return False
 
 
 def make_eval_env(
@@ -330,34 +801,44 @@ def make_eval_env(
     return make_env(values, seed=seed, factory=factory, render=render, new=False)
 
 
-def make_beside(config: ExperimentConfig, factory: MakeEnv | None) -> Env:
-    """Make the environments of evaluations while those of training are open.
+def make_beside(
+    config: ExperimentConfig, env: EnvLike | None, factory: MakeEnv | None, train_env: Env | None
+) -> Env | None:
+    """Make the environments of evaluations, beside those of training if there are any; None if none are wanted.
+
+    An instance cannot be made a second time: the run is evaluated in it at its end.
 
     Raises:
-        EnvError: one cannot be made, as where a simulator can only run once.
+        ConfigError: evaluations during training were asked for with an instance.
+        EnvError: one cannot be made, as where a simulator can only run once, or its spaces are not those of training.
     """
-    try:
+    if not config.eval_episodes:
+        return None
+    if train_env is None:
         return make_eval_env(config, factory, workers=True)
+    if isinstance(env, gymnasium.Env):
+        if config.evaluates_on_the_way:
+            raise ConfigError(
+                f"schedule.eval_every = {config.schedule.eval_every}: evaluations during training need a second "
+                "environment, but only one instance was passed. Pass a function that creates environments, or use 0."
+            )
+        return None
+    try:
+        eval_env = make_eval_env(config, factory, workers=True)
     except EnvError as error:
         raise EnvError(
             f"{error}. This was an environment for evaluations; those for training were made and are open. If only one "
             "can be open at a time, set eval_episodes = 0 and eval_envs = 1, and evaluate the finished run. Or pass an "
             "instance in Python, in which the run is evaluated at its end."
         ) from error
-
-
-def check_same_spaces(train_env: Env, eval_env: Env) -> None:
-    """Check that evaluations are played with the observations and actions of training.
-
-    Raises:
-        EnvError: they are not; the message names each difference.
-    """
-    one, two = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
+    one, two = (signature(made.obs_spec, made.action_spec) for made in (train_env, eval_env))
     if found := differences(one, two, ("the training environments", "those for evaluations")):
+        eval_env.close()
         raise EnvError(
             f"{'; '.join(found)}: expected the same in both. Make environments whose spaces do not depend on how many "
             "were made before, or set eval_episodes = 0."
         )
+    return eval_env
 
 
 def check_start(config: ExperimentConfig) -> None:
@@ -372,3 +853,168 @@ def check_start(config: ExperimentConfig) -> None:
         learning_starts=sys.maxsize if given else config.learning_starts,
         frame_stack=config.env.frame_stack,
     )
+
+
+def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnasium.Space[Any], EnvSpec | None]:
+    """Return the action space of the environment as the agent sees it, and the environment's spec if it has one."""
+    env = make_gym(config.env, factory, render=False)
+    space: gymnasium.Space[Any] = env.action_space
+    spec = env.spec
+    put_away(env)
+    return space, spec
+
+
+# ---------------------------------------------------------------- recorded rows
+
+
+def read(
+    config: ExperimentConfig, recorded: Recorded, algo: Algorithm, window: Window, seed: int, scratch: Path | None
+) -> tuple[Dataset, np.ndarray | None]:
+    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here.
+
+    Raises:
+        DataError: a value is not in its space, or few rows belong to an episode with a step.
+    """
+    unclipped: list[np.ndarray] | None = [] if config.env.id == NO_ENV and recorded.clip != "none" else None
+    with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+        dataset = config.data.build(
+            recorded,
+            window=window,
+            seed=seed,
+            batch_sampler=config.replay,
+            extra_spec=algo.extra_spec,
+            scratch=scratch,
+            parts=counted(recorded.parts(unclipped)),
+        )
+    if RETURN in algo.extra_spec:
+        write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
+    try:
+        dataset.check_steps()
+    except DataError as error:
+        raise DataError(f"{recorded.where}: {error}") from None
+    return dataset, None if unclipped is None else np.concatenate(unclipped)
+
+
+def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
+    """Store beside each row its return-to-go, for learners that use it, such as Cal-QL.
+
+    Runs from the last row to the first, ``block`` rows at a time.
+    """
+    reward, first = dataset.column("reward"), dataset.column("is_first")
+    last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
+    later = Later()
+    for stop in range(dataset.count, 0, -block):
+        rows = slice(max(0, stop - block), stop)
+        ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
+        found = returns_to_go(reward=reward[rows], discount=discount, later=later, **ends)
+        dataset.write_column(EXTRAS + RETURN, rows.start, found)
+        later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
+
+
+def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec | None) -> None:
+    """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
+
+    Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
+    purpose, as from a simulator and a robot.
+
+    Raises:
+        ConfigError: settings of the two environments differ.
+    """
+    check_mixed(recorded.about, config.env)
+    if missing := lacking(recorded.about, spec):
+        recorded.reader.note(
+            f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
+            "run is made without that: the run learns from both as from one task"
+        )
+
+
+def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) -> None:
+    """Check that data and environment have the same observations and actions.
+
+    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
+
+    Raises:
+        DataError: they have not; the message names each difference.
+    """
+    own, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
+    found = differences(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action), ("the data", own))
+    if found:
+        advice = (
+            "Use data of the environment that the agent has learned about."
+            if env == NO_ENV
+            else "Use the environment that the data were recorded in with the same options (env.include and "
+            "env.exclude select observations), or other data."
+        )
+        raise DataError(f"{recorded.where} does not fit {whose}: {'; '.join(found)}. {advice}")
+
+
+# ---------------------------------------------------------------- sentences about a run
+
+
+def described(experiment: Experiment) -> list[str]:
+    """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
+    config, window, algo = experiment.config, experiment.algo.window, experiment.algo
+    lines = [f"{config.data.path}: {remark}" for remark in experiment.remarks]
+    if algo.device.type == "cpu" and trouble():
+        lines.append(trouble())
+    if experiment.dataset is not None:
+        found = experiment.dataset.statistics()
+        part = "" if config.offline else f", {shares(window, config.share)[0].batch} of the {window.batch} windows"
+        low, mean, high = found.scores
+        lines.append(
+            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.path}"
+            f"{part and f'{part} of a batch'}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+        )
+    elif config.algo.needs_data:
+        lines.append(
+            f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
+            "collects. Pass --data PATH to add recorded data"
+        )
+    if experiment.estimator is not None:
+        lines.append(
+            f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
+            "per estimate); set data.estimate_updates = 0 to disable this"
+        )
+    if line := outlook(config, window, experiment.speed):
+        lines.append(line)
+    count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
+    needed = memory(replay_bytes(config.replay, experiment.replay, config.steps))
+    what = f"{count / 1e6:.2f}M parameters on {algo.device}"
+    if config.offline:
+        updates = plural(config.updates, "update")
+        return [*lines, f"{config.name} from recorded data alone: {what}, {updates}, {needed} of rows"]
+    free = available_memory()
+    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    if config.replay.device != "cpu" or config.replay.storage != "ram":
+        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
+    ratio = config.ratio(window)
+    each = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
+    envs = plural(config.env.num, "env")
+    return [*lines, f"{config.name} on {config.env.id}: {what}, {envs}, {each}, replay up to {needed}{room}"]
+
+
+def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str:
+    """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
+
+    The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
+    meant for a CPU and is not short there, gets a length for about an hour.
+    """
+    published, _, small = config.preset.partition("+")
+    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(small)}"] if config.preset else []
+    if speed is not None:
+        updates, decisions = config.planned(window)
+        hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
+        time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
+        here = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
+        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {here}")
+        if hours > (3 if small else 12):
+            an_hour = float(f"{config.length / hours:.1g}")
+            smaller = "" if small else ", and --preset cpu has small networks and a short run"
+            words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
+    return "; ".join([*words, *([f"published settings: --preset {published}"] if small else [])])
+
+
+def memory(size: int) -> str:
+    """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
+    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
+    return f"{size / unit:.2f} {name}"

@@ -15,12 +15,10 @@ from reverie.core.declared import check_defaults
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
-from reverie.core.renamed import present_names
 from reverie.envs.config import EnvConfig
-from reverie.experiment import ExperimentConfig
-from reverie.offline import env_id_of
+from reverie.experiment import NO_ENV, OWN_ENV, ExperimentConfig, env_id_of
 from reverie.published import dreamer, model_free, offline
-from reverie.saved import SCHEMA, read_yaml
+from reverie.run.folder import SCHEMA, read_yaml
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = dreamer.PRESETS | model_free.PRESETS | offline.PRESETS
 """All presets by name."""
@@ -35,7 +33,7 @@ ON_CPU: dict[str, dict[str, Any]] = dreamer.ON_CPU | model_free.ON_CPU | offline
 CPU = "+cpu"
 """Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
 
-SHORT_NAMES = {"envs": "env.num", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
+SHORT_NAMES = {"envs": "env.num"}
 """Other names of settings in Python and on the command line. So is ``data``, of ``data.path``, if it is a path."""
 
 
@@ -101,11 +99,11 @@ def layered(
 ) -> ExperimentConfig:
     """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
-    ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``; their environment chooses the
-    preset if no other is named. ``handed``: the environment is made by a function of the user's, so a preset's
-    arguments for ``gymnasium.make`` are dropped. ``algo``: replaces the preset's settings of the algorithm. ``device``:
-    that of later layers. ``run``: the folder of the run; one found there keeps its preset, so that it can be continued
-    on another machine.
+    ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``, and of ``experience``. If no
+    environment is named, that of the data chooses the preset, and a run on them alone is evaluated in it. ``handed``:
+    the environment is made by a function of the user's, so a preset's arguments for ``gymnasium.make`` are dropped.
+    ``algo``: replaces the preset's settings of the algorithm. ``device``: that of later layers. ``run``: the folder of
+    the run; one found there keeps its preset, so that it can be continued on another machine.
 
     Raises:
         ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
@@ -118,16 +116,18 @@ def layered(
     layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
     said = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
     preset, device = said.get("preset"), said.get("device", "auto")
-    chosen = base(algorithm, env or (named[-1] if named else None), preset, device)
+    own = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
+    chosen = base(algorithm, None if own else env or (named[-1] if named else None), preset, device)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
-    recorded = config.merge(data or {}).data
-    if recorded.path and not (env or named or preset):
-        chosen = base(algorithm, env_id_of(recorded), device=device)
+    recorded = config.merge(data or {})
+    if recorded.data.path and not preset and (own or not (env or named)):
+        chosen = base(algorithm, env_id_of(recorded.data), device=device)
         config = _with(settings, chosen)
     if algo is not None:
         config = config.merge({"algo": algo})
     if size is not None:
         config = resized(config, size)
+    env = env or (OWN_ENV if recorded.data.path and not named else None)
     return config.merge({"preset": chosen.preset} | ({} if env is None else {"env.id": env}))
 
 
@@ -188,19 +188,6 @@ def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
     return config.merge({"algo": module.sized(size, config.algo)})
 
 
-def says_fraction(values: Mapping[str, Any]) -> bool:
-    """Return whether ``values`` set the recorded fraction of a batch. The settings of a run without data do not."""
-    data = values.get("data")
-    inner = data if isinstance(data, Mapping) else {}
-    path = values.get("data.path", inner.get("path"))
-    return path != "" and ("data.fraction" in values or "fraction" in inner)
-
-
-def files_say_fraction(files: Sequence[Path | str], algorithm: str) -> bool:
-    """Return whether one of the YAML ``files`` sets the recorded fraction of a batch."""
-    return any(says_fraction(_settings(Path(file), algorithm)) for file in files)
-
-
 def _settings(path: Path, algorithm: str) -> dict[str, Any]:
     """Return the settings in a YAML file, which may be the config.yaml of a run, or part of one.
 
@@ -227,10 +214,10 @@ def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str
             f"Found {found}."
         )
     schema = values.get("schema", SCHEMA)
-    own, inner = present_names(str(values.get("algorithm", algorithm)), dict(inner))
+    own = str(values.get("algorithm", algorithm))
     if schema > SCHEMA or not same_algorithm(own, algorithm):
         raise ConfigError(f"{path} holds settings of {own}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}.")
-    return inner
+    return dict(inner)
 
 
 def _env_id(values: Mapping[str, Any]) -> str | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from corridor import Corridor
+from reverie.api import train_config as train
+from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 from tiny import SMALL
 
 

@@ -15,12 +15,12 @@ from gymnasium import spaces
 
 from corridor import Corridor
 from reverie.agent.loading import load
+from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.spaces import ActionCodec
+from reverie.core.words import say_nothing
 from reverie.nn.exploration import EpsilonGreedy
 from reverie.presets import base
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 
 
 def test_what_an_agent_is_can_be_read(trained: Path) -> None:
@@ -109,7 +109,7 @@ def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path: P
     for other in (agent, pickle.loads(pickle.dumps(agent))):
         assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
     assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
-    alone = config.merge({"data.path": "rows.npz", "data.fraction": 1.0})
+    alone = config.merge({"data.path": "rows.npz", "experience": "recorded"})
     assert alone.explored(0) >= 10**12 > config.explored(7) == 7  # it never explores: schedules are at their end
 
 

@@ -20,13 +20,13 @@ from reverie.agent.dream_episodes import fitting, gather
 from reverie.agent.dream_figures import distinct, newest, painted
 from reverie.agent.dreaming import check_finite, dream, measure, one_hot
 from reverie.agent.loading import load
+from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
+from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
 from reverie.nn.rssm import Latent
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 from tiny import SMALL
 
 

@@ -18,8 +18,8 @@ from played import played
 from reverie.agent.dreaming import dream
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.core.words import say_nothing
 from reverie.datasets.dataset import DatasetConfig
-from reverie.training.messages import say_nothing
 from tiny import NETWORKS
 
 
@@ -27,7 +27,7 @@ from tiny import NETWORKS
 def offline(pendulum: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world model of recorded data, without an environment; tests copy it."""
     run = tmp_path_factory.mktemp("runs") / "offline"
-    options: dict[str, Any] = {"algo.batch_size": 2, "algo.batch_length": 8, "data.eval_env": "none"}
+    options: dict[str, Any] = {"algo.batch_size": 2, "algo.batch_length": 8, "env": "none"}
     options |= {f"algo.{part}": value for part, value in NETWORKS.items()}
     options |= {"data.estimate_updates": 0, "tensorboard": False, "console": False, "threads": 1}
     reverie.train("dreamer_v3", data=pendulum, updates=3, run=run, say=say_nothing, **options)

@@ -18,14 +18,14 @@ from reverie.agent.agent import Agent
 from reverie.agent.extract import extract, pieces
 from reverie.agent.imagining import ModelState
 from reverie.algos.imagination import open_loop
+from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.randomness import reproducible
+from reverie.core.words import say_nothing
 from reverie.datasets.dataset import DatasetConfig
-from reverie.log.sinks import read_metrics
+from reverie.log.metrics import read_metrics
 from reverie.presets import layered
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 from tiny import FEW
 
 

@@ -12,14 +12,14 @@ import pytest
 from reverie.agent.loading import load
 from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, play
+from reverie.api import train_config as train
 from reverie.core.errors import DataError
+from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import make_gym
 from reverie.experiment import ExperimentConfig
-from reverie.training.messages import say_nothing
-from reverie.training.run import train
 from tiny import SMALL
 
 

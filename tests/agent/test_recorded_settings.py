@@ -23,8 +23,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, make_gym
 from reverie.envs.task import registered
-from reverie.experiment import ExperimentConfig
-from reverie.offline import NO_ENV, check_fit, resolved
+from reverie.experiment import NO_ENV, ExperimentConfig, check_fit, resolved
 
 minari = pytest.importorskip("minari")
 
@@ -166,7 +165,9 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     assert report.sound
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
     said = []
-    config = resolved(ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path)), None, said.append)
+    config = resolved(
+        ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto")), None, said.append
+    )
     assert config.env.id == NO_ENV
     assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[0]
 

@@ -18,7 +18,7 @@ from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
-from reverie.training.initial import Shared, begins
+from reverie.experiment import Shared, begins
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
 

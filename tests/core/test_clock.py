@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.clock import Clock, Every, Ratio
+from reverie.core.clock import Clock, Ratio
 from reverie.core.errors import ConfigError
+from reverie.run.schedule import Every
 
 RATIOS = st.one_of(
     st.builds(Fraction, st.integers(0, 40), st.integers(1, 40)),
@@ -23,7 +24,7 @@ RATIOS = st.one_of(
     ratio=RATIOS, envs=st.integers(1, 17), turns=st.lists(st.integers(0, 17), max_size=200), start=st.integers(0, 5000)
 )
 def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
-    clock = Clock(total_steps=10**9, replay_ratio=float(ratio), env_steps=start)
+    clock = Clock(length=10**9, replay_ratio=float(ratio), env_steps=start)
     assert clock.updates_due(windows=1) == 0
     updates = 0
     for ended in turns:
@@ -36,12 +37,12 @@ def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
 @given(ratio=RATIOS, steps=st.lists(st.integers(0, 9), min_size=1, max_size=60), cut=st.integers(0, 60))
 def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
     def run(resume: bool) -> int:
-        clock = Clock(total_steps=10**9, replay_ratio=float(ratio))
+        clock = Clock(length=10**9, replay_ratio=float(ratio))
         clock.updates_due(windows=1)
         for turn, taken in enumerate(steps):
             if resume and turn == cut:
                 saved = clock.state_dict()
-                clock = Clock(total_steps=10**9, replay_ratio=float(ratio))
+                clock = Clock(length=10**9, replay_ratio=float(ratio))
                 clock.load_state_dict(saved)
             clock.env_steps += taken
             clock.updates += clock.updates_due(windows=1)
@@ -51,12 +52,12 @@ def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
 
 
 def test_updates_that_were_due_and_not_made_stay_due():
-    clock = Clock(total_steps=100, replay_ratio=2.5)
+    clock = Clock(length=100, replay_ratio=2.5)
     clock.updates_due(windows=1)
     clock.env_steps += 3
     assert clock.updates_due(windows=1) == 7
     clock.updates += 4  # then an error
-    other = Clock(total_steps=100, replay_ratio=2.5)
+    other = Clock(length=100, replay_ratio=2.5)
     other.load_state_dict(clock.state_dict())
     other.env_steps += 1
     assert other.updates_due(windows=1) == 6  # 3 left, 0.5 + 2.5
@@ -65,7 +66,7 @@ def test_updates_that_were_due_and_not_made_stay_due():
 
 
 def test_prefill_leaves_no_debt():
-    clock = Clock(total_steps=10**6, replay_ratio=0.5, learning_starts=100)
+    clock = Clock(length=10**6, replay_ratio=0.5, learning_starts=100)
     for rows in range(100):
         clock.env_steps += 8
         assert clock.updates_due(rows) == 0
@@ -76,7 +77,7 @@ def test_prefill_leaves_no_debt():
 
 
 def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
-    clock = Clock(total_steps=10**6, replay_ratio=1.0, learning_starts=100)
+    clock = Clock(length=10**6, replay_ratio=1.0, learning_starts=100)
     clock.load_state_dict({**clock.state_dict(), "env_steps": 5000, "ratio": {"credit": 0.5, "seen": 5000}})
     for rows in range(100):
         clock.env_steps += 1
@@ -93,12 +94,12 @@ def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
     ratio=RATIOS, turns=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60), cut=st.integers(0, 60)
 )
 def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut):
-    clock = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20)
+    clock = Clock(length=10**9, replay_ratio=float(ratio), learning_starts=20)
     assert clock.updates_due(20) == 0
     for turn, (taken, windows) in enumerate(turns):
         if turn == cut:
             saved = clock.state_dict()
-            clock = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20)
+            clock = Clock(length=10**9, replay_ratio=float(ratio), learning_starts=20)
             clock.load_state_dict(saved)
         clock.env_steps += taken
         clock.updates += clock.updates_due(windows)
@@ -106,10 +107,10 @@ def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut)
 
 
 def test_nothing_is_due_while_nothing_can_be_sampled():
-    clock = Clock(total_steps=100, replay_ratio=1.0)
+    clock = Clock(length=100, replay_ratio=1.0)
     clock.env_steps = 10
     assert clock.updates_due(windows=0) == 0
-    assert Clock(total_steps=0, total_updates=5).updates_due(windows=0) == 0
+    assert Clock(length=5, unit="updates").updates_due(windows=0) == 0
 
 
 def test_credit_is_never_negative():
@@ -139,23 +140,23 @@ def test_every_is_true_once_a_period():
 
 
 def test_done_by_steps_by_updates_and_by_request():
-    clock = Clock(total_steps=10, action_repeat=4)
+    clock = Clock(length=10, action_repeat=4)
     assert not clock.done
     clock.env_steps = 10
     assert clock.done
     assert clock.frames == 40
-    recorded = Clock(total_steps=0, total_updates=3)
+    recorded = Clock(length=3, unit="updates")
     assert recorded.updates_due(windows=50) == 1
     assert not recorded.done
     recorded.updates = 3
     assert recorded.done
-    stopped = Clock(total_steps=10, stop=True)
+    stopped = Clock(length=10, stop=True)
     assert stopped.done
 
 
 def test_state_holds_every_counter():
-    clock = Clock(total_steps=10, env_steps=3, updates=2, episodes=1, seconds_before=100.0)
-    other = Clock(total_steps=10)
+    clock = Clock(length=10, env_steps=3, updates=2, episodes=1, seconds_before=100.0)
+    other = Clock(length=10)
     other.load_state_dict(clock.state_dict())
     assert (other.env_steps, other.updates, other.episodes) == (3, 2, 1)
     assert other.seconds >= 100.0

@@ -19,7 +19,7 @@ from reverie.core.errors import RunError
 from reverie.core.lock import forget, lock_of
 from reverie.datasets import fetch as module
 from reverie.datasets.fetch import ATTEMPTS, KEPT, Remote, fetch
-from reverie.run.interrupt import Stopped, stopping
+from reverie.run.signals import Stopped, stopping
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(reversed(range(256))) * 40

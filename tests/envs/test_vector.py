@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from reverie.core.errors import ConfigError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.vector import derive_seeds, make_env
+from reverie.envs.restart import derive_seeds
+from reverie.envs.vector import make_env
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from reverie.log.board import Lane, LiveBoard, NoBoard, PlainBoard, Tail, board_of
-from reverie.log.sinks import JsonlSink
+from reverie.log.metrics import JsonlSink
 
 
 class Terminal(io.StringIO):
@@ -60,7 +60,7 @@ def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path: Path) -> None:
 def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
     entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
     lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)
-    assert (lane.env_steps, lane.updates, lane.seconds) == (200, 90, 20.0)
+    assert (lane.position, lane.updates, lane.seconds) == (200, 90, 20.0)
     lane.begin()
     assert lane.cells() == {
         "steps": "200 / 1,000", "share": "20%", "unit": "steps", "return": "-5", "eval": "-", "rate": "-", "left": "-",

@@ -17,7 +17,7 @@ from reverie.log.console import LiveSink, Pace, PlainSink, console_sink, losses,
 class Clock:
     """The three numbers that a display reads."""
 
-    env_steps: int = 0
+    position: int = 0
     updates: int = 0
     seconds: float = 0.0
 
@@ -38,7 +38,7 @@ def test_lines_are_aligned_and_hold_what_matters() -> None:
     sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", stream)
     assert isinstance(sink, PlainSink)
     for step in (100, 200_000):
-        clock.env_steps, clock.updates, clock.seconds = step, step // 2, step / 10
+        clock.position, clock.updates, clock.seconds = step, step // 2, step / 10
         sink.write(VALUES, step)
     sink.close()
     title, header, first, second = stream.getvalue().splitlines()
@@ -88,7 +88,7 @@ def test_arrays_alone_print_nothing() -> None:
 
 
 def test_terminal_gets_a_panel() -> None:
-    clock = Clock(env_steps=250, updates=125)
+    clock = Clock(position=250, updates=125)
     sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", Terminal())
     assert isinstance(sink, LiveSink)
     sink.write(VALUES | {"episode/length": 21.5, "eval/score": 99.0}, 250)
@@ -132,7 +132,7 @@ def test_too_few_episodes_show_no_interval() -> None:
     ("steps", "shown", "hidden"), [(250, ("250 of at most 1,000", "ended early"), "25%"), (1000, ("done",), "100%")]
 )
 def test_the_last_panel_does_not_guess(steps: int, shown: tuple[str, ...], hidden: str) -> None:
-    sink = console_sink(Clock(env_steps=steps), 1000, "t", Terminal())
+    sink = console_sink(Clock(position=steps), 1000, "t", Terminal())
     sink.close()
     screen = Console(file=io.StringIO(), width=120, record=True)
     screen.print(sink)
@@ -146,39 +146,39 @@ def test_pace_knows_rate_and_time_left() -> None:
     clock, now = Clock(), [0.0]
     pace = Pace(clock, 1000, lambda: now[0])
     assert pace.left() == "-"
-    now[0], clock.env_steps = 9.0, 1  # what the first step took, environments and kernels were made in
+    now[0], clock.position = 9.0, 1  # what the first step took, environments and kernels were made in
     assert pace.left() == "-"
     for _ in range(10):
         now[0] += 1.0
-        clock.env_steps += 50
+        clock.position += 50
         assert pace.rate() == 50.0
     assert pace.left() == "0:00:09"
     now[0] += 120.0  # a pause: what is older than a minute is forgotten
     pace.rate()
     now[0] += 1.0
-    clock.env_steps += 50
+    clock.position += 50
     assert pace.rate() == 50.0
 
 
 def test_pace_forgets_what_was_before_the_first_update() -> None:
     clock, now = Clock(), [0.0]
     pace = Pace(clock, 1000, lambda: now[0])
-    clock.env_steps = 1
+    clock.position = 1
     assert pace.rate() == 0.0
-    now[0], clock.env_steps, clock.updates = 5.0, 501, 1
+    now[0], clock.position, clock.updates = 5.0, 501, 1
     assert pace.rate() == pace.rate() == 100.0  # nothing is known yet of steps with updates
-    now[0], clock.env_steps, clock.updates = 10.0, 551, 50
+    now[0], clock.position, clock.updates = 10.0, 551, 50
     assert pace.rate() == 10.0
     assert pace.left() == "0:00:44"
 
 
 def test_pace_of_a_continued_run_does_not_count_what_came_before_its_first_step() -> None:
     clock, now = Clock(), [0.0]
-    clock.env_steps, clock.updates = 3993, 1448
+    clock.position, clock.updates = 3993, 1448
     pace = Pace(clock, 10_000, lambda: now[0])
-    now[0], clock.env_steps = 8.0, 3994
+    now[0], clock.position = 8.0, 3994
     assert (pace.rate(), pace.shown(), pace.left()) == (0.0, "-", "-")
-    now[0], clock.env_steps = 10.0, 4194
+    now[0], clock.position = 10.0, 4194
     assert (pace.rate(), pace.shown()) == (100.0, "100")
 
 
@@ -191,7 +191,7 @@ def test_numbers_are_short() -> None:
 
 def test_a_run_on_recorded_data_alone_counts_updates():
     clock, stream = Clock(), io.StringIO()
-    clock.env_steps = clock.updates = 20  # it counts updates as steps
+    clock.position = clock.updates = 20  # it counts updates as steps
     console_sink(clock, 100, "t", stream, "updates").write({"loss/critic": 1.0}, 20)
     header = stream.getvalue().splitlines()[1].split()
     assert header[:4] == ["time", "updates", "updates/s", "left"]

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from reverie.log.dataset_plot import dataset_plot
+from reverie.log.metrics import FINAL, JsonlSink
 from reverie.log.plot import compared_curves, dream_errors, dream_traces, learning_curve, seeds_curve
-from reverie.log.sinks import FINAL, JsonlSink
 
 
 def colours(png: Path) -> set[tuple[int, ...]]:

@@ -7,7 +7,6 @@ import math
 import os
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,10 @@ import pytest
 
 from reverie.core.clock import Clock
 from reverie.core.files import file_stem
-from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder
-from reverie.log.sinks import FINAL, JsonlSink, TensorBoardSink, VideoSink, read_metrics, set_aside, video_path
-from reverie.training import sinks
-from reverie.training.sinks import Patient
+from reverie.log import sinks
+from reverie.log.metrics import FINAL, JsonlSink, read_metrics, set_aside
+from reverie.log.sinks import Guarded, Outputs, TensorBoardSink, VideoSink
+from reverie.log.video import video_path
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
 
@@ -187,13 +185,25 @@ def test_tensorboard_hides_what_an_earlier_process_logged_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, before: bool, since: int | None
 ) -> None:
     made: list[int | None] = []
-    monkeypatch.setattr(sinks, "TensorBoardSink", lambda folder, purge_step: made.append(purge_step))
-    folder, config = RunFolder(tmp_path), ExperimentConfig(console=False)
+    monkeypatch.setattr(sinks, "TensorBoardSink", lambda folder, purge_step: made.append(purge_step) or Silent())
+    settings = {"tensorboard": True, "console": False, "wandb": False, "mlflow": False}
     if before:
-        folder.tensorboard.mkdir()
-    experiment: Any = SimpleNamespace(config=config, clock=Clock(total_steps=100, env_steps=steps))
-    assert len(list(sinks.open_sinks(experiment, folder, "", print))) == 3
+        (tmp_path / "tensorboard").mkdir()
+    with Outputs(path=tmp_path, title="", settings=settings, say=print).open(
+        Clock(length=100, env_steps=steps)
+    ) as all_:
+        assert len(all_) == 3
     assert made == [since]
+
+
+class Silent:
+    """A sink that does nothing."""
+
+    def write(self, values: Any, step: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def test_each_video_has_a_file_of_its_own(tmp_path: Path) -> None:
@@ -232,7 +242,7 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path: Path) -
     sink = JsonlSink(path)
     disk: Any = Disk(sink._file)
     sink._file = disk
-    patient = Patient(sink, "lines wait", said.append)
+    patient = Guarded(sink, said.append, "the log")
     wide = {f"train/loss_{i}": 1 / (i + 3) for i in range(100)}
     for step in range(20):
         disk.room = {3: 1000, 13: math.inf, 16: 0, 17: math.inf}.get(step, disk.room)
@@ -240,7 +250,7 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path: Path) -
         patient.write({"report/dream": VIDEO}, step)
     patient.close()
     assert path.read_text() == "".join(json.dumps({"step": step, **wide}) + "\n" for step in range(20))
-    full = "cannot write a log file: [Errno 28] No space left on device. The run continues, and lines wait"
+    full = "the log cannot write: [Errno 28] No space left on device. The run continues, and later entries go to it"
     assert said == [full] * 2
 
 

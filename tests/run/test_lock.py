@@ -13,13 +13,13 @@ import pytest
 
 from reverie.core import lock as module
 from reverie.core.errors import RunError
-from reverie.run.lock import RunLock
+from reverie.core.lock import FolderLock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from reverie.run.lock import RunLock
-with RunLock(Path(sys.argv[1])):
+from reverie.core.lock import FolderLock
+with FolderLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -31,14 +31,14 @@ def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
     assert holder.stdout.readline() == "held\n"
     with (
         pytest.raises(RunError, match=f"is in use by process {holder.pid} on host"),
-        RunLock(tmp_path),
+        FolderLock(tmp_path),
     ):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
     assert (tmp_path / ".lock").exists()
-    with RunLock(tmp_path):
+    with FolderLock(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         assert said == {"pid": os.getpid(), "host": socket.gethostname()}
     assert not list(tmp_path.iterdir())
@@ -48,25 +48,25 @@ def test_who_holds_it_deletes_what_a_killed_process_left_half_written(tmp_path):
     others = ["config.yaml", ".hidden", ".notes.part"]
     for name in (".config.yaml.77.part", ".metrics.jsonl.4194304.part", *others):
         (tmp_path / name).write_text("")
-    with RunLock(tmp_path):
+    with FolderLock(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".lock", *others])
         (tmp_path / ".eval.json.77.part").write_text("")
-        with pytest.raises(RunError, match="is in use"), RunLock(tmp_path):
+        with pytest.raises(RunError, match="is in use"), FolderLock(tmp_path):
             pass
         assert (tmp_path / ".eval.json.77.part").exists()
 
 
 def test_a_second_one_of_the_same_process_is_refused_too(tmp_path):
-    with RunLock(tmp_path):
-        with pytest.raises(RunError, match=f"process {os.getpid()}"), RunLock(tmp_path):
+    with FolderLock(tmp_path):
+        with pytest.raises(RunError, match=f"process {os.getpid()}"), FolderLock(tmp_path):
             pass
         assert (tmp_path / ".lock").exists()
-    with RunLock(tmp_path):
+    with FolderLock(tmp_path):
         pass
 
 
 def test_an_error_releases_it(tmp_path):
-    with pytest.raises(ZeroDivisionError), RunLock(tmp_path):
+    with pytest.raises(ZeroDivisionError), FolderLock(tmp_path):
         _ = 1 / 0
     assert not list(tmp_path.iterdir())
 
@@ -82,17 +82,17 @@ def test_a_file_that_its_last_owner_deleted_is_not_a_lock(tmp_path, monkeypatch)
 
     os_open = os.open
     monkeypatch.setattr(module.os, "open", open_then_lose)
-    with RunLock(tmp_path):
+    with FolderLock(tmp_path):
         assert (tmp_path / ".lock").exists()
     assert len(opened) == 2
 
 
 def test_without_locks_nothing_is_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "fcntl", None)
-    with RunLock(tmp_path), RunLock(tmp_path):
+    with FolderLock(tmp_path), FolderLock(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(RunError, match=f"cannot write to {tmp_path / 'none'}"), RunLock(tmp_path / "none"):
+    with pytest.raises(RunError, match=f"cannot write to {tmp_path / 'none'}"), FolderLock(tmp_path / "none"):
         pass

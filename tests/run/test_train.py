@@ -15,17 +15,17 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ConfigError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.evaluate import Evaluation
-from reverie.run.guard import LossGuard
-from reverie.run.interrupt import Interrupt
-from reverie.run.journal import check_names
-from reverie.run.schedule import Due, Schedule, parse_period
+from reverie.run.finite import FiniteCheck
+from reverie.run.metrics import check_names
+from reverie.run.schedule import Every, Schedule, parse_period
+from reverie.run.signals import Interrupt
 from reverie.run.train import train
 
 
 def setting(fakes, lengths=((3,),), algo=None, **clock):
     """A run ready to go, with every call of ``checkpoint`` written down."""
     run = SimpleNamespace(source=fakes.Source(), algo=algo or fakes.Algo(), meter=fakes.Meter(), sink=fakes.Sink())
-    run.clock = Clock(**{"total_steps": 40, "replay_ratio": 0.5, **clock})
+    run.clock = Clock(**{"length": 40, "replay_ratio": 0.5, **clock})
     run.env = fakes.Env([list(x) for x in lengths])
     run.collector = Collector(run.env, run.algo.policy, run.source, seed=0)
     run.saves = []
@@ -110,7 +110,7 @@ def test_an_episode_that_ends_with_the_run_is_counted_and_logged(fakes, log_ever
 
 
 def test_recorded_experience_counts_in_updates(fakes):
-    run = setting(fakes, total_steps=0, total_updates=30)
+    run = setting(fakes, length=30, unit="updates")
     run.source.rows = [None] * 5
     run.go(collector=None, schedule=Schedule(log_every=10, save_every=0))
     assert run.clock.updates == 30
@@ -127,7 +127,7 @@ def test_nothing_is_sampled_before_learning_starts(fakes):
 
 def test_resumed_counters_go_on(fakes):
     run = setting(fakes)
-    run.clock.load_state_dict({**Clock(total_steps=1).state_dict(), "env_steps": 30, "updates": 12, "episodes": 2})
+    run.clock.load_state_dict({**Clock(length=1).state_dict(), "env_steps": 30, "updates": 12, "episodes": 2})
     run.go(schedule=Schedule(log_every=5))
     assert [step for step, _ in run.sink.entries] == [35, 40]
     assert run.clock.updates == 12 + 4
@@ -179,7 +179,7 @@ def test_a_signal_is_taken_although_nobody_reads_what_is_said(monkeypatch):
         raise BrokenPipeError
 
     monkeypatch.setattr(os, "write", gone)
-    clock = Clock(total_steps=10)
+    clock = Clock(length=10)
     with Interrupt(clock):
         os.kill(os.getpid(), signal.SIGTERM)
     assert clock.stop
@@ -216,31 +216,6 @@ def test_a_bad_loss_is_never_saved_as_good(fakes):
     assert run.saves == [(10, True)]
 
 
-@pytest.mark.parametrize(
-    ("update", "earlier", "advice"),
-    [
-        (1, False, "No update came before, so the learning rate is not the cause"),
-        (3, False, "Start again with a lower learning rate"),
-        (3, True, "Continue from an earlier checkpoint with a lower learning rate"),
-    ],
-)
-def test_the_advice_after_a_bad_loss_names_an_earlier_checkpoint_only_if_there_is_one(
-    fakes, tmp_path, update, earlier, advice
-):
-    run = setting(fakes, algo=fakes.Algo(lambda number: {"loss/a": math.nan if number >= update else 0.0}))
-    if earlier:
-        (tmp_path / "step-000000001").mkdir()
-    with pytest.raises(RunError, match=advice) as told:
-        run.go(checkpoint=lambda *, diverged: tmp_path / "diverged-000000010")
-    assert "float32" not in str(told.value)
-
-
-def test_float32_is_advised_after_a_bad_loss_in_another_precision(fakes):
-    run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
-    with pytest.raises(RunError, match=r"a lower learning rate or with algo\.precision = float32, or check"):
-        run.go(precision="bfloat16")
-
-
 def must_not(write):
     pytest.fail("evaluated")
 
@@ -254,7 +229,7 @@ def test_an_agent_with_a_bad_loss_is_not_evaluated(fakes):
 
 def test_a_bad_loss_without_checkpoints_is_still_an_error(fakes):
     run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan}))
-    with pytest.raises(RunError, match=r"loss/a became nan at update 1: the run was stopped\. No update came before"):
+    with pytest.raises(RunError, match=r"loss/a became nan at update 1: the run was stopped\. Continue from"):
         run.go(checkpoint=None)
 
 
@@ -278,14 +253,14 @@ def broken_at(fakes, number):
 
 @pytest.mark.parametrize("schedule", [{"save_every": 10}, {"eval_every": 10, "save_every": 0}, {"save_every": 0}])
 def test_bad_weights_are_never_saved_as_good_or_evaluated(fakes, schedule):
-    run = setting(fakes, algo=broken_at(fakes, 3), total_steps=12)
+    run = setting(fakes, algo=broken_at(fakes, 3), length=12)
     with pytest.raises(RunError, match=r"weights in weight are not finite after update \d: .*saved-\d+"):
         run.go(schedule=Schedule(log_every=1, **schedule), evaluator=must_not)
     assert [diverged for _, diverged in run.saves] == [True]
 
 
 def test_moments_that_keep_a_weight_from_moving_are_never_saved_as_good(fakes):
-    run = setting(fakes, total_steps=12)
+    run = setting(fakes, length=12)
     run.algo.bad_moment = lambda: "net.weight" if run.algo.updates >= 3 else None
     said = r"^the optimiser's moments of net\.weight are not finite after update \d: the run was stopped\. .*saved-\d+"
     with pytest.raises(RunError, match=said):
@@ -294,7 +269,7 @@ def test_moments_that_keep_a_weight_from_moving_are_never_saved_as_good(fakes):
 
 
 def test_what_is_not_learned_may_be_infinite(fakes):
-    run = setting(fakes, algo=broken_at(fakes, 3), total_steps=12)
+    run = setting(fakes, algo=broken_at(fakes, 3), length=12)
     run.algo.weight.requires_grad_(False)
     run.go(schedule=Schedule(log_every=1, save_every=10))
     assert not any(diverged for _, diverged in run.saves)
@@ -310,7 +285,7 @@ def test_an_error_because_of_bad_weights_is_not_saved_as_good(fakes):
 def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
     run = failing(setting(fakes), ActionError("the action is nan; expected finite numbers."))
     with pytest.raises(
-        RunError, match=r"^the action is nan; expected finite numbers: the run was .*saved-9\. Start again with"
+        RunError, match=r"^the action is nan; expected finite numbers: the run was .*saved-9\. Continue from"
     ):
         run.go(schedule=Schedule(log_every=0))
     assert run.saves == [(9, True)]
@@ -320,7 +295,7 @@ def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
 @pytest.fixture(params=["here", "on a device"])
 def guard(request):
     """One that reads losses, and one that watches them where they are."""
-    guard = LossGuard()
+    guard = FiniteCheck()
     if request.param == "on a device":
         guard._read = guard._watch
     return guard
@@ -344,7 +319,7 @@ def test_guard_looks_at_updates_that_report_different_terms(guard):
 
 @pytest.mark.parametrize("name", ["loss/critic", "other"])
 @pytest.mark.parametrize(
-    ("value", "given"), [(1.5, "= 1.5"), (3, "= 3"), (None, "= None"), (torch.ones(8, 1), r"of shape \[8, 1\]")]
+    ("value", "given"), [(1.5, "= 1.5"), (3, "= 3"), (None, "= None"), (torch.ones(8, 1), "= tensor.*")]
 )
 def test_guard_names_a_metric_that_is_no_scalar_tensor(guard, name, value, given):
     guard.add({"loss/z": torch.tensor(1.0)}, 1)
@@ -354,11 +329,11 @@ def test_guard_names_a_metric_that_is_no_scalar_tensor(guard, name, value, given
 
 @pytest.mark.parametrize("name", ["step", "eval/score", "episode/score", "time/seconds", "replay/windows"])
 def test_names_of_the_loops_own_measurements_are_refused(fakes, guard, name):
-    with pytest.raises(DataError, match=rf"an update returned the metric '{name}', a name of .*expected another one"):
+    with pytest.raises(DataError, match=rf"the metric '{name}' has a name of"):
         guard.add({"loss/z": torch.tensor(1.0), name: torch.tensor(1.0)}, 1)
     run = setting(fakes)
     run.algo.report = lambda batch: {name: 1.0}
-    with pytest.raises(DataError, match=f"a report returned the metric '{name}'"):
+    with pytest.raises(DataError, match=f"the metric '{name}' has a name of"):
         run.go(schedule=Schedule(report_every=20))
 
 
@@ -370,7 +345,7 @@ def test_all_that_the_loop_writes_has_names_of_its_own(fakes):
     assert len(names) > 8
     for name in (*names, *found):
         with pytest.raises(DataError, match="a name of the training loop's own"):
-            check_names([name], "an update")
+            check_names([name])
 
 
 @pytest.mark.parametrize(
@@ -405,15 +380,15 @@ def test_schedule_reads_numbers_written_as_text():
 
 
 def test_zero_is_never():
-    clock = Clock(total_steps=10)
-    due = Due(0, clock, "test")
+    clock = Clock(length=10)
+    due = Every(0, clock, "test")
     clock.env_steps = 10**9
     assert not due()
 
 
 def test_periods_in_seconds_count_this_sitting():
-    clock = Clock(total_steps=10, seconds_before=1000.0)
-    due = Due("60s", clock, "test")
+    clock = Clock(length=10, seconds_before=1000.0)
+    due = Every("60s", clock, "test")
     assert not due()
     clock.seconds_before += 61
     assert due()

@@ -29,8 +29,7 @@ from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, op
 from reverie.envs.flat import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
-from reverie.experiment import ExperimentConfig, make_eval_env
-from reverie.offline import NO_ENV, check_fit
+from reverie.experiment import NO_ENV, ExperimentConfig, check_fit, make_eval_env
 from reverie.run.collect import initial_state
 from reverie.run.evaluate import Evaluation, evaluate
 
@@ -337,7 +336,7 @@ class Agent:
     def recorded(self, data: DatasetConfig | Path | str | None = None) -> Iterator[Recorded]:
         """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
         given = dataset_config(self.run if data is None else data)
-        if data is None and self.config.data.alone:
+        if data is None and self.config.offline:
             given = self.config.data
         with contextlib.closing(open_recorded(given, self.config.env, self.action_space)) as recorded:
             check_fit(recorded, self.obs_spec, self.action_spec, self.config.env.id)

@@ -17,9 +17,9 @@ from reverie.core.types import Batch
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, put_away
 from reverie.envs.render import Paint, painter
-from reverie.folder import RunFolder
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, write_video
+from reverie.run.folder import RunFolder
 
 FPS = 8
 PAINTED, SIDE = 3, 256

@@ -16,13 +16,13 @@ from reverie.agent.dream_episodes import CONTEXT, fitting, gather, played, recor
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, RunError, brief, warn
-from reverie.core.files import write_atomic
+from reverie.core.files import check_writable, write_atomic, write_json, writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.core.words import Say
 from reverie.datasets.dataset import DatasetConfig
-from reverie.folder import RunFolder, check_writable, write_json, writing
+from reverie.run.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def dream(
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"
     found = {
-        "updates" if agent.config.data.alone else "env_steps": agent.step,
+        "updates" if agent.config.offline else "env_steps": agent.step,
         "checkpoint": agent.checkpoint.name,
         **about,
         "episodes": batch.index.tolist(),

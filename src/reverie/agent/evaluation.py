@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError, warn
-from reverie.core.types import Mode
+from reverie.core.files import writing
 from reverie.core.words import Say
-from reverie.envs.episode_info import STATISTICS
-from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, found_at_end, write_found, writing
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
+from reverie.run.folder import RunFolder, write_found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,8 @@ def evaluate_run(
     unwritten = ""
     try:
         with writing(folder.path):
-            write_evaluation(folder, evaluation, agent.config, step, **more)
+            unit = "updates" if agent.config.offline else "env_steps"
+            write_found(folder.evaluation, {unit: step, **evaluation.to_dict(), **more})
             files["evaluation"] = folder.evaluation
             if evaluation.frames is not None:
                 path = folder.videos / f"eval-{step:012d}.mp4"
@@ -64,36 +62,3 @@ def evaluate_run(
         unwritten = str(error)
         say(unwritten)
     return EvaluationReport(evaluation=evaluation, files=files, unwritten=unwritten)
-
-
-def write_evaluation(
-    folder: RunFolder, evaluation: Evaluation, config: ExperimentConfig, step: int, **more: Any
-) -> None:
-    """Write eval.json. ``step`` counts updates in a run on recorded data alone, and env steps otherwise."""
-    mode, unit = "mode" if evaluation.mode == "eval" else "sample", "updates" if config.data.alone else "env_steps"
-    head = {unit: step, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
-    each = {"scores": evaluation.scores, "lengths": evaluation.lengths}
-    each |= {"info": evaluation.info} if evaluation.info else {}
-    write_found(folder.evaluation, {**head, **more, **each})
-
-
-def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
-    """Return the evaluation made at the end of training, from eval.json; None if there is none."""
-    own = found_at_end(folder.evaluation) or {}
-    try:
-        mode: Mode = "eval" if own["actions"] == "mode" else "explore"
-        return Evaluation(
-            scores=[float(x) for x in own["scores"]],
-            lengths=[int(x) for x in own["lengths"]],
-            mode=mode,
-            info=[dict(info) for info in own.get("info", [])],
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def summary(evaluation: Evaluation) -> dict[str, float]:
-    """Summarise the scores in a few numbers; without ``iqm_low`` and ``iqm_high`` if there is no interval."""
-    metrics = evaluation.metrics()
-    others = {name: metrics[f"eval/score_{name}"] for name in STATISTICS if f"eval/score_{name}" in metrics}
-    return {"mean": metrics["eval/score"], **others, "min": min(evaluation.scores), "max": max(evaluation.scores)}

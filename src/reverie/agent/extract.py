@@ -18,14 +18,13 @@ from reverie.agent.loading import load
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError, RunError, warn
-from reverie.core.files import check_local
+from reverie.core.files import check_local, check_writable, writing
 from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
 from reverie.core.words import Say
 from reverie.datasets.dataset import DatasetConfig, Recorded, shown
 from reverie.datasets.output import delete, staged_file
-from reverie.folder import check_writable, writing
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 

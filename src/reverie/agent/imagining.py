@@ -15,13 +15,13 @@ from torch import Tensor
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Dreaming, WorldModel
 from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
 from reverie.core.words import plural
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, put_away
 from reverie.envs.render import painter
-from reverie.folder import writing
 from reverie.log.video import IMAGINED, OBSERVED, border, shrink, tile, to_rgb, upscale, write_video
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent

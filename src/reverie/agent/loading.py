@@ -17,23 +17,21 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import EnvError, RunError, brief, warn
+from reverie.core.errors import DataError, EnvError, RunError, brief, warn
 from reverie.core.importing import imported, trusting
 from reverie.core.machine import choose_device
-from reverie.core.signature import differences, signature
-from reverie.core.spaces import ActionCodec
-from reverie.core.specs import ActionSpec
+from reverie.core.signature import signature
+from reverie.core.space_json import space_of
 from reverie.core.types import State
 from reverie.core.words import Say
+from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory, put_away
 from reverie.envs.slot import generator_kept
-from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, check_spec, read_spaces
-from reverie.offline import NO_ENV
+from reverie.experiment import NO_ENV, ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.verify import step_of
-from reverie.saved import Saved, check_origin, read_saved
+from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
+from reverie.run.manifest import step_of
 
 SPACES_ALONE = (
     "To act only, without playing episodes, an agent needs no more of the environment than its spaces: "
@@ -76,8 +74,8 @@ def load(
     if not isinstance(run, str | os.PathLike):
         raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
     folder = RunFolder.at(run)
-    with folder.showing(say) as shown, trusting(trust):
-        return _loaded(folder, env, algo, checkpoint, device, shown)
+    with trusting(trust):
+        return _loaded(folder, env, algo, checkpoint, device, say)
 
 
 def _loaded(
@@ -93,7 +91,7 @@ def _loaded(
     if isinstance(env, gymnasium.Env):  # it is made already
         config = config.merge({"env.kwargs": {}})
     checkpoints = Checkpoints(folder.checkpoints, say=say)
-    path = checkpoints.chosen(checkpoint)
+    path = checkpoints.select(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
     alone = config.env.id == NO_ENV
     if alone and isinstance(env, str):
@@ -106,7 +104,7 @@ def _loaded(
             )
         config = config.merge({"env.id": env})  # with the module that registers it
     elif alone and factory is None:
-        recorded = read_spaces(folder)
+        recorded = spaces_of(folder)
         if recorded is None:
             raise RunError(
                 f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: "
@@ -115,27 +113,26 @@ def _loaded(
         factory = functools.partial(Placeholder, *recorded, folder.path)
         config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
     with _example(config, factory) as flat:
-        check_spec(folder, flat.obs_spec, flat.action_spec, bounds=not alone)
-        if alone and env is not None:
-            compare_actions(folder, flat.action_spec, say)
+        check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path, step=step_of(path))
 
 
-def compare_actions(folder: RunFolder, action: ActionSpec, say: Say) -> None:
-    """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
-    recorded = None
-    with contextlib.suppress(RunError):  # damaged: nothing to compare with, and an environment was given
-        recorded = read_spaces(folder)
-    if recorded is None:
-        return
-    learned, own = (signature({}, spec) for spec in (ActionCodec(recorded[1]).spec, action))
-    for line in differences(learned, own, ("the data", "the environment")):
-        say(
-            f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
-            "environment's bounds, train with --eval-env ID"
-        )
+def spaces_of(folder: RunFolder) -> tuple[Space, Space] | None:
+    """Return the spaces of observations and actions of the recorded data, from spec.json; None if it has none.
+
+    Raises:
+        RunError: they are damaged.
+    """
+    if (found := (read_spec(folder) or {}).get("spaces")) is None:
+        return None
+    try:
+        return space_of(found["observation"], str(folder.spec)), space_of(found["action"], str(folder.spec))
+    except (ValueError, KeyError, TypeError, DataError) as error:
+        raise RunError(
+            f"{folder.spec} is damaged ({error}). Pass an environment with these spaces, reverie.load(run, env=...)."
+        ) from error
 
 
 @contextlib.contextmanager

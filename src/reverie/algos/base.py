@@ -261,6 +261,9 @@ class Algorithm(nn.Module):
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
 
+    def expect_recorded(self, windows: int) -> None:
+        """Note how many windows of each batch, the first ones, are recorded; the others were collected."""
+
     @property
     def watcher(self) -> Watcher | None:
         """The object that must see each collected row, to keep statistics; None by default."""

@@ -110,8 +110,8 @@ class GAILConfig(SACConfig):
             has = "only recorded data were given" if recorded else "no dataset was given"
             raise ConfigError(
                 f"gail learns from an expert's dataset and from its own actions in an environment, but {has}. "
-                "Pass --data PATH for the expert's dataset and --env ID for the environment, with data.fraction below "
-                "1. Use bc to imitate from data alone."
+                "Pass --data PATH for the expert's dataset and --env ID for the environment, "
+                "without --experience. Use bc to imitate from data alone."
             )
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:

@@ -21,17 +21,13 @@ class Common(Trusting):
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
     """Algorithm; `reverie list` names them all."""
     env: str = ""
-    """Environment: an id of Gymnasium's registry, or `module:Id`. It chooses the preset of its suite."""
+    """Environment: an id of Gymnasium's registry, or `module:Id`. It chooses the preset of its suite. With --data alone
+    it is for evaluations, by default the one that the data name; none: the return is estimated from the data."""
     envs: int = 1
     """Number of environments stepped together."""
     data: str = ""
-    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. With --env as
-    well, half of each batch is collected there during training (--data-fraction)."""
-    eval_env: str = "auto"
-    """Environment to evaluate in, for a run on recorded data alone: auto for the data's own, an id, or none."""
-    data_fraction: float = 1.0
-    """Fraction of each batch that is recorded, above 0 and up to 1, rounded to whole windows. 1: nothing is
-    collected. Beside --env, 0.5 unless given."""
+    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. Nothing is
+    collected, unless --experience mixed(0.5) says so; --env is for evaluations then."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()
@@ -40,8 +36,6 @@ class Common(Trusting):
     """Run folder; a run found there is continued. None: a new one under runs/."""
     resume: Path | None = None
     """Run folder of a run to continue with its own settings; other flags override these."""
-    keep_newer: bool = False
-    """On continuing, learn also from rows stored after the checkpoint. Otherwise they are set aside."""
     seeds: str | None = None
     """Train several seeds, each as a run of its own, and aggregate their scores: the number of seeds, from --seed on,
     or a list such as 1,5,7. The same command again continues those that have not finished."""
@@ -57,14 +51,13 @@ def flag_value(args: list[str], name: str) -> list[str] | None:
 def peek(args: list[str]) -> Common:
     """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
     named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
-    flags = ("env", "env.id", "size", "data", "data.path", "eval-env", "data.eval-env")
+    flags = ("env", "env.id", "size", "data", "data.path")
     values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
     resume, run = (Path(words[0]) if (words := flag_value(args, name)) else None for name in ("resume", "run"))
     return Common(
         algorithm=named,
         env=values["env.id"] or values["env"] or "",
         data=values["data.path"] or values["data"] or "",
-        eval_env=values["data.eval-env"] or values["eval-env"] or "auto",
         size=values["size"],
         config=tuple(Path(name) for name in flag_value(args, "config") or ()),
         run=run,
@@ -81,7 +74,7 @@ def check_names(args: list[str]) -> None:
     said = peek(args)
     if ":" not in said.algorithm and said.algorithm.replace("-", "_") not in algorithms():
         algorithm_config(said.algorithm)
-    if said.env and ":" not in said.env:
+    if said.env and said.env != "none" and ":" not in said.env:
         from reverie.envs.suites import check_id  # Gymnasium comes with it
 
         check_id(said.env)

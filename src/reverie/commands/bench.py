@@ -176,7 +176,7 @@ def write_report(path: Path, report: Report, config: ExperimentConfig) -> None:
     Raises:
         RunError: the file cannot be written.
     """
-    from reverie.folder import write_json, writing
+    from reverie.core.files import write_json, writing
 
     values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
     values["forecast"]["hours"] = report.forecast.hours

@@ -169,7 +169,7 @@ def data_command(args: list[str]) -> int:
     if args[0] not in commands:
         known = f"Available: {', '.join(commands)}."
         return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
-    from reverie.run.interrupt import Stopped, stopping
+    from reverie.run.signals import Stopped, stopping
 
     try:
         with stopping():
@@ -203,7 +203,7 @@ def info_command(args: list[str]) -> int:
 
 def draw(png: Path, summary: Summary, title: str) -> None:
     """Draw ``summary`` and print the file's path."""
-    from reverie.folder import writing
+    from reverie.core.files import writing
     from reverie.log.dataset_plot import dataset_plot
 
     uses = {use.name: use.counts for use in summary.actions if use.counts.size}
@@ -347,8 +347,8 @@ def subsample_command(args: list[str]) -> int:
 def download_command(args: list[str]) -> int:
     """Download a dataset."""
     options = parse(DownloadCommand, args, "data download")
+    from reverie.core.files import writing
     from reverie.datasets.download import download_minari, download_shards
-    from reverie.folder import writing
 
     kind, _, name = options.name.partition(":")
     if kind not in ("minari", "rl_unplugged") or not name:

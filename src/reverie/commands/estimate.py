@@ -53,7 +53,7 @@ def estimate_command(args: list[str]) -> int:
     said = parse(EstimateCommand, [as_here(word) for word in args], "estimate")
     if not said.data and (unused := said.reading.given()):
         return fail(f"{unused} without --data: the data that the run was trained on are read as they were then.", 2)
-    from reverie.agent.estimation import estimate
+    from reverie.agent.estimate import estimate
     from reverie.core.machine import choose_device  # imports torch
     from reverie.datasets.dataset import DatasetConfig
 
@@ -91,13 +91,13 @@ class Watched(contextlib.ExitStack):
         self._advance: Callable[[int], None] = lambda made: None
 
     def __enter__(self) -> Self:
-        from reverie.run.interrupt import listening  # imports torch
+        from reverie.run.signals import listening  # imports torch
 
         self.enter_context(listening(self._stop, [signal.SIGINT]))
         return super().__enter__()
 
     def __call__(self, made: int, updates: int) -> bool:
-        """See ``estimating.py: Watch``."""
+        """See ``agent/estimate.py: Watch``."""
         if not self.made and sys.stderr.isatty():  # not before: reading the data has a bar of its own
             self._advance = self.enter_context(bar("estimating", updates))
         self.made = made

@@ -31,9 +31,8 @@ def info_command(args: list[str]) -> int:
     """Run ``reverie info``, from the files of the run."""
     said = parse(InfoCommand, args, "info")
     from reverie.core.compiler import state, trouble
-    from reverie.folder import RunFolder
-    from reverie.log.sinks import read_metrics
-    from reverie.saved import read_saved
+    from reverie.log.metrics import read_metrics
+    from reverie.run.folder import RunFolder, read_saved
 
     folder, saved = RunFolder(said.run), read_saved(said.run)
     settings = saved.experiment
@@ -67,8 +66,7 @@ def info_command(args: list[str]) -> int:
 
 def alone(settings: dict[str, Any]) -> bool:
     """Return whether a run learns from recorded data alone."""
-    data = settings.get("data", {})
-    return bool(data.get("path")) and data.get("fraction", 1.0) == 1.0
+    return bool(settings["experience"] == "recorded")
 
 
 def progress_line(settings: dict[str, Any], step: int) -> str:
@@ -97,13 +95,11 @@ def saved_steps(folder: Path) -> list[int]:
 def checkpoint_line(folder: Path) -> str:
     """Return the names of the checkpoints in ``folder``, with the reason for each that cannot be loaded."""
     from reverie.run.checkpoint import Checkpoints
-    from reverie.run.verify import is_newer
 
     checkpoints = Checkpoints(folder)
     wrong = checkpoints.damaged()
     names = [path.name for path in checkpoints.all()]
-    words = {name: f" ({why if is_newer(why) else f'damaged: {why}'})" for name, why in wrong.items()}
-    names = [name + words.get(name, "") for name in names]
+    names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
     return ", ".join([*names, *sorted(path.name for path in folder.glob("diverged-*"))]) or "none yet"
 
 

@@ -10,23 +10,19 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
+from reverie.api import train_config, train_seeds_of
 from reverie.commands.args import affirmed, as_given, fail, flags_in, parse, print_files, score_line, unknown_option
 from reverie.commands.asked import Common, flag_value, peek
 from reverie.commands.train_help import help_screen
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
-from reverie.effect import learning_in_time, remark_on_files, without_effect
 from reverie.envs.config import EnvConfig
-from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder
+from reverie.experiment import ExperimentConfig, fitted
+from reverie.log.aggregate import table
 from reverie.log.console import tell
-from reverie.offline import DEFAULT_FRACTION
-from reverie.presets import SHORT_NAMES, SUITES, files_say_fraction, layered
-from reverie.saved import check_origin, read_saved, read_yaml
-from reverie.training.aggregate import table
-from reverie.training.run import train
-from reverie.training.seeds import train_seeds
+from reverie.presets import SHORT_NAMES, SUITES, layered
+from reverie.run.folder import RunFolder, check_origin, read_saved, read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +50,8 @@ def train_command(args: list[str]) -> int:
     if (late := parsed.common.algorithm) != said.algorithm:
         refuse(f"'{late}' comes after an option. Put the algorithm first: reverie train ALGORITHM ...")
     config = shortly_said(parsed.experiment, parsed.common, shown).merge({"preset": config.preset})
-    if config.data.alone and said.env and said.resume is None:
-        config = config.merge(in_an_environment(args, said))
-    given = functools.partial(flag_for, args)
-    refuse(without_effect(config, given, flag) or question(args, said, config))
-    remark_on_files(config, said.config, given, flag)
-    config = learning_in_time(config, given, tell)
+    refuse(question(args, said, config))
+    config = fitted(config, functools.partial(flag_for, args), tell)
     return (one_run if parsed.common.seeds is None else seeds_command)(config, parsed.common)
 
 
@@ -84,8 +76,8 @@ def at_its_run(said: Common, *, named: bool) -> Common:
 
 def below_flags(args: list[str], said: Common) -> ExperimentConfig:
     """Return the settings of the preset and the files."""
-    data = {SHORT[name]: value for name in ("data", "eval_env") if (value := getattr(said, name)) not in ("", "auto")}
-    data |= {"data.reader": name[0]} if (name := flag_value(args, "data.reader")) else {}
+    data = {"data.path": said.data} if said.data else {}
+    data |= {path: words[0] for path in ("data.reader", "experience") if (words := flag_value(args, path))}
     preset, device = (next(iter(flag_value(args, name) or []), None) for name in ("preset", "device"))
     config = layered(
         said.algorithm, env=said.env or None, preset=preset, size=said.size, files=said.config, data=data,
@@ -99,8 +91,8 @@ def below_flags(args: list[str], said: Common) -> ExperimentConfig:
 def one_run(config: ExperimentConfig, said: Common) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     run = said.resume or said.run
-    result = train(config, run=run, keep_newer=said.keep_newer)
-    place = "" if config.data.alone else f"at env step {result.env_steps:,} "
+    result = train_config(config, run=run)
+    place = "" if config.offline else f"at env step {result.env_steps:,} "
     tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
@@ -136,7 +128,7 @@ SHORT = SHORT_NAMES | {"data": "data.path"}
 def shown_by(config: ExperimentConfig, said: Common) -> Common:
     """Return ``said`` with the settings as defaults, for the help."""
     found: dict[str, Any] = {"env": config.env.id, "envs": config.env.num, "data": config.data.path}
-    return replace(said, **found, eval_env=config.data.eval_env, data_fraction=config.data.fraction)
+    return replace(said, **found)
 
 
 def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> ExperimentConfig:
@@ -176,15 +168,8 @@ def flag_for(args: list[str], path: str) -> str | None:
 
 
 def flag(name: str) -> str:
-    """Return the flag of an option: ``--data-fraction``."""
+    """Return the flag of an option: ``--learning-starts``."""
     return f"--{name.replace('_', '-')}"
-
-
-def in_an_environment(args: list[str], said: Common) -> dict[str, Any]:
-    """Return the settings that --env implies beside --data: collect in it, or with a fraction of 1 evaluate in it."""
-    flags = flag_value(args, "data-fraction") or flag_value(args, "data.fraction")
-    alone = flags or files_say_fraction(said.config, said.algorithm)
-    return {"data.eval_env": said.env} if alone else {"data.fraction": DEFAULT_FRACTION}
 
 
 def seeds_command(config: ExperimentConfig, said: Common) -> int:
@@ -193,7 +178,7 @@ def seeds_command(config: ExperimentConfig, said: Common) -> int:
     seeds = read_seeds(said.seeds, config.seed)
     if seeds is None:
         return fail(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7.", 2)
-    result = train_seeds(config, seeds, jobs=said.jobs, run=said.run, keep_newer=said.keep_newer)
+    result = train_seeds_of(config, seeds, jobs=said.jobs, run=said.run)
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
@@ -201,7 +186,7 @@ def seeds_command(config: ExperimentConfig, said: Common) -> int:
     for seed in unfinished:
         print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
     if unfinished:
-        print("Run the same command again to continue the unfinished seeds.")
+        print(f"Run the same command again, with --run {result.run}, to continue the unfinished seeds.")
     print_files(result.files)
     return 128 + result.signal if result.signal is not None else int(bool(unfinished))
 

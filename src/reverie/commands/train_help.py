@@ -14,6 +14,7 @@ from reverie.core.config import Choice
 from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment import DEFAULT_REPLAY_RATIO, ExperimentConfig
+from reverie.replay.mix import of_share
 
 WIDTH = 100
 
@@ -55,8 +56,7 @@ GROUPS = {
         algo.exploration X: random actions while exploring""",
     "Recorded data": """
         data PATH: a file, folder, glob, run or minari:NAME
-        eval-env ID: for evaluations; auto: the data's own, none: none
-        data-fraction X: recorded part of each batch; beside --env 0.5""",
+        experience X: collected, recorded, or mixed(0.5), of which --data is that part""",
     "Evaluation and logs": """
         eval-episodes N: episodes of each evaluation, also at the end
         schedule.eval-every N: env steps, or a time such as 5m; 0: only at the end
@@ -97,7 +97,7 @@ def help_screen(said: Common, config: ExperimentConfig, *, named: bool) -> str:
 
 def sources(said: Common, config: ExperimentConfig) -> tuple[bool, list[str]]:
     """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
-    needs_env, alone = False, (config.algo.needs_data or bool(said.data)) and not said.env
+    needs_env, alone = False, config.offline or (config.algo.needs_data and not said.env)
     try:
         config.algo.check_data(recorded=True, lived=False)
     except ConfigError:
@@ -121,7 +121,7 @@ def shown_values(said: Common, config: ExperimentConfig, asked: list[str], *, al
     """Return what the screen shows as the value of each flag that has an effect. ``alone``: on recorded data alone."""
     found: dict[str, Any] = {name: at(config, name) for name in flags_of(config)}
     found |= {name: getattr(said, name) for name in ("seeds", "run", "resume", "config")}
-    found |= {"envs": config.env.num, "eval-env": config.data.eval_env, "data-fraction": config.data.fraction}
+    found |= {"envs": config.env.num, "experience": of_share(config.share)}
     for name, metavar in (("env", "ID"), ("data", "PATH")):
         found[name] = getattr(said, name) or ("required" if f"--{name} {metavar}" in asked else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
@@ -129,7 +129,7 @@ def shown_values(said: Common, config: ExperimentConfig, asked: list[str], *, al
     del found["train-ratio" if config.train_ratio is None else "replay-ratio"]
     if config.train_ratio is None and config.replay_ratio is None:
         found["replay-ratio"] = DEFAULT_REPLAY_RATIO
-    without = COLLECTING if alone else {"updates", "eval-env"} if not said.data else {"updates"}
+    without = COLLECTING if alone else {"updates"}
     return {name: in_words(value) for name, value in found.items() if name not in without}
 
 

@@ -1,11 +1,11 @@
-"""All counters of a run, and the periods of everything that happens repeatedly."""
+"""All counters of a run."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import State
@@ -52,24 +52,6 @@ class Ratio:
         self.credit, self.seen = float(state["credit"]), state["seen"]
 
 
-class Every:
-    """A condition that is true once in every ``period`` units, and never if ``period`` is 0.
-
-    Periods are counted from ``start`` without gaps, so a late call does not delay the following ones.
-    """
-
-    def __init__(self, period: float, start: float = 0.0) -> None:
-        self.period = period
-        self.last = start
-
-    def __call__(self, now: float) -> bool:
-        """Return whether a period has ended since this last returned True. ``now`` is in the units of ``period``."""
-        if self.period <= 0 or now - self.last < self.period:
-            return False
-        self.last += (now - self.last) // self.period * self.period
-        return True
-
-
 @dataclass
 class Clock:
     """Counters of a run.
@@ -78,11 +60,13 @@ class Clock:
     env_steps x action repeat; ``updates`` are gradient updates.
     """
 
-    total_steps: int
+    length: int
+    """Length of the run in ``unit``."""
     replay_ratio: float = 1.0
     learning_starts: int = 0
     action_repeat: int = 1
-    total_updates: int | None = None
+    unit: Literal["steps", "updates"] = "steps"
+    """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
@@ -107,9 +91,14 @@ class Clock:
         return self.env_steps * self.action_repeat
 
     @property
+    def position(self) -> int:
+        """Progress of the run in ``unit``."""
+        return self.env_steps if self.unit == "steps" else self.updates
+
+    @property
     def place(self) -> str:
-        """Progress of the run as text: its env steps, or its updates if the run is limited by updates."""
-        return f"env step {self.env_steps}" if self.total_updates is None else f"update {self.updates}"
+        """Progress of the run as text."""
+        return f"{'env step' if self.unit == 'steps' else 'update'} {self.position}"
 
     @property
     def seconds(self) -> float:
@@ -118,22 +107,20 @@ class Clock:
 
     @property
     def done(self) -> bool:
-        """Whether all env steps (or all updates) have been made, or ``stop`` is set."""
-        if self.stop or (self.total_updates is not None and self.updates >= self.total_updates):
-            return True
-        return self.total_updates is None and self.env_steps >= self.total_steps
+        """Whether the run has its length, or ``stop`` is set."""
+        return self.stop or self.position >= self.length
 
     def updates_due(self, windows: int) -> int:
         """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.
 
         Learning starts at ``learning_starts`` windows, then continues while there is at least one: their number can
-        fall again when old rows are evicted. A run limited by updates (recorded data, no env steps) makes one per call.
+        fall again when old rows are evicted. A run that collects nothing makes one per call.
         """
         if not windows:
             self.ratio.pause()  # a resumed run may have to fill its replay again; learning then starts again
         if windows < (1 if self.ratio.counts else max(1, self.learning_starts)):
             return 0
-        if self.total_updates is not None:
+        if self.unit == "updates":
             return 1
         due = self.ratio.due(self.env_steps)
         self.promised = self.updates + due

@@ -46,15 +46,6 @@ class RunError(ReverieError, RuntimeError):
     """A run cannot start or continue: another run's folder, a damaged checkpoint, a loss that has diverged."""
 
 
-class SeveralRunsError(RunError):
-    """A folder holds several runs where the folder of one was expected."""
-
-    def __init__(self, message: str, path: str = "", first: str = "") -> None:
-        """``path``: the folder that was given; ``first``: the first run in it."""
-        super().__init__(message)
-        self.path, self.first = path, first
-
-
 def brief(value: object) -> str:
     """Return ``repr(value)`` on one line, shortened to ``BRIEF`` characters."""
     text = re.sub(r"\n\s*", " ", _REPR.repr(value))

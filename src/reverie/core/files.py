@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, RunError
 
 
 def check_local(path: Path | str, name: str) -> None:
@@ -53,6 +55,41 @@ def remedy(error: Exception) -> str:
     """Return what to do about an error of writing: there is no room, or the place cannot be written."""
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return "Free space there, or choose another folder." if full else "Choose a writable folder."
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert errors of the disk raised inside to RunError.
+
+    Raises:
+        RunError: ``path``, or the file that the error is about, cannot be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # not the disk: the reader of our output has gone
+        raise
+    except OSError as error:
+        raise RunError(f"cannot write {error.filename or path}: {error.strerror or error}. {remedy(error)}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Check that ``path`` can be written, or made where it does not exist.
+
+    Raises:
+        RunError: it cannot.
+    """
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise RunError(f"cannot write to {path}: {nearest} is a file.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise RunError(
+            f"cannot write to {path}: {nearest} is read-only. Use a writable folder; to continue a run, copy it there."
+        )
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write ``values`` as JSON, atomically."""
+    write_atomic(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def delete_staged(folder: Path) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from reverie.core.errors import RunError
+from reverie.core.files import delete_staged
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 """None on Windows, where nothing is locked."""
@@ -113,6 +114,28 @@ class FileLock:
             return f"process {said['pid']} on host {said['host']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+
+LOCK = ".lock"
+"""Name of the lock file in a folder."""
+
+
+class FolderLock(FileLock):
+    """The lock of a folder that one process writes."""
+
+    def __init__(self, folder: Path, instead: str = "another run folder") -> None:
+        """``instead`` is the alternative that the error message offers."""
+        super().__init__(folder / LOCK, folder, instead)
+
+    def __enter__(self) -> Self:
+        """Take the lock, and delete the unfinished files that a killed process left in the folder.
+
+        Raises:
+            RunError: another process holds it, or the folder is not writable.
+        """
+        super().__enter__()
+        delete_staged(self.guarded)
+        return self
 
 
 def lock_of(target: Path) -> FileLock:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import signal
+import sys
+
+PARENT = "REVERIE_PARENT"
+"""Environment variable with the id of the process that has started this one, and passes its signals on."""
+CHILD: list[int] = []
+"""Holds that id, in a process that :func:`end_with_parent` found to be such a child."""
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; the signal of schedulers at the end of a job, and Slurm's optional one before it (``--signal=B:USR1@60``);
@@ -19,3 +28,16 @@ def check_signals() -> None:
     """
     if PENDING:
         raise PENDING[-1]
+
+
+def end_with_parent() -> None:
+    """In a child process ask the system to send SIGTERM when the parent ends for whatever reason. On Linux only."""
+    if (given := os.environ.pop(PARENT, None)) is None:  # not for the child's own children
+        return
+    CHILD.append(int(given))
+    if sys.platform.startswith("linux"):
+        set_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(set_signal, signal.SIGTERM)
+        if os.getppid() != CHILD[0]:  # it ended before the request
+            raise SystemExit(128 + signal.SIGTERM)

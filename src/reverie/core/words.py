@@ -8,6 +8,10 @@ Say = Callable[[str], None]
 """Tells the user something: prints a message, or passes it on."""
 
 
+def say_nothing(text: str) -> None:
+    """Ignore ``text``, for callers who want no output."""
+
+
 def plural(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 row``, ``2,000 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

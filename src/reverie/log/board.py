@@ -69,7 +69,7 @@ class Lane:
         self.read()
 
     @property
-    def env_steps(self) -> int:
+    def position(self) -> int:
         """Return the steps (in ``unit``) of the last entry."""
         return int(self.values.get("step", 0))
 
@@ -98,8 +98,8 @@ class Lane:
 
     def cells(self) -> dict[str, str]:
         """Return the cells of its line by name."""
-        share = f"{min(1.0, self.env_steps / max(1, self.total)):.0%}"
-        shown = {"steps": f"{self.env_steps:,} / {self.total:,}", "share": share, "unit": self.unit}
+        share = f"{min(1.0, self.position / max(1, self.total)):.0%}"
+        shown = {"steps": f"{self.position:,} / {self.total:,}", "share": share, "unit": self.unit}
         shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
         rate, left = (self.pace.shown(), self.pace.left()) if self.pace is not None else ("-", "-")
         return shown | {"rate": rate, "left": left}
@@ -216,12 +216,12 @@ class LiveBoard:
             grid.add_column(name, justify="right", no_wrap=True)
         for lane in self.lanes:
             cells = lane.cells()
-            bar = ProgressBar(total=max(1, lane.total), completed=min(lane.env_steps, lane.total))
+            bar = ProgressBar(total=max(1, lane.total), completed=min(lane.position, lane.total))
             ending = cells["left"] if lane.state == "running" else lane.state
             if lane.state == "running":
                 rest = [cells[name] for name in ("share", "steps", "return", "eval", "rate")]
             else:
-                rest = [cells[name] if lane.env_steps else "" for name in ("share", "steps", "return", "eval")] + [""]
+                rest = [cells[name] if lane.position else "" for name in ("share", "steps", "return", "eval")] + [""]
             grid.add_row(lane.name, bar, *rest, Text(ending, style=STYLES[lane.state]))
         return grid
 

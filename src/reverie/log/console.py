@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from reverie.log.sinks import Values, scalars
+from reverie.log.metrics import Values, scalars
 
 GONE = (errno.EPIPE, errno.EIO)
 """Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
@@ -59,8 +59,8 @@ class Progress(Protocol):
     """The parts of the run's clock that the display reads."""
 
     @property
-    def env_steps(self) -> int:
-        """Policy decisions so far."""
+    def position(self) -> int:
+        """Steps so far, or updates where nothing is collected."""
         ...
 
     @property
@@ -75,12 +75,12 @@ class Progress(Protocol):
 
 
 def console_sink(
-    clock: Progress, total_steps: int, title: str, stream: TextIO | None = None, unit: str = "steps"
+    clock: Progress, length: int, title: str, stream: TextIO | None = None, unit: str = "steps"
 ) -> PlainSink | LiveSink:
     """Return the display for ``stream`` (default: standard output). ``unit``: what is counted, steps or updates."""
     stream = sys.stdout if stream is None else stream
     kind = LiveSink if stream.isatty() else PlainSink
-    return kind(clock, total_steps, title, stream, unit)
+    return kind(clock, length, title, stream, unit)
 
 
 class Pace:
@@ -89,15 +89,15 @@ class Pace:
     The time before the first step is not counted: it went into environments, a checkpoint or compilation.
     """
 
-    def __init__(self, clock: Progress, total_steps: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._total, self._now = clock, total_steps, now
-        self._marks: list[tuple[float, int]] = [(now(), clock.env_steps)]
+    def __init__(self, clock: Progress, length: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._total, self._now = clock, length, now
+        self._marks: list[tuple[float, int]] = [(now(), clock.position)]
         self._moves, self._learns = False, clock.updates > 0
         self._rate = 0.0  # the last one known: at the first moment of learning there is no newer one
 
     def rate(self) -> float:
         """Return env steps per second."""
-        now, steps = self._now(), self._clock.env_steps
+        now, steps = self._now(), self._clock.position
         since, before = self._marks[0]
         if steps > before and not self._moves:
             self._moves, self._marks = True, [(now, steps)]
@@ -117,7 +117,7 @@ class Pace:
     def left(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
         rate = self.rate()
-        return span((self._total - self._clock.env_steps) / rate) if rate > 0 else "-"
+        return span((self._total - self._clock.position) / rate) if rate > 0 else "-"
 
 
 class PlainSink:
@@ -127,10 +127,10 @@ class PlainSink:
     """
 
     def __init__(
-        self, clock: Progress, total_steps: int, title: str, stream: TextIO, unit: str = "steps",
+        self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps",
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._clock, self._stream, self._pace, self._unit = clock, stream, Pace(clock, total_steps), unit
+        self._clock, self._stream, self._pace, self._unit = clock, stream, Pace(clock, length), unit
         self._columns: list[str] = []
         self._lines = 0
         self._latest: dict[str, float] = {}
@@ -182,9 +182,9 @@ class PlainSink:
 class LiveSink:
     """Shows a panel, redrawn four times a second: progress, rate, time left, scores and losses."""
 
-    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO, unit: str = "steps") -> None:
-        self._clock, self._total, self._title, self._stream, self._unit = clock, total_steps, title, stream, unit
-        self._pace = Pace(clock, total_steps)
+    def __init__(self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+        self._clock, self._total, self._title, self._stream, self._unit = clock, length, title, stream, unit
+        self._pace = Pace(clock, length)
         self._latest: dict[str, float] = {}
         self._closed = False
         self._live = Live(self, console=Console(file=stream), refresh_per_second=4)
@@ -205,7 +205,7 @@ class LiveSink:
         yield Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
 
     def _bar(self) -> Table:
-        steps = self._clock.env_steps
+        steps = self._clock.position
         row = Table.grid(padding=(0, 2), expand=True)
         row.add_column(ratio=1)
         for _ in range(3):

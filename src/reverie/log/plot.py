@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from reverie.core.statistics import Interval, Series, running_mean
 from reverie.core.words import plural
 from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
-from reverie.log.sinks import FINAL, evaluations_in, read_metrics, series_of
+from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
 
 SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""

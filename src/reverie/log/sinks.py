@@ -1,187 +1,32 @@
-"""Sinks for measured values: JSON lines, TensorBoard, video files."""
+"""Destinations of a run's measurements: JSON lines, TensorBoard, video files, trackers, the console, the user's own."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-import math
-import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from reverie.core.files import file_stem, write_atomic
-from reverie.core.statistics import Series
-from reverie.log.video import to_rgb, upscale, write_video
-
-Values = Mapping[str, float | np.ndarray]
+from reverie.core.clock import Clock
+from reverie.core.files import write_json, writing
+from reverie.core.protocols import Sink
+from reverie.core.randomness import left_as_found
+from reverie.core.words import Say
+from reverie.log.console import console_sink
+from reverie.log.metrics import JsonlSink, Values
+from reverie.log.trackers import MlflowSink, Tracked, WandbSink
+from reverie.log.video import is_video, to_rgb, upscale, video_path, write_video
 
 FPS = 15
 """Frames per second of videos."""
-
-FINAL = "eval/final"
-"""1 in an evaluation at the end of training, 0 in one during training. Logs of earlier versions lack it."""
-
-FINAL_ESTIMATE = "estimate/final"
-"""The same of an estimate from recorded data, in a run that has no environment to evaluate in."""
-
-
-def is_video(value: object) -> bool:
-    """Return whether ``value`` is a uint8 array ``[T, H, W, C]``."""
-    return isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8
-
-
-def scalars(values: Values) -> dict[str, float]:
-    """Return the scalars among ``values`` as floats."""
-    return {k: float(v) for k, v in values.items() if np.ndim(v) == 0}
-
-
-class JsonlSink:
-    """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and writes each line at once.
-
-    Numbers that are not finite become ``null``, which every JSON reader accepts. An incomplete line of an earlier
-    process is cut off before the first new one is written. What a full disk does not take stays in memory, and the next
-    write begins with it.
-    """
-
-    def __init__(self, path: Path, since: int | None = None, again: Values | None = None) -> None:
-        """``since``: the step at which the run is resumed; lines of later steps are moved to another file.
-
-        ``again``: values that mark entries of that step itself which will be made again; they are moved as well.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_unfinished_line(path)
-        if since is not None:
-            set_aside(path, since, again)
-        self._file = path.open("ab", buffering=0)  # Python's own buffer drops what is beyond 8 KB
-        self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
-
-    def write(self, values: Values, step: int) -> None:
-        """Append the scalars among ``values``, after all that could not be written before.
-
-        Raises:
-            OSError: the disk did not take all; the rest is kept for the next call.
-        """
-        row = {name: value if math.isfinite(value) else None for name, value in scalars(values).items()}
-        if row:
-            self._unwritten += (json.dumps({"step": step, **row}) + "\n").encode()
-        self._write_out()
-
-    def close(self) -> None:
-        """Close the file, after another attempt to write what is left.
-
-        Raises:
-            OSError: the disk did not take all; the rest is lost.
-        """
-        with self._file:
-            self._write_out()
-
-    def _write_out(self) -> None:
-        while self._unwritten:
-            del self._unwritten[: self._file.write(self._unwritten)]
-
-
-def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows that a ``JsonlSink`` wrote, in the order of steps; ``null`` is read as NaN.
-
-    Damaged and incomplete lines are skipped. Where steps go back, because a run was resumed, later rows replace earlier
-    ones.
-
-    Args:
-        path: the file; there are no rows if it does not exist.
-        names: the metrics to keep, besides the step: a long run has many rows, with dozens of metrics each. None: all.
-    """
-    rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    wanted = None if names is None else {"step", *names}
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if not isinstance(row, dict) or "step" not in row:
-                continue
-            while rows and rows[-1]["step"] > row["step"]:
-                rows.pop()
-            kept = row if wanted is None else row.keys() & wanted
-            rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in kept})
-    return rows
-
-
-def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """Return the steps and values of the metric ``name``, where it is finite."""
-    points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
-    steps, values = np.array(points, float).reshape(-1, 2).T
-    return steps, values
-
-
-def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the rows of evaluations during training, and those of evaluations at the end of training.
-
-    :data:`FINAL` tells them apart. A row without it counts as one at the end if the evaluation before it has the same
-    step.
-    """
-    scored = [row for row in rows if math.isfinite(row.get("eval/score", math.nan))]
-    during: list[Mapping[str, Any]] = []
-    final: list[Mapping[str, Any]] = []
-    for before, row in zip([None, *scored], scored, strict=False):
-        again = before is not None and before["step"] == row["step"]
-        (final if row.get(FINAL, again) else during).append(row)
-    return during, final
-
-
-def set_aside(path: Path, since: int, again: Values | None = None) -> None:
-    """Move the lines of steps after ``since`` to the end of a second file: ``metrics-aside.jsonl``.
-
-    With ``again``, those of the step ``since`` that hold these values are moved too. A run that is resumed from a
-    checkpoint makes all of them again, perhaps with other results. A crash may leave lines in both files, but never in
-    none.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        moved = {number for number, line in enumerate(file) if _is_made_again(line, since, again)}
-    if not moved:
-        return
-    with path.with_name(f"{path.stem}-aside{path.suffix}").open("ab") as aside:
-        aside.writelines(_lines(path, lambda number: number in moved))
-        aside.flush()
-        os.fsync(aside.fileno())
-    write_atomic(path, _lines(path, lambda number: number not in moved))
-
-
-def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
-    """Return whether ``line`` is of a step after ``since``, or of that step itself and holds the values ``again``."""
-    try:
-        row = json.loads(line)
-        repeated = row["step"] == since and again is not None and again.items() <= row.items()
-        return bool(row["step"] > since or repeated)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _lines(path: Path, wanted: Callable[[int], bool]) -> Iterator[bytes]:
-    """Yield the lines whose numbers, from 0 on, are ``wanted``; one at a time, as a long run has many."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if wanted(number):
-                yield line
-
-
-def _cut_unfinished_line(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
-        if whole < file.seek(0, os.SEEK_END):
-            file.truncate(whole)
-            os.fsync(file.fileno())
 
 
 class TensorBoardSink:
@@ -226,11 +71,6 @@ class TensorBoardSink:
         self._writer.close()
 
 
-def video_path(folder: Path, name: str, step: int) -> Path:
-    """Return the path of the video ``name`` at ``step``: ``report_KEY-000000000008.mp4`` for ``report/KEY``."""
-    return folder / f"{file_stem(name.replace('/', '_', 1))}-{step:012d}.mp4"
-
-
 class VideoSink:
     """Writes videos to ``<folder>/<name>-<step>.mp4``, the newest ``keep`` of each name; ignores other values."""
 
@@ -253,3 +93,123 @@ class VideoSink:
 
     def close(self) -> None:
         """Do nothing: no file is held open."""
+
+
+class Guarded:
+    """A sink whose errors do not end the run: they are reported once each time that writing begins to fail.
+
+    What a user's sink draws from random generators changes no number of the run, and what it changes in the values that
+    it is given changes none that other sinks see.
+    """
+
+    def __init__(self, sink: Sink, say: Say, what: str = "", errors: type[Exception] = OSError) -> None:
+        """``what``: the sink in messages, if not its class. ``errors``: those that do not end the run."""
+        self.sink, self.say, self.errors, self.failed = sink, say, errors, False
+        self.name = what or f"the sink {type(sink).__name__}"
+
+    def write(self, values: Values, step: int) -> None:
+        """Pass a copy of the values on."""
+        own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        try:
+            with left_as_found() if self.errors is Exception else contextlib.nullcontext():
+                self.sink.write(own, step)
+        except self.errors as error:
+            if not self.failed:
+                self.say(f"{self.name} cannot write: {_placed(error)}. The run continues, and later entries go to it")
+            self.failed = True
+        else:
+            self.failed = False
+
+    def close(self) -> None:
+        """Close the sink; an error is reported."""
+        try:
+            with left_as_found():
+                self.sink.close()
+        except self.errors as error:
+            self.say(f"closing {self.name} failed: {_placed(error)}")
+
+
+def _placed(error: Exception) -> str:
+    """Return the message of an error, of one in a user's sink with its type and the line in the sink's own file."""
+    if isinstance(error, OSError):
+        return str(error)
+    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in inside if frame.filename == inside[0].filename]
+    where = f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+"""Settings that switch a tracker on, and the tracker's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """The logs of a run: files in its folder ``path``, and what its ``settings`` switch on."""
+
+    path: Path
+    title: str
+    """The algorithm and the environment: the same for all seeds."""
+    settings: Mapping[str, Any]
+    """All settings of the run as plain values."""
+    say: Say
+    own: Sequence[Sink] = field(default=())
+    """Sinks of the user."""
+    note: str = ""
+    """What the learning curve says of training returns."""
+
+    @contextlib.contextmanager
+    def open(self, clock: Clock, again: Values | None = None) -> Iterator[list[Sink]]:
+        """Open all sinks, those of the user last. On exit all are closed, and the learning curve is drawn.
+
+        ``again``: values that mark logged entries of the present step which will be made again.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.draw_curve, clock.unit)
+            sinks: list[Sink] = []
+            for sink in self._each(clock, again):
+                stack.callback(sink.close)
+                sinks.append(sink)
+            for own in self.own:
+                sinks.append(Guarded(own, self.say, errors=Exception))
+                stack.callback(sinks[-1].close)
+            yield sinks
+
+    def _each(self, clock: Clock, again: Values | None) -> Iterator[Sink]:
+        """Yield the sinks of reverie one by one: files first, since the trackers may upload them."""
+        path, board = self.path, self.path / "tensorboard"
+        with writing(path):
+            lines = JsonlSink(path / "metrics.jsonl", since=clock.position, again=again)
+            yield Guarded(lines, self.say, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
+            yield Guarded(VideoSink(path / "videos"), self.say, "the video")
+            if self.settings["tensorboard"]:
+                since = clock.position + 1 if board.is_dir() else None  # a run may also start over
+                yield Guarded(TensorBoardSink(board, purge_step=since), self.say, "TensorBoard")
+            yield from self._trackers()
+        if self.settings["console"]:
+            yield console_sink(clock, clock.length, self.title, sys.stdout, clock.unit)
+
+    def _trackers(self) -> Iterator[Sink]:
+        """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it."""
+        ids = self.path / "tracked.json"
+        known = json.loads(ids.read_text(encoding="utf-8")) if ids.exists() else {}
+        settings = json.loads(json.dumps(dict(self.settings)))
+        run = Tracked(self.path, str(self.path), self.path / "videos", self.title, settings)
+        for name in (name for name in TRACKERS if self.settings[name]):
+            kind = WandbSink if name == "wandb" else MlflowSink
+            sink = kind(run, known.get(name), self.say)
+            if known.get(name) != sink.ident:
+                known[name] = sink.ident
+                write_json(ids, known)
+            self.say(f"{TRACKERS[name]}: {sink.where}")
+            yield sink
+
+    def draw_curve(self, unit: str) -> None:
+        """Draw the learning curve of the run. A disk that fails is reported."""
+        from reverie.log.plot import learning_curve  # matplotlib: a fifth of all imports, not needed to start
+
+        try:
+            learning_curve(self.path / "metrics.jsonl", self.path / "curve.png", f"{self.title}{self.note}",
+                           "env steps" if unit == "steps" else unit)  # fmt: skip
+        except OSError as error:
+            self.say(f"cannot write: {error}")

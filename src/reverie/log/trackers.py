@@ -20,7 +20,8 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.words import Say
-from reverie.log.sinks import Values, is_video, scalars, video_path
+from reverie.log.metrics import Values, scalars
+from reverie.log.video import is_video, video_path
 
 WORDLESS = 2.0
 """Seconds to wait before a message says that we are waiting."""

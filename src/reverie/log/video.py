@@ -15,6 +15,8 @@ import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from reverie.core.files import file_stem
+
 OBSERVED = (46, 160, 67)
 IMAGINED = (218, 54, 51)
 INK = (225, 228, 232)
@@ -193,3 +195,13 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, besi
         strips = {title: caption(title, row.shape[2]) for title in titles}
         parts.append(np.concatenate([np.stack([strips[title] for title in titles]), row], axis=1))
     return tile(np.stack(parts)) if beside else np.concatenate(parts, axis=1)
+
+
+def is_video(value: object) -> bool:
+    """Return whether ``value`` is a uint8 array ``[T, H, W, C]``."""
+    return isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8
+
+
+def video_path(folder: Path, name: str, step: int) -> Path:
+    """Return the path of the video ``name`` at ``step``: ``report_KEY-000000000008.mp4`` for ``report/KEY``."""
+    return folder / f"{file_stem(name.replace('/', '_', 1))}-{step:012d}.mp4"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, RunError
+from reverie.core.protocols import Stateful
 from reverie.core.rows import WRONG_ENDS, Rows, mostly_stepless
+from reverie.core.types import State
 from reverie.replay.replay import Replay
 from reverie.replay.storage import HostStorage
 from reverie.replay.window_index import EpisodeStarts
@@ -94,6 +97,49 @@ class Dataset(Replay):
             terminal=int(np.count_nonzero(self.column("is_terminal"))),
             steps=int(len(first) - len(starts)),
         )
+
+
+class DatasetPart:
+    """Recorded rows as one part of a checkpoint: their fingerprint and the state of sampling, not the rows."""
+
+    spare = True
+
+    def __init__(self, dataset: Dataset, path: str, estimator: Stateful | None = None) -> None:
+        """``path``: the data's path in the settings. ``estimator``: its state is saved as well."""
+        self.dataset, self.path, self.estimator = dataset, path, estimator
+        self.saved: State = {}
+
+    def state_dict(self) -> State:
+        """Return the fingerprint of the rows, and the state of the samplers."""
+        more = {} if self.estimator is None else {"estimator": self.estimator.state_dict()}
+        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **more}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the samplers, on the same rows.
+
+        Raises:
+            RunError: these are other rows.
+        """
+        if state["fingerprint"] != self.dataset.fingerprint:
+            before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
+            raise RunError(
+                f"data.path = '{self.path}': these are not the data that the run was trained on ({before} rows then, "
+                f"{now} rows now, with different contents). Pass the same data, or choose another run folder."
+            )
+        self.saved = state
+        self.dataset.load_state_dict(state["replay"])
+        if self.estimator is not None and "estimator" in state:
+            self.estimator.load_state_dict(state["estimator"])
+
+    def save_files(self, folder: Path) -> None:
+        """Write the latents."""
+        self.dataset.save_extras(folder)
+
+    def load_files(self, folder: Path) -> None:
+        """Read the latents. Latents that were not saved begin as zeros."""
+        if any(folder.glob("*")):
+            self.dataset.load_extras(folder)
+        self.dataset.load_state_dict(self.saved["replay"])
 
 
 @dataclass(frozen=True, kw_only=True)

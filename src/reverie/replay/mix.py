@@ -2,15 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Source
 from reverie.core.types import Batch, Update, Window
+
+
+@dataclass(frozen=True)
+class Experience(Choice):
+    """Where the rows come from that a run learns from."""
+
+    @property
+    def recorded(self) -> float:
+        """Part of each batch that is recorded, in [0, 1]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Collected(Experience):
+    """All rows are collected during the run."""
+
+    @property
+    def recorded(self) -> float:
+        """Nothing is recorded."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Recorded(Experience):
+    """All rows are recorded data."""
+
+    @property
+    def recorded(self) -> float:
+        """Everything is recorded."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Mixed(Experience):
+    """Part of each batch is recorded, the rest is collected during the run."""
+
+    part: float = 0.5
+    """Part of each batch that is recorded, in (0, 1), rounded to whole windows."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.part < 1.0:
+            raise ConfigError(f"part = {self.part}: expected a fraction between 0 and 1.")
+
+    @property
+    def recorded(self) -> float:
+        """Part of each batch that is recorded."""
+        return self.part
+
+
+def of_share(share: float) -> Experience:
+    """Return the experience of which this part is recorded."""
+    return Collected() if share == 0 else Recorded() if share == 1 else Mixed(share)
 
 
 class Mix:
@@ -63,7 +116,7 @@ def shares(window: Window, fraction: float) -> tuple[Window, Window]:
     recorded = round(window.batch * fraction)
     if not 0 < recorded < window.batch:
         raise ConfigError(
-            f"data.fraction = {fraction}: of the {window.batch} windows of a batch (algo.batch_size), {recorded} would "
-            "be recorded; expected at least one recorded and one collected."
+            f"experience = mixed({fraction}): of the {window.batch} windows of a batch (algo.batch_size), {recorded} "
+            "would be recorded; expected at least one recorded and one collected."
         )
     return replace(window, batch=recorded), replace(window, batch=window.batch - recorded)

@@ -21,12 +21,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, ReverieError, RunError, brief, did_you_mean, warn
+from reverie.core.errors import ReverieError, RunError, did_you_mean, warn
 from reverie.core.files import delete_staged, remedy, sync, write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.core.words import Say
 from reverie.run.encode import decode, encode
-from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed, verify
+from reverie.run.manifest import FORMAT, MANIFEST, STATE, TENSORS, entry_of, problem_of, sealed, verify
 
 ASIDE = ".tmp-old-"
 
@@ -42,13 +42,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path | str, keep: int = 3, say: Say = warn) -> None:
-        """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one that is skipped.
-
-        Raises:
-            ConfigError: ``keep`` is not at least 1.
-        """
-        if keep < 1:
-            raise ConfigError(f"keep = {keep}: expected at least 1 checkpoint.")
+        """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one."""
         self.folder, self.keep, self.say = Path(folder), keep, say
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
         self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
@@ -135,8 +129,7 @@ class Checkpoints:
                 problem = self._state[path.name] = problem_of(path)
                 if not problem:
                     for bad, why in wrong.items():
-                        what = why if is_newer(why) else f"is damaged ({why})"
-                        self.say(f"checkpoint {bad.name} {what}: using {path.name} instead")
+                        self.say(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
                     self._found = path
                     return path
                 wrong[path] = problem
@@ -145,41 +138,23 @@ class Checkpoints:
         if not wrong:
             return None
         listed = "; ".join(f"{path.name} ({why})" for path, why in reversed(wrong.items()))
-        if any(map(is_newer, wrong.values())):
-            raise RunError(
-                f"no checkpoint in {self.folder} can be read by this version: {listed}. Nothing was overwritten. "
-                "Upgrade reverie, or choose another run folder."
-            )
         raise RunError(
-            f"every checkpoint in {self.folder} is damaged: {listed}. Nothing was overwritten. Restore them from a "
+            f"no checkpoint in {self.folder} can be used: {listed}. Nothing was overwritten. Restore them from a "
             "backup, move them away to start over, or choose another run folder."
         )
 
-    def chosen(self, name: Path | str | None) -> Path:
-        """Return the checkpoint called ``name``; if that is None, the newest whole one.
+    def select(self, name: Path | str | None) -> Path:
+        """Return the checkpoint called ``name``, as :meth:`find` does; if that is None, the newest whole one.
 
         Raises:
-            RunError: there is none, or ``name`` is no name.
+            RunError: there is none.
         """
-        given: object = name
-        if not isinstance(given, str | os.PathLike | None):
-            known = self._known()
-            example = f", such as '{known[-1]}'" if known else ""
-            raise RunError(
-                f"checkpoint = {brief(given)}: expected the name of a folder in {self.folder}{example}, 'best', a "
-                "path, or None for the newest."
-            )
         path = self.find(name) if name is not None else self.latest()
-        if path is not None:
-            return path
-        diverged = sorted(self.folder.glob("diverged-*"))
-        if diverged:
-            raise RunError(
-                f"{self.folder.parent} diverged before its first checkpoint: there is only {diverged[-1].name}, whose "
-                "losses, weights or actions are not finite. Train again with a lower learning rate, or "
-                "with algo.precision = float32 if it was bfloat16."
-            )
-        raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
+        if path is None:
+            diverged = sorted(self.folder.glob("diverged-*"))
+            only = f": there is only {diverged[-1].name}, which is not finite" if diverged else ""
+            raise RunError(f"{self.folder.parent} has no checkpoint yet{only}. Train until the first one is saved.")
+        return path
 
     def find(self, name: Path | str) -> Path:
         """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
@@ -189,7 +164,7 @@ class Checkpoints:
         Raises:
             RunError: there is no such checkpoint, or the mark of the best is damaged; lists those that exist.
         """
-        known = self._known()
+        known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
         listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
         if str(name) == "best" and (mark := self.folder / "best").exists():
             if (best := self.best()) is not None:
@@ -201,21 +176,18 @@ class Checkpoints:
                 return path
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
 
-    def _known(self) -> list[str]:
-        return sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
+    def kept(self) -> list[Path]:
+        """Return the newest checkpoints, which are kept; an older one that is marked best is kept as well."""
+        return self.all()[-self.keep :]
 
     def mark_best(self, path: Path) -> None:
         """Mark ``path`` as the best checkpoint, which is kept until another is marked.
-
-        A folder in the mark's place is renamed.
 
         Raises:
             RunError: the disk is full or not writable.
         """
         mark = self.folder / "best"
         try:
-            if mark.is_dir():
-                os.rename(mark, self.folder / "best.damaged")
             _replace_file(mark, path.name.encode())
         except OSError as error:
             raise _unwritten(f"the mark of the best checkpoint {path}", error) from error

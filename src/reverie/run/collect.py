@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,10 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.errors import warn
 from reverie.core.protocols import Annealed, AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
 from reverie.core.specs import ActionSpec
 from reverie.core.tree import filled, leaves, named
 from reverie.core.types import State, Step
+from reverie.core.words import Say
+
+ENVIRONMENTS = "environments.zip"
+"""Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads."""
 
 
 class EpisodeStats(NamedTuple):
@@ -98,7 +105,11 @@ class Collector:
 
     A turn that an error ends is finished by the next one, also in a resumed run: a row is watched, acted on, stored and
     counted once.
+
+    It is a part of a checkpoint.
     """
+
+    spare = False
 
     def __init__(
         self,
@@ -109,11 +120,23 @@ class Collector:
         seed: int | None = None,
         random_steps: int = 0,
         watcher: Watcher | None = None,
+        exact: Callable[[], bool] = lambda: True,
+        say: Say = warn,
     ) -> None:
         """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions.
 
-        ``watcher`` sees every row before the policy does.
+        Args:
+            env: the environments.
+            policy: acts in them.
+            sink: receives every row.
+            seed: seed of environments and random actions.
+            random_steps: env steps with random actions.
+            watcher: sees every row before the policy does.
+            exact: whether the rows loaded from a checkpoint are those that were saved; episodes then go on.
+            say: called with a sentence if episodes cannot go on.
         """
+        self.exact, self.say = exact, say
+        self._saved: State = {}
         self.env, self.policy, self.sink, self.watcher = env, policy, sink, watcher
         self.async_env = env if isinstance(env, AsyncEnv) else SteppedAtOnce(env)
         self.restorable = env if isinstance(env, Restorable) else None  # checked once, as isinstance is slow
@@ -227,20 +250,43 @@ class Collector:
         return False
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the counters; new episodes begin, unless ``resume`` continues the old ones.
+        """Restore the counters; new episodes begin, unless ``load_files`` continues the old ones.
 
         The policy's state is restored if the number of environments is the same. Otherwise it begins anew, except that
         schedules of env steps go on from the restored count.
         """
+        self._saved = state
         self.env_steps = int(state["env_steps"])
-        self._restarts_before = int(state.get("restarts", 0))  # earlier versions did not save it
+        self._restarts_before = int(state["restarts"])
         self.rng.bit_generator.state = dict(state["rng"])
-        self.unlogged[:] = [EpisodeStats(*episode) for episode in state.get("unlogged", [])]
+        self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         carried = state.get("state", [])
         if [tensor.shape for tensor in carried] == [leaf.shape for leaf in leaves(self.state)]:
             self.state = filled(self.state, carried)
         else:
             self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
+
+    def save_files(self, folder: Path) -> None:
+        """Write a snapshot of each environment that offers one."""
+        snapshots = self.snapshots()
+        with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
+            for number, snapshot in enumerate(snapshots):
+                file.writestr(zipfile.ZipInfo(f"{number}{'' if snapshot is not None else '-none'}"), snapshot or b"")
+
+    def load_files(self, folder: Path) -> None:
+        """Continue in the middle of the episodes, if the rows are ``exact`` and the environments can do it."""
+        num, lost = self.env.num_envs, self.env.num_envs
+        if self.exact() and (folder / ENVIRONMENTS).exists():
+            with zipfile.ZipFile(folder / ENVIRONMENTS) as file:
+                names = file.namelist()
+                lost = self.resume(self._saved, [None if n.endswith("-none") else file.read(n) for n in names])
+        if lost and not self.exact():
+            self.say("the rows are no longer those of the checkpoint: environments start new episodes")
+        elif lost:
+            self.say(
+                f"{lost} of {num} environments cannot resume in the middle of an episode: they start new ones "
+                "(docs/environments.md says which can)"
+            )
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
         """Go on in the middle of the episodes that were saved in ``state`` and in ``snapshots`` of N environments.
@@ -250,13 +296,12 @@ class Collector:
         env = self.restorable
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
-        step = filled(self.step, state["step"])  # by name; a list in checkpoints of earlier versions
+        step = filled(self.step, state["step"])
         counted = state["episodes"]
         self.counter.score, self.counter.length = counted["score"].tolist(), counted["length"].tolist()
         self._step = env.restore(snapshots, step)
         over = self._step.is_last & ~step.is_last
-        self._counted, self._watched = (bool(state.get(done, False)) for done in ("counted", "watched"))
-        self._rewards = list(state.get("rewards", step.reward.tolist()))  # earlier versions did not save them
+        self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
         self._logged = {int(number): dict(info) for number, info in state.get("logged", {}).items()}
         if begun := state.get("begun"):
             self._action, self._stored = executed(begun["action"], self._step), bool(begun["stored"])

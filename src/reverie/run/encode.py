@@ -43,23 +43,6 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def check_savable(value: Any, path: str) -> None:
-    """Raise RunError as :func:`encode` would, without copying tensors or arrays.
-
-    Raises:
-        RunError: a value is neither a tensor, an array nor plain data; names its path.
-    """
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            check_savable(entry, f"{path}/{key}")
-            check_savable(key, f"{path} (a key)")
-    elif isinstance(value, list | tuple):
-        for i, entry in enumerate(value):
-            check_savable(entry, f"{path}/{i}")
-    elif not isinstance(value, Tensor) and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
-        encode(value, path, {})
-
-
 def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
     """Return the value that ``encode`` was given; ``tensor`` returns a tensor by its name."""
     if isinstance(value, list):

@@ -12,6 +12,7 @@ from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, logged_of, means_of, rewards_of
+from reverie.run.folder import RunFolder, found_at_end
 
 LONG = 100_000
 """Decisions after which an episode may have no end."""
@@ -49,24 +50,43 @@ class Evaluation:
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy.
 
-        For the uncertainty over seeds of an algorithm see :mod:`reverie.training.aggregate`.
+        For the uncertainty over seeds of an algorithm see :mod:`reverie.log.aggregate`.
         """
         return estimate(iqm, self.scores)
 
-    def metrics(self) -> dict[str, float]:
-        """Return scores and lengths under their names in the logs; without an interval its ends are left out."""
+    def statistics(self) -> dict[str, float]:
+        """Return statistics of the scores by name, besides their mean; without an interval its ends are left out."""
         middle = self.iqm()
-        ends = {"eval/score_iqm_low": middle.low, "eval/score_iqm_high": middle.high} if middle.sure else {}
+        found = {"std": float(np.std(self.scores)), "median": float(np.median(self.scores)), "iqm": middle.value}
+        return found | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.sure else {})
+
+    def metrics(self) -> dict[str, float]:
+        """Return scores and lengths under their names in the logs."""
         return {
             "eval/score": self.score,
-            "eval/score_std": float(np.std(self.scores)),
-            "eval/score_median": float(np.median(self.scores)),
-            "eval/score_iqm": middle.value,
-            **ends,
+            **{f"eval/score_{name}": value for name, value in self.statistics().items()},
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": float(len(self.scores)),
             **{f"eval/{name}": value for name, value in self.info_means().items()},
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for eval.json."""
+        mode = "mode" if self.mode == "eval" else "sample"
+        score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
+        each = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
+        return {"episodes": len(self.scores), "actions": mode, "score": score, **each}
+
+
+def read_evaluation(folder: RunFolder) -> Evaluation | None:
+    """Return the evaluation made at the end of training, from eval.json; None if there is none."""
+    own = found_at_end(folder.evaluation) or {}
+    try:
+        mode: Mode = "eval" if own["actions"] == "mode" else "explore"
+        scores, lengths = [float(x) for x in own["scores"]], [int(x) for x in own["lengths"]]
+        return Evaluation(scores=scores, lengths=lengths, mode=mode, info=[dict(x) for x in own.get("info", [])])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def evaluate(

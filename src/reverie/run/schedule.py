@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from reverie.core.clock import Clock, Every
+from reverie.core.clock import Clock
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 
@@ -57,52 +56,46 @@ def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
     return number * SECONDS.get(unit, 1.0), bool(unit)
 
 
-def position(clock: Clock) -> int:
-    """Return the position of a run on the axis of its logs: env steps; updates if it only has recorded data."""
-    return clock.env_steps if clock.total_updates is None else clock.updates
-
-
-class Due:
+class Every:
     """Calling it returns True once in every period of a run; never if the period is 0.
 
-    Periods in env steps are counted from step 0, also in a resumed run: it evaluates, and perhaps ends, where it would
-    have without the interruption. The clock remembers the last time under ``name``.
+    Periods in env steps are counted from step 0 without gaps, also in a resumed run: it evaluates, and perhaps ends,
+    where it would have without the interruption. The clock remembers the last time under ``name``.
     """
 
     def __init__(self, period: int | str, clock: Clock, name: str) -> None:
         self.amount, self.is_seconds = parse_period(period)
         self.clock, self.name = clock, name
-        self.now: Callable[[], float] = (lambda: clock.seconds) if self.is_seconds else (lambda: position(clock))
-        self.every = Every(self.amount, start=self.now() if self.is_seconds else self._done())
-        self.before = self.every.last
+        self.last = self.now()
+        if self.amount and not self.is_seconds:
+            self.last = clock.marks.get(name, self.last) // self.amount * self.amount
+        self.before = self.last
 
-    def __call__(self) -> bool:
-        """Return whether a period has passed since this last returned True."""
-        self.before = self.every.last
-        due = self.every(self.now())
-        self._mark()
-        return due
+    def now(self) -> float:
+        """Return the position of the run in the units of the period."""
+        return self.clock.seconds if self.is_seconds else self.clock.position
 
     @property
     def owed(self) -> bool:
         """Whether the next call will return True."""
-        return 0 < self.amount <= self.now() - self.every.last
+        return 0 < self.amount <= self.now() - self.last
+
+    def __call__(self) -> bool:
+        """Return whether a period has passed since this last returned True."""
+        self.before, due = self.last, self.owed
+        if due:
+            self.last += (self.now() - self.last) // self.amount * self.amount
+        self._mark()
+        return due
 
     def take_back(self) -> None:
         """Undo the last True, because the work failed: it is due again.
 
         In a run resumed from a checkpoint now, one in env steps is due again too; one in seconds begins anew.
         """
-        self.every.last = self.before
+        self.last = self.before
         self._mark()
 
     def _mark(self) -> None:
         if self.amount and not self.is_seconds:
-            self.clock.marks[self.name] = self.every.last
-
-    def _done(self) -> float:
-        """Return the last multiple of the period that a resumed run has already handled."""
-        if not self.amount:
-            return 0.0
-        done = self.clock.marks.get(self.name, self.now())
-        return done // self.amount * self.amount
+            self.clock.marks[self.name] = self.last

@@ -15,16 +15,21 @@ from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import Algorithm, Sink, Source
 from reverie.core.types import Batch
 from reverie.run.collect import Collector
-from reverie.run.guard import LossGuard
-from reverie.run.interrupt import Interrupt
-from reverie.run.journal import Journal, Meter, check_names
-from reverie.run.schedule import Due, Schedule
+from reverie.run.finite import FiniteCheck
+from reverie.run.metrics import Meter, MetricsLog, check_names
+from reverie.run.schedule import Every, Schedule
+from reverie.run.signals import Interrupt
 
 Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
 """Writes measured values to the logs."""
 
 Evaluator = Callable[[Write], None]
 """Evaluates the current policy and writes the results, e.g. ``{"eval/score": 475.0}``."""
+
+ADVICE = (
+    "Continue from an earlier checkpoint, or start again, with a lower learning rate, or with algo.precision = float32 "
+    "if it was another; or check the loss and look for extreme inputs and rewards."
+)
 
 
 class Save(Protocol):
@@ -60,13 +65,11 @@ def train(
     evaluator: Evaluator | None = None,
     checkpoint: Save | None = None,
     schedule: Schedule | None = None,
-    precision: str = "float32",
 ) -> Ending:
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
     Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
     the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
-    ``precision`` is that of the networks: after a divergence in another one, the message advises float32.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
@@ -74,52 +77,43 @@ def train(
         KeyboardInterrupt: a second signal came before the first one had ended the turn.
     """
     periods = schedule or Schedule()
-    log_due, eval_due = Due(periods.log_every, clock, "log"), Due(periods.eval_every, clock, "eval")
-    save_due, report_due = Due(periods.save_every, clock, "save"), Due(periods.report_every, clock, "report")
-    journal = Journal(clock, meter, source, sinks, finished=None if collector is None else collector.unlogged)
-    guard = LossGuard(algo, precision)
+    log_due, eval_due = Every(periods.log_every, clock, "log"), Every(periods.eval_every, clock, "eval")
+    save_due, report_due = Every(periods.save_every, clock, "save"), Every(periods.report_every, clock, "report")
+    log = MetricsLog(clock, meter, source, sinks, finished=None if collector is None else collector.unlogged)
+    keep = _Keep(clock, log, FiniteCheck(algo), checkpoint)
     batch: Batch | None = None
-    with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
+    with Interrupt(clock) as interrupt, keep.saved_on_error():
         if not clock.stop and eval_due():  # the earlier process was stopped before it, or it failed
-            evaluate(evaluator, eval_due, journal, guard, checkpoint)
+            keep.evaluate(evaluator, eval_due)
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
-                journal.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
+                log.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
             for _ in range(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
                 source.feedback(batch.index, update)  # priorities, latents
                 clock.updates += 1
-                guard.add(update.metrics, clock.updates)
+                keep.check.add(update.metrics, clock.updates)
                 meter.add(update.metrics)
             if clock.stop:
                 break
             if log_due():
-                journal.log()
-                stop_if_diverged(guard, checkpoint)
+                log.log()
+                keep.stop_if(keep.check.bad_loss())
             if eval_due():
-                evaluate(evaluator, eval_due, journal, guard, checkpoint)
+                keep.evaluate(evaluator, eval_due)
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
-                report(algo, batch, journal)
-            if save_due() and checkpoint is not None:
-                save(guard, clock, checkpoint)
+                report = algo.report(batch)
+                check_names(report)
+                log.write(report)
+            if save_due():
+                keep.save()
         try:  # first: the checkpoint keeps the averages since the last entry, and a resumed run goes on with them
-            path = save(guard, clock, checkpoint)
+            path = keep.save()
         finally:
-            journal.log()
+            log.log()
     return ended(interrupt, clock, path)
-
-
-def report(algo: Algorithm, batch: Batch, journal: Journal) -> None:
-    """Write the algorithm's report on ``batch``.
-
-    Raises:
-        DataError: it holds a name of the loop's own.
-    """
-    found = algo.report(batch)
-    check_names(found, "a report")
-    journal.write(found)
 
 
 def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
@@ -130,64 +124,77 @@ def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
     return Ending(reason="interrupted", checkpoint=path, signal=interrupt.received.value)
 
 
-def evaluate(
-    evaluator: Evaluator | None, due: Due, journal: Journal, guard: LossGuard, checkpoint: Save | None
-) -> None:
-    """Evaluate if losses and weights are finite, as the best agent is saved. A failed evaluation stays ``due``.
+class _Keep:
+    """Saves and evaluates what is finite."""
 
-    Raises:
-        RunError: a loss or a weight was NaN or infinite.
-    """
-    if evaluator is None:
-        return
-    stop_if_unfit(guard, journal.clock, checkpoint)
-    try:
-        evaluator(journal.write)
-    except BaseException:
-        due.take_back()
-        raise
+    def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: Save | None) -> None:
+        self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
 
+    def stop_if(self, what: str | None) -> None:
+        """End the run with a checkpoint for inspection if ``what`` says that something is not finite.
 
-def save(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> Path | None:
-    """Write a checkpoint if losses and weights are finite; return its path.
+        Raises:
+            Diverged: it does.
+        """
+        if what is not None:
+            saved = ""
+            if self.checkpoint is not None:
+                saved = f" Its state is saved as {self.checkpoint(diverged=True)}."
+            raise Diverged(f"{what}: the run was stopped.{saved} {ADVICE}")
 
-    Raises:
-        RunError: they are not finite, or the checkpoint cannot be written.
-    """
-    stop_if_unfit(guard, clock, checkpoint)
-    return checkpoint() if checkpoint is not None else None
+    def save(self) -> Path | None:
+        """Write a checkpoint if losses, weights and moments are finite; return its path.
 
+        Raises:
+            RunError: they are not finite, or the checkpoint cannot be written.
+        """
+        self.stop_if(self.check.problem(self.clock.updates))
+        return self.checkpoint() if self.checkpoint is not None else None
 
-@contextlib.contextmanager
-def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) -> Iterator[None]:
-    """Log and save before an error ends the run, if it has made any progress, and add the checkpoint to the message.
+    def evaluate(self, evaluator: Evaluator | None, due: Every) -> None:
+        """Evaluate if all is finite, as the best agent is saved. A failed evaluation stays ``due``.
 
-    A KeyboardInterrupt without a signal comes from an environment and is treated as any error. A policy whose action is
-    not finite has diverged: resumed from a regular checkpoint it would choose the same action for ever.
-    """
-    clock = journal.clock
-    begun = (clock.env_steps, clock.updates)
-    try:
-        yield
-    except Diverged:
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        impatient = isinstance(error, KeyboardInterrupt) and clock.stop
-        if checkpoint is None or impatient or (clock.env_steps, clock.updates) == begun:
-            raise
-        with contextlib.suppress(Exception):  # the first error is the one to report
-            journal.log()
-        if isinstance(error, ActionError):
-            stop_if_unfit(guard, clock, checkpoint)
-            raise diverged(str(error).rstrip("."), checkpoint, guard.precision) from error
+        Raises:
+            Diverged: a loss or a weight was NaN or infinite.
+        """
+        if evaluator is None:
+            return
+        self.stop_if(self.check.problem(self.clock.updates))
         try:
-            note = f"The run stopped at {clock.place} and was saved as {save(guard, clock, checkpoint)}"
-        except Exception as another:
-            if str(another) == str(error):  # writing the checkpoint was the first error
-                raise error from error.__cause__
-            note = f"The run stopped at {clock.place} and could not be saved: {another}"
-        add_to(error, note)
-        raise
+            evaluator(self.log.write)
+        except BaseException:
+            due.take_back()
+            raise
+
+    @contextlib.contextmanager
+    def saved_on_error(self) -> Iterator[None]:
+        """Log and save before an error ends the run, if it has made any progress, and add the path to the message.
+
+        A KeyboardInterrupt without a signal comes from an environment and is treated as any error. A policy whose
+        action is not finite has diverged: resumed from a regular checkpoint it would choose the same action for ever.
+        """
+        clock = self.clock
+        begun = (clock.env_steps, clock.updates)
+        try:
+            yield
+        except Diverged:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            impatient = isinstance(error, KeyboardInterrupt) and clock.stop
+            if self.checkpoint is None or impatient or (clock.env_steps, clock.updates) == begun:
+                raise
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                self.log.log()
+            if isinstance(error, ActionError):
+                self.stop_if(self.check.problem(clock.updates) or str(error).rstrip("."))
+            try:
+                note = f"The run stopped at {clock.place} and was saved as {self.save()}"
+            except Exception as another:
+                if str(another) == str(error):  # writing the checkpoint was the first error
+                    raise error from error.__cause__
+                note = f"The run stopped at {clock.place} and could not be saved: {another}"
+            add_to(error, note)
+            raise
 
 
 def add_to(error: BaseException, note: str) -> None:
@@ -197,45 +204,3 @@ def add_to(error: BaseException, note: str) -> None:
         error.args = (f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} {note}",)
     else:
         error.add_note(note)
-
-
-def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
-    """End the run with a checkpoint for inspection if any loss term was NaN or infinite.
-
-    Raises:
-        Diverged: one was; names the term, the update and the checkpoint.
-    """
-    if (bad := guard.first_bad()) is not None:
-        what = f"{bad.term} became {bad.value} at update {bad.update}"
-        raise diverged(what, checkpoint, guard.precision, learned=bad.update > 1)
-
-
-def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> None:
-    """End the run as ``stop_if_diverged`` does, also if a weight or its moments are NaN or infinite. Reads all of them.
-
-    Raises:
-        Diverged: a loss was, or a weight or its moments are; names it, the update and the checkpoint.
-    """
-    stop_if_diverged(guard, checkpoint)
-    if (name := guard.bad_parameter()) is not None:
-        raise diverged(f"weights in {name} are not finite after update {clock.updates}", checkpoint, guard.precision)
-    if (name := guard.bad_moment()) is not None:
-        what = f"the optimiser's moments of {name} are not finite after update {clock.updates}"
-        raise diverged(what, checkpoint, guard.precision)
-
-
-def diverged(what: str, checkpoint: Save | None, precision: str, *, learned: bool = True) -> Diverged:
-    """Write a checkpoint for inspection and return the error that ends the run; ``what`` says what happened.
-
-    ``precision``: that of the networks. ``learned``: an update came before, so that the learning rate may be the cause.
-    """
-    path = checkpoint(diverged=True) if checkpoint is not None else None
-    saved = f" Its state is saved as {path}." if path is not None else ""
-    earlier = path is not None and any(path.parent.glob("step-*"))
-    if not learned:
-        advice = "No update came before, so the learning rate is not the cause: check the loss, and inputs and rewards."
-    else:
-        begin = "Continue from an earlier checkpoint" if earlier else "Start again"
-        exactly = "" if precision == "float32" else " or with algo.precision = float32"
-        advice = f"{begin} with a lower learning rate{exactly}, or check for extreme rewards."
-    return Diverged(f"{what}: the run was stopped.{saved} {advice}")

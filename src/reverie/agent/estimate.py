@@ -1,0 +1,605 @@
+"""Estimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
+
+The estimator is fitted Q evaluation (FQE, ``algos/fqe.py``). It estimates discounted returns, which are not scores: all
+its names in the logs begin with ``estimate/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent.agent import Actions, mode_of
+from reverie.agent.loading import saved_config
+from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.fqe import CHOSEN, FQEConfig, Units
+from reverie.core import statistics
+from reverie.core.checks import check_at_least
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError, warn
+from reverie.core.files import writing
+from reverie.core.importing import trusting
+from reverie.core.machine import choose_device
+from reverie.core.protocols import Memoryless, Policy
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.signature import differences, signature
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
+from reverie.core.statistics import IntervalEstimate
+from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
+from reverie.core.words import Say, plural
+from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded, shown
+from reverie.experiment import NO_ENV, ExperimentConfig, looked_at
+from reverie.log.console import span
+from reverie.nn.returns_to_go import returns_to_go
+from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.dataset import Dataset
+from reverie.replay.replay import Replay
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.collect import initial_state
+from reverie.run.folder import RunFolder, check_origin, read_saved, read_spec, write_found
+from reverie.run.manifest import step_of
+
+Watch = Callable[[int, int], bool]
+"""Told after each update of an estimate how many were made and how many there will be; False ends the estimate."""
+
+BLOCK = 1024
+"""First states per forward pass, and rows in a batch for a memoryless policy."""
+SIDE_BY_SIDE = 256
+"""Most episodes side by side for any other policy."""
+REPORT_EVERY = 30.0
+"""Seconds between two lines on the progress of an estimate."""
+ROUNDING = 1e-6
+"""Standard deviation, relative to the largest number, below which numbers are taken to be equal."""
+MAX_EPISODES = 10_000
+"""Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
+
+
+class Agreement(NamedTuple):
+    """How near a policy's actions are to the recorded ones, over all steps."""
+
+    same: float | None = None
+    """Share of actions whose classes are all those that were recorded, in [0, 1]; None without discrete actions."""
+    distance: float | None = None
+    """Root mean square difference of continuous actions, in units of half their range; None without any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyEstimate:
+    """Estimated return of a policy from the first states of a dataset's episodes, and the returns recorded there."""
+
+    value: IntervalEstimate
+    """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over episodes. The interval
+    is that of a mean over these first states; it does not contain the error of FQE itself."""
+    recorded: IntervalEstimate
+    """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it,
+    but in ``value`` they are."""
+    discount: float
+    """Discount factor gamma of both."""
+    episodes: int
+    """Number of recorded episodes with at least one step."""
+    cut_off: int
+    """Number of these that were truncated, not terminal."""
+    updates: int
+    """Gradient updates of FQE so far, those of earlier estimates included."""
+    loss: float
+    """FQE's loss, the mean squared temporal-difference error, over the last 100 of these."""
+    mode: Mode
+    """How the policy chose actions: "eval" most likely, "explore" drawn."""
+    clipped: str = "none"
+    """How the rewards of both returns had been clipped when they were collected; "none" if they are the true ones."""
+    beyond: float = 0.0
+    """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
+    mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
+    agreement: Agreement = field(default_factory=Agreement)
+    """How near the policy's actions are to the recorded ones. Of actions far from them the data say little, and the
+    estimate of a policy that takes them may be wrong by any amount."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
+        found = {
+            "estimate/updates": float(self.updates),
+            "estimate/loss": self.loss,
+            "estimate/discount": self.discount,
+        }
+        found |= {f"estimate/{name}": part for name, part in self.near().items()}
+        for name, part in {"return": self.value, "recorded_return": self.recorded}.items():
+            ends = {f"estimate/{name}_low": part.low, f"estimate/{name}_high": part.high} if part.sure else {}
+            found |= {f"estimate/{name}": part.value, **ends}
+        return found
+
+    def near(self) -> dict[str, float]:
+        """Return the numbers of the agreement that are known, under their names in logs and files."""
+        found = {"same_action": self.agreement.same, "action_distance": self.agreement.distance}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for estimate.json."""
+        parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
+                 for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
+        names = ("discount", "episodes", "cut_off", "beyond", "updates", "loss", "clipped")
+        kept = {name: getattr(self, name) for name in names}
+        what = "discounted return, estimated by fitted Q evaluation (FQE) from recorded data (docs/offline.md)"
+        return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept, **self.near()}
+
+    def words(self) -> str:
+        """Format the estimate for the terminal, in three to five lines."""
+        same, distance = self.agreement
+        near = "" if same is None else f"\n  the policy takes the recorded action in {same:.0%} of the steps"
+        if distance is not None:
+            near += (
+                f"\n  the policy's actions differ from the recorded ones by {distance:.2f} of half their range (RMS)"
+            )
+        cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
+        clipped = "" if self.clipped == "none" else f", of rewards clipped by {self.clipped}"
+        beyond = ""
+        if self.beyond >= 0.01:
+            beyond = (
+                "\n  not comparable as they are: recorded returns end where episodes were truncated, the policy's goes "
+                f"on, and {self.beyond:.0%} of the discount's weight lies beyond"
+            )
+        return (
+            f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
+            f"  recorded: {between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
+            f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}\n"
+            f"  intervals are for the mean over first states and do not include the error of FQE itself{near}{beyond}"
+        )
+
+
+def between(found: IntervalEstimate) -> str:
+    """Format a number with its interval."""
+    return f"{found.value:.2f}" + (f" (95 % {found.low:.2f} to {found.high:.2f})" if found.sure else "")
+
+
+class Estimator:
+    """FQE of one learner's policy on one dataset. Each estimate continues training where the one before stopped."""
+
+    def __init__(
+        self,
+        algo: Algorithm,
+        dataset: Dataset,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        config: FQEConfig | None = None,
+        *,
+        seed: int = 0,
+        rewards: np.ndarray | None = None,
+        clipped: str = "none",
+    ) -> None:
+        """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
+
+        ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards
+        had been clipped when they were collected, so that nobody knows the true ones.
+        """
+        self.algo, self.dataset, self.seed = algo, dataset, seed
+        self.action_spec, self.rewards, self.clipped = action_spec, rewards, clipped
+        config = config or config_for(algo)
+        self.discount = config.discount
+        first = dataset.column("is_first")
+        self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
+        self.returns, self.cut_off, self.beyond = self._recorded()
+        device = str(algo.device)
+        self.fqe = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
+        if self.fqe.preprocess.normaliser is not None:
+            columns = {key: f"obs/{key}" for key in self.fqe.preprocess.normaliser.keys}
+            rows = dataset.storage.read(0, dataset.count, list(columns.values()), copy=False)
+            self.fqe.preprocess.normaliser.fit({key: torch.from_numpy(rows[at][0]) for key, at in columns.items()})
+        self.rows = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
+        self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], lived=False)
+        self.updates = 0
+
+    def _recorded(self) -> tuple[np.ndarray, int, float]:
+        """Return the discounted return of each episode with a step, ``[E]``, and of these ``cut_off`` and ``beyond``.
+
+        Both are described in :class:`PolicyEstimate`.
+        """
+        first = self.dataset.column("is_first")
+        starts = np.flatnonzero(first)
+        lengths = np.diff(np.append(starts, len(first)))
+        age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
+        earned = np.where(age > 0, self._rewards() * self.discount ** np.maximum(age - 1, 0.0), 0.0)
+        stepped = np.isin(starts, self.begins)
+        ended = self.dataset.column("is_terminal")[starts + lengths - 1]
+        beyond = np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean()
+        return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum()), float(beyond)
+
+    def _rewards(self) -> np.ndarray:
+        """Return the true rewards of all rows, ``[n]``."""
+        return self.dataset.column("reward") if self.rewards is None else self.rewards
+
+    def _units(self, discount: float) -> Units:
+        """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
+
+        The scale is the largest standard deviation of the episodes' returns, of rewards, and of recorded returns from
+        each row on. Where all of them are equal, it is their magnitude.
+        """
+        first, rewards = self.dataset.column("is_first"), self._rewards()
+        ended = np.append(first[1:], True)
+        later = returns_to_go(reward=rewards, first=first, last=ended, terminal=ended, discount=discount)[~ended]
+        reward = rewards[~first].astype(np.float64)
+        spread = max(self.returns.std(), reward.std(), later.astype(np.float64).std())
+        largest = max(abs(self.returns).max(), abs(reward).max())
+        horizon = 1 / (1 - discount) if discount < 1 else np.inf
+        least, most = min(0.0, reward.min()), max(0.0, reward.max())
+        return Units(
+            shift=float(self.returns.mean()),
+            scale=float(spread if spread > ROUNDING * largest else largest) or 1.0,
+            low=float(least * horizon) if least else 0.0,
+            high=float(most * horizon) if most else 0.0,
+        )
+
+    def estimate(
+        self, updates: int, *, mode: Mode = "eval", draws: int = 1, env_steps: int = 0, watch: Watch | None = None
+    ) -> PolicyEstimate:
+        """Make ``updates`` updates of FQE and return the estimate. No random generator outside is changed.
+
+        Args:
+            updates: gradient updates of FQE, at least 1.
+            mode: "eval" takes the policy's most likely action, "explore" draws.
+            draws: actions per row, whose values are averaged; more than one make sense only if they are drawn.
+            env_steps: where schedules of exploration begin; they matter only if actions are drawn.
+            watch: follows the updates, and may end them early: the estimate is then that after those made.
+
+        Raises:
+            ConfigError: ``updates`` or ``draws`` is below 1.
+            DataError: the policy's actions are not of the dataset's kind.
+            RunError: the estimate is not finite.
+        """
+        if updates < 1 or draws < 1:
+            raise ConfigError(f"updates = {updates}, draws = {draws}: expected at least 1 of each.")
+        with reproducible(self.seed + self.updates):
+            how: dict[str, Any] = {"mode": mode, "draws": draws, "env_steps": env_steps}
+            chosen = actions_of(self.algo.policy, self._columns(), self.action_spec.width, **how)
+            losses = torch.stack(list(self._updates(updates, chosen, watch)))
+            value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
+        self.updates += len(losses)
+        if not np.isfinite(value).all():
+            raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
+        return PolicyEstimate(
+            value=statistics.estimate(statistics.mean, value),
+            recorded=statistics.estimate(statistics.mean, thinned(self.returns)),
+            discount=self.discount,
+            episodes=len(self.begins),
+            cut_off=self.cut_off,
+            updates=self.updates,
+            loss=float(losses[-100:].mean()) * self.fqe.scale**2,
+            mode=mode,
+            clipped=self.clipped,
+            beyond=self.beyond,
+            agreement=self._agreement(chosen),
+        )
+
+    def measured(self, updates: int, say: Say) -> PolicyEstimate:
+        """Return :meth:`estimate`; ``say`` gets a line on its progress now and then, if it takes long."""
+        return self.estimate(updates, watch=Reported(say))
+
+    def _updates(self, updates: int, chosen: np.ndarray, watch: Watch | None) -> Iterator[Tensor]:
+        """Make the updates and yield the loss of each."""
+        for made in range(1, updates + 1):
+            yield self._update(chosen)
+            if watch is not None and not watch(made, updates):
+                return
+
+    def _agreement(self, chosen: np.ndarray) -> Agreement:
+        """Compare the policy's actions in all rows ``[n, draws, A]`` with those of the rows that a step follows."""
+        stepped = ~np.append(self.dataset.column("is_first")[1:], True)
+        return agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {name: self.dataset.column(name) for name in self.dataset.storage.specs if not name.startswith(EXTRAS)}
+
+    def _update(self, chosen: np.ndarray) -> Tensor:
+        batch = self.rows.sample()
+        rows = (batch.index.numpy()[:, None] + np.arange(batch.shape[1])).clip(min=0)  # [B, T]
+        picked = torch.from_numpy(chosen[rows])  # [B, T, n, A]
+        reward = batch.reward if self.rewards is None else torch.from_numpy(self.rewards[rows])
+        return self.fqe.update(replace(batch, reward=reward, extras={CHOSEN: picked})).metrics["loss/critic"]
+
+    def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return the values of first states, ``[E]``. Context rows repeat the first state; they have no effect."""
+        found = self.dataset.storage.gather(torch.from_numpy(rows), 1)
+        times = self.fqe.window.context + 1
+        column = {name: x.expand(-1, times, *x.shape[2:]) for name, x in found.items()}
+        picked = torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)  # [E, T, n, A]
+        batch = Batch.of_columns(column, torch.from_numpy(rows), extras={CHOSEN: picked})
+        return np.asarray(self.fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
+
+    def state_dict(self) -> State:
+        """Return the critic, its optimiser, and the state of its sampler."""
+        return {"fqe": self.fqe.state_dict(), "rows": dict(self.rows.state_dict()), "updates": self.updates}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore that state."""
+        self.fqe.load_state_dict(state["fqe"])
+        self.rows.load_state_dict(state["rows"])
+        self.updates = int(state["updates"])
+
+
+class Reported:
+    """Reports the progress of an estimate in a line now and then, if it takes long."""
+
+    def __init__(self, say: Say, now: Callable[[], float] = time.monotonic) -> None:
+        self.say, self.now = say, now
+        self.since = self.latest = now()
+
+    def __call__(self, made: int, updates: int) -> bool:
+        """See ``Watch``. Goes on to the end."""
+        now = self.now()
+        if now - self.latest >= REPORT_EVERY and made < updates:
+            self.latest = now
+            left = span((now - self.since) / made * (updates - made))
+            self.say(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
+        return True
+
+
+def config_for(algo: Algorithm) -> FQEConfig:
+    """Return FQE's settings for a learner: the same discount (0.99 if it has none) and frame stacks."""
+    own = getattr(algo, "cfg", None)
+    kept = {name: getattr(own, name) for name in ("discount", "frames", "frame_keys") if hasattr(own, name)}
+    return FQEConfig(**kept)
+
+
+def thinned(values: np.ndarray) -> np.ndarray:
+    """Return at most :data:`MAX_EPISODES` of the values, evenly spread."""
+    return values[np.unique(np.linspace(0, len(values) - 1, MAX_EPISODES).astype(np.int64))]
+
+
+def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield blocks of :data:`BLOCK` rows."""
+    for start in range(0, len(rows), BLOCK):
+        yield rows[start : start + BLOCK]
+
+
+# ---------------------------------------------------------------- actions of a policy in recorded rows
+
+
+def actions_of(
+    policy: Policy[Any],
+    columns: Mapping[str, np.ndarray],
+    width: int,
+    *,
+    mode: Mode = "eval",
+    draws: int = 1,
+    env_steps: int = 0,
+) -> np.ndarray:
+    """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``.
+
+    A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``): it is
+    then the same as if the policy had lived the episodes. A ``Memoryless`` policy sees rows in the order of storage.
+
+    Args:
+        policy: the policy.
+        columns: all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
+            ``is_terminal``.
+        width: A, the numbers of an action.
+        mode: whether the policy takes its mode (``eval``) or samples (``explore``).
+        draws: number of actions per row.
+        env_steps: where schedules of exploration begin; they matter only in mode ``explore``.
+
+    Raises:
+        DataError: the policy's actions do not have ``width`` numbers.
+    """
+    seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
+    fixed = {name: columns[name] for name in ("reward", *FLAGS)}
+    done = columns["action"]
+
+    def shown(rows: np.ndarray) -> Step:
+        obs = {key: torch.from_numpy(column[rows]) for key, column in seen.items()}
+        return Step(obs=obs, **{name: torch.from_numpy(column[rows]) for name, column in fixed.items()})
+
+    memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
+    order = order_of(fixed["is_first"], carried=not memoryless)
+    found = np.zeros((len(done), draws, width), np.float32)
+    state = initial_state(policy, order.shape[1], env_steps)
+    for rows in order:
+        real = rows >= 0
+        step = shown(rows.clip(min=0))
+        for n in range(draws):
+            action, after = policy.act(step, state, mode)
+            if action.shape != (len(rows), width):
+                raise DataError(
+                    f"the policy's actions have shape {tuple(action.shape[1:])}, those of the data ({width},). Pass "
+                    "data from the environment that the policy was trained on."
+                )
+            found[rows[real], n] = action.numpy()[real]
+        state = policy.override(after, torch.from_numpy(done[rows.clip(min=0)]))
+    return found
+
+
+def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> Agreement:
+    """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``."""
+    discrete = np.zeros(spec.width, bool)
+    for key, place in spec.slices().items():
+        discrete[place] = spec.parts[key].kind == "categorical"
+    apart = np.abs(chosen - taken[:, None])
+    same = (apart[..., discrete] < 0.5).all(-1).mean()  # one-hot, but a network's 1 may be off by a rounding error
+    return Agreement(
+        float(same) if discrete.any() else None,
+        None if discrete.all() else float(np.sqrt(np.square(apart[..., ~discrete], dtype=np.float64).mean())),
+    )
+
+
+def order_of(first: np.ndarray, carried: bool) -> np.ndarray:
+    """Return row numbers ``[L, N]``: L batches of N rows; -1 is padding.
+
+    With state (``carried``), each of the N columns holds whole episodes one after the other. Episodes are assigned
+    longest first, each to the shortest column. N is chosen such that at most about half of the table is padding.
+    """
+    total = len(first)
+    if not carried:
+        length = -(-total // BLOCK)
+        out = np.full(length * min(BLOCK, total), -1, np.int64)
+        out[:total] = np.arange(total)
+        return out.reshape(length, -1)
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, total))
+    side = max(1, min(SIDE_BY_SIDE, len(starts), total // int(lengths.max())))
+    held: list[list[int]] = [[] for _ in range(side)]
+    filled = np.zeros(side, np.int64)
+    for episode in np.argsort(-lengths, kind="stable").tolist():
+        column = int(filled.argmin())
+        held[column].append(episode)
+        filled[column] += lengths[episode]
+    out = np.full((int(filled.max()), side), -1, np.int64)
+    for column, episodes in enumerate(held):
+        rows = [np.arange(starts[e], starts[e] + lengths[e]) for e in episodes]
+        out[: filled[column], column] = np.concatenate(rows)
+    return out
+
+
+# ---------------------------------------------------------------- of a run's agent
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateReport:
+    """An estimate, and the file that holds it."""
+
+    estimate: PolicyEstimate
+    """Estimated return of the policy, and returns of the recorded episodes."""
+    files: dict[str, Path]
+    """Written files by name: "estimate", or empty if it could not be written."""
+    unwritten: str = ""
+    """Why the file could not be written; "" if it was."""
+
+
+def estimate(
+    run: Path | str,
+    data: DatasetConfig | Path | str | None = None,
+    *,
+    updates: int = 20_000,
+    actions: Actions = "mode",
+    draws: int = 10,
+    discount: float | None = None,
+    checkpoint: Path | str | None = None,
+    algo: AlgorithmConfig | None = None,
+    device: str = "auto",
+    seed: int | None = None,
+    trust: bool = False,
+    say: Say = warn,
+    watch: Watch | None = None,
+) -> EstimateReport:
+    """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
+
+    Nothing is played and no environment is needed. World models see the recorded episodes in order.
+
+    Args:
+        run: the run folder.
+        data: recorded data to estimate from: a path, minari:NAME, a config with further options of reading, or a reader
+            of your own. None: the data that the run was trained on.
+        updates: gradient updates of FQE, at least 1.
+        actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
+        draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
+        discount: gamma. None: the learner's, or 0.99 if it has none.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
+        algo: the config the run was trained with, if it held objects of your own.
+        device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+        seed: of networks and batches, >= 0. None: follows from the run's seed.
+        trust: import modules that the run names and no installed package has, such as one in the current folder.
+        say: called with a sentence now and then. Default: a line on stderr.
+        watch: called after each update as ``watch(made, updates)``. If it returns False, the updates end and the
+            estimate is that after those made.
+
+    Returns:
+        The estimate with its 95 % interval, and the file.
+
+    Raises:
+        RunError: there is no such run or checkpoint, it is damaged, or no data are known.
+        DataError: the data cannot be read, or do not fit the agent.
+        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
+        ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
+    """
+    check_at_least("draws", draws, 1)
+    check_at_least("seed", 0 if seed is None else seed, 0)
+    mode = mode_of(actions)
+    folder = RunFolder.at(run)
+    given = [name for name, value in {"algo": algo, "data": data}.items() if value is not None]
+    with trusting(trust):
+        check_origin(read_saved(folder.path), folder.path, *given)
+    trained = saved_config(folder.path, NO_ENV, algo)
+    config = with_data(trained, data, folder.path)
+    checkpoints = Checkpoints(folder.checkpoints, say=say)
+    path = checkpoints.select(checkpoint)
+    seed = derived_seeds(config.seed)["test"] if seed is None else seed
+    with contextlib.closing(opened(config, named="env" not in read_saved(folder.path).custom)) as recorded:
+        check_fit(recorded, folder)
+        specs = recorded.obs_spec, recorded.action_spec
+        learner = config.algo.build(*specs, choose_device(device), config.seed)
+        checkpoints.load(path, {"algo": learner})
+        step = step_of(path)  # a run that goes on deletes its old checkpoints
+        settings = config_for(learner).merge({} if discount is None else {"discount": discount})
+        dataset = everything(config, recorded, settings.frames, seed)
+        for remark in recorded.remarks():
+            say(f"{config.data.path}: {remark}")
+    estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
+    draws = 1 if mode == "eval" else draws
+    found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
+    return written(folder, found, path, step, config.data.path, say)
+
+
+def written(
+    folder: RunFolder, found: PolicyEstimate, checkpoint: Path, step: int, data: str, say: Say
+) -> EstimateReport:
+    """Write estimate.json. If it cannot be written, report that and keep the numbers."""
+    try:
+        with writing(folder.path):
+            write_found(folder.estimate, {"step": step, **found.to_dict(), "checkpoint": checkpoint.name, "data": data})
+    except RunError as error:
+        say(str(error))
+        return EstimateReport(estimate=found, files={}, unwritten=str(error))
+    return EstimateReport(estimate=found, files={"estimate": folder.estimate})
+
+
+def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
+    """Return ``config`` with the data to estimate from, and with rewards as they were recorded.
+
+    Raises:
+        RunError: no data are given, and the run had none.
+    """
+    if data is not None:
+        config = config.merge({"data": dataset_config(data, config.data.storage)})
+    if not config.data.path:
+        raise RunError(f"{run} was not trained on recorded data. Pass the dataset to estimate from: --data PATH.")
+    return config.merge({"env.clip_reward": "none"})
+
+
+def opened(config: ExperimentConfig, *, named: bool) -> Recorded:
+    """Open the data. Undeclared action bounds are those of the run's environment, if that can be made by its id.
+
+    ``named``: whether the id names it. A Python object cannot be made again: what is registered under the id may be
+    another environment, with other bounds. Then the bounds are those of the recorded actions, which a remark says.
+    """
+    space = None
+    if named and config.env.id != NO_ENV:
+        with contextlib.suppress(EnvError):
+            space, _ = looked_at(config, None)
+    return open_recorded(config.data, config.env, space)
+
+
+def check_fit(recorded: Recorded, folder: RunFolder) -> None:
+    """Check that observations and actions of the data are those of the run's agent.
+
+    Raises:
+        DataError: they are not; the message names each difference.
+    """
+    if (saved := read_spec(folder)) is None:
+        return
+    now = signature(recorded.obs_spec, recorded.action_spec)
+    found = differences(saved, now, ("the agent", "the data"))
+    if found:
+        raise DataError(
+            f"{recorded.where} does not fit the agent in {folder.path}: {'; '.join(found)}. Use data of the "
+            "environment that the agent was trained in."
+        )
+
+
+def everything(config: ExperimentConfig, recorded: Recorded, frames: int, seed: int) -> Dataset:
+    """Read all rows, for windows with stacks of ``frames``; on a terminal with a progress bar."""
+    window = Window(batch=1, length=2, context=frames - 1, context_crosses=frames > 1)
+    with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+        return config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))

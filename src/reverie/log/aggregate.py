@@ -1,0 +1,386 @@
+"""Aggregate several seeds of one experiment, with confidence intervals across seeds, and compare settings.
+
+The score of a seed is the mean return of the final evaluation of its run, whose episodes influenced nothing. Its
+curve holds the evaluations during training or, if there were none, a running mean over log entries of training scores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from reverie.core.errors import RunError
+from reverie.core.files import write_json
+from reverie.core.statistics import (
+    CONFIDENCE,
+    FINAL_RESAMPLES,
+    Interval,
+    IntervalEstimate,
+    Measure,
+    Series,
+    estimate,
+    interval,
+    iqm,
+    mean,
+    median,
+    probability_of_improvement,
+    running_mean,
+)
+from reverie.core.words import plural
+from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
+
+MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
+READ = ("episode/score", "eval/score", FINAL, "estimate/return", "estimate/discount")
+"""Metrics that are read from the logs."""
+MOST_POINTS = 100
+"""Most points of a curve whose seeds were not measured at the same steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Learning curves of S seeds, at K steps that all seeds have in common."""
+
+    what: Literal["evaluation", "training"]
+    """Source of the scores: evaluations, or training episodes."""
+    steps: np.ndarray
+    """``[K]``: env steps, or updates in a run on recorded data alone."""
+    scores: np.ndarray
+    """``[S, K]``. A seed that ended early because it reached ``stop_score`` keeps its last score."""
+    measured: list[Series]
+    """Measured points of each seed, before they are put on common steps."""
+    measures: dict[str, list[IntervalEstimate]]
+    """For each of :data:`MEASURES`, K estimates over the seeds."""
+
+    def interval(self) -> Interval:
+        """Return steps, interquartile mean (IQM), and lower and upper end of its interval: ``[K]`` each."""
+        middle = np.array(self.measures["iqm"], float).reshape(-1, 3)
+        return self.steps, middle[:, 0], middle[:, 1], middle[:, 2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """Scores and curves of the seeds that have finished."""
+
+    seeds: list[int]
+    """The seeds that have finished."""
+    scores: list[float | None]
+    """Score of each seed; None if its run ended without an evaluation."""
+    steps: list[int]
+    """Steps that each seed took, in ``unit``."""
+    unit: str
+    """Unit of ``steps``: "env steps" or "updates"."""
+    score: dict[str, IntervalEstimate]
+    """IQM, mean and median over the seeds that have a score; empty if none has."""
+    curve: Curve
+    estimates: list[float | None]
+    """Return of each seed's policy as fitted Q evaluation estimates it, discounted; None if its run estimated none."""
+    estimate: dict[str, IntervalEstimate]
+    """IQM, mean and median over the seeds that have an estimate; empty if none has."""
+    discount: float | None = None
+    """Discount factor of the estimates; None if there are none."""
+
+    def final(self) -> Interval:
+        """Return the steps of the longest run, the IQM of the scores and its interval: ``[1]`` each, or ``[0]``."""
+        shown = [(max(self.steps), *self.score["iqm"])] if self.score else []
+        steps, middle, low, high = np.array(shown, float).reshape(-1, 4).T
+        return steps, middle, low, high
+
+
+class Measured(NamedTuple):
+    """How the runs of all seeds are measured: a setting that they share."""
+
+    unit: str
+    """Unit of their length: "env steps" or "updates"."""
+    evaluates: bool
+    """Whether there are evaluations during training."""
+    period: float | None
+    """Steps between two evaluations; None if they are due at times."""
+    early: bool
+    """Whether a score may end a run early."""
+
+
+class OfSeed(NamedTuple):
+    """What the files of one finished run come to, without the rows of its log: they need far more memory."""
+
+    steps: int
+    score: float | None
+    estimate: float | None
+    discount: float | None
+    """Of the estimate."""
+    measured: Series
+    """See ``Curve``."""
+
+
+def aggregate(runs: Mapping[int, OfSeed], how: Measured) -> Aggregate:
+    """Aggregate finished runs, at least one, by seed. They have the same settings, except for the seed."""
+    found = list(runs.values())
+    scores, estimates = [one.score for one in found], [one.estimate for one in found]
+    return Aggregate(
+        seeds=list(runs),
+        scores=scores,
+        steps=[one.steps for one in found],
+        unit=how.unit,
+        score=intervals_of(scores),
+        curve=curve_of([one.measured for one in found], how),
+        estimates=estimates,
+        estimate=intervals_of(estimates),
+        discount=next((one.discount for one in found if one.discount is not None), None),
+    )
+
+
+def of_seed(metrics: Path, final: Mapping[str, Any], how: Measured) -> OfSeed:
+    """Read the log of one finished run. ``final``: the evaluation at its end from eval.json; empty if there is none."""
+    rows = read_metrics(metrics, READ)
+    steps, score = final_score(final, rows)
+    estimated, discount = (last_of(rows, f"estimate/{name}") for name in ("return", "discount"))
+    return OfSeed(steps=steps, score=score, estimate=estimated, discount=discount, measured=scores_of(rows, how))
+
+
+def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
+    """Return all :data:`MEASURES` of the values that are known, with intervals; none if no value is."""
+    known = [value for value in values if value is not None]
+    return {name: estimate(measure, known, FINAL_RESAMPLES) for name, measure in MEASURES.items() if known}
+
+
+def last_of(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the last value of a metric; None if there is none."""
+    found = series_of(rows, name)[1]
+    return float(found[-1]) if len(found) else None
+
+
+def final_score(final: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[int, float | None]:
+    """Return how many steps a run took, and the mean return of its ``final`` evaluation (None if it had none).
+
+    Without one the score is the last in the log that is not marked as one during training.
+    """
+    steps, score = int(rows[-1]["step"]) if rows else 0, None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        score = float(final["score"]["mean"])
+        steps = max(steps, int(final["updates" if "updates" in final else "env_steps"]))
+    if score is not None:
+        return steps, score
+    return steps, last_of([row for row in rows if row.get(FINAL) != 0], "eval/score")
+
+
+def scores_of(rows: Sequence[Mapping[str, Any]], how: Measured) -> Series:
+    """Return the scores of one seed's curve, from the rows of its metrics."""
+    return evaluation_scores(rows, how.period) if how.evaluates else training_scores(rows)
+
+
+def curve_of(measured: list[Series], how: Measured) -> Curve:
+    """Return the learning curves of several seeds, from the scores of each."""
+    same = how.evaluates and how.period is not None
+    # A seed ended by stop_score keeps its last score. Where evaluations are not due at fixed steps, the last entries of
+    # the logs are close to each other.
+    steps = common_steps(measured, same=same, held=how.early or not same)
+    scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in measured])
+    measures = {
+        name: [estimate(measure, scores[:, k]) for k in range(len(steps))] for name, measure in MEASURES.items()
+    }
+    what: Literal["evaluation", "training"] = "evaluation" if how.evaluates else "training"
+    return Curve(what=what, steps=steps, scores=scores, measured=measured, measures=measures)
+
+
+def training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
+    """Return the running mean over log entries, each with the mean score of the training episodes since the last."""
+    steps, scores = series_of(rows, "episode/score")
+    return steps, running_mean(scores)
+
+
+def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -> Series:
+    """Return the scores of the evaluations during training.
+
+    An evaluation that is due every ``period`` steps takes place after the first turn of the loop that passes the
+    multiple of ``period``; turns differ between seeds, so it is recorded at that multiple. ``period`` None: steps as
+    they are.
+    """
+    steps, scores = series_of(evaluations_in(rows)[0], "eval/score")
+    if period is None:
+        return steps, scores
+    points: dict[float, float] = {}
+    for step, score in zip(steps // period * period, scores, strict=True):
+        points.setdefault(float(step), float(score))
+    points.pop(0.0, None)  # none is due at step 0: it was due at a shorter period
+    return np.array(list(points), float), np.array(list(points.values()), float)
+
+
+def common_steps(measured: Sequence[Series], *, same: bool, held: bool) -> np.ndarray:
+    """Return the steps ``[K]`` at which all seeds can be compared; none if a seed has no score.
+
+    ``same``: the seeds were measured at the same steps, as far as each of them came. Otherwise the steps are spaced
+    evenly, for interpolation. ``held``: the steps reach beyond the last score of shorter seeds, which keep that score.
+    """
+    if not all(len(steps) for steps, _ in measured):
+        return np.zeros(0)
+    furthest = (max if held else min)(steps[-1] for steps, _ in measured)
+    if same:
+        union = sorted({step for steps, _ in measured for step in steps if step <= furthest})
+        return np.array([x for x in union if all(x in steps or x > steps[-1] for steps, _ in measured)], float)
+    first, last = max(steps[0] for steps, _ in measured), furthest
+    return np.unique(np.round(np.linspace(first, last, min(MOST_POINTS, max(len(steps) for steps, _ in measured)))))
+
+
+def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]) -> None:
+    """Write aggregate.json: ``head``, and the aggregate if a seed has finished. Unknown values are null."""
+    values = dict(head)
+    if found is not None:
+        curve, seeds = found.curve, [str(seed) for seed in found.seeds]
+        values |= {"unit": found.unit, "confidence": CONFIDENCE}
+        values["score"] = {name: plain(e._asdict()) for name, e in found.score.items()}
+        if found.estimate:
+            of_seeds = dict(zip(seeds, found.estimates, strict=True))
+            values["estimate"] = {name: plain(e._asdict()) for name, e in found.estimate.items()} | {"seeds": of_seeds}
+            values["estimate"]["discount"] = found.discount
+        values["curve"] = {
+            "of": curve.what,
+            "steps": curve.steps.astype(int).tolist(),
+            "seeds": dict(zip(seeds, curve.scores.tolist(), strict=True)),
+            **{name: columns(estimates) for name, estimates in curve.measures.items()},
+        }
+    write_json(path, values)
+
+
+def columns(estimates: Sequence[IntervalEstimate]) -> dict[str, list[float | None]]:
+    """Return estimates as one list for each of their fields."""
+    rows = [plain(found._asdict()) for found in estimates]
+    return {name: [row[name] for row in rows] for name in IntervalEstimate._fields}
+
+
+def plain(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return ``values`` for JSON, which has no NaN: None in place of numbers that are not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def table(found: Aggregate) -> str:
+    """Format the scores of all seeds and their aggregate as a table for the terminal; estimates if there are none."""
+    what, values, measures = "score", found.scores, found.score
+    if found.estimate and not found.score:
+        what, values, measures = "estimate", found.estimates, found.estimate
+    lines = [f"{'seed':>6}{what:>12}{found.unit:>14}"]
+    for seed, value, steps in zip(found.seeds, values, found.steps, strict=True):
+        lines.append(f"{seed:>6}{'-' if value is None else f'{value:.2f}':>12}{steps:>14,}")
+    if measures:
+        seeds = plural(sum(value is not None for value in values), "seed")
+        lines += ["", f"{'':>6}{what:>12}   95 % interval over {seeds}"]
+    for name, measured in measures.items():
+        ends = f"{measured.low:.2f} to {measured.high:.2f}" if measured.sure else "too few seeds"
+        lines.append(f"{'IQM' if name == 'iqm' else name:>6}{measured.value:>12.2f}   {ends}")
+    if not found.score:
+        lines += ["", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --env none)"]
+    if what == "estimate":
+        lines.append("an estimate is the discounted return that fitted Q evaluation expects of the policy")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- comparison of settings
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One setting: its folder, and the final scores ``[R]`` of its R seeds, or the returns estimated for them."""
+
+    path: Path
+    measured: str
+    """What can be compared: the environment, or for estimates the data and the discount."""
+    scores: np.ndarray
+    curve: Interval
+    """Steps ``[K]``, IQM over the seeds ``[K]``, and lower and upper end of its interval ``[K]``, NaN where unknown."""
+
+
+def read_contender(path: Path) -> Contender:
+    """Read the seeds in the folder ``path``.
+
+    Raises:
+        RunError: it holds no seeds, or none of them has a score or an estimate.
+    """
+    file = path / "aggregate.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        scores = [float(run["score"]) for run in content["runs"] if run["score"] is not None]
+        measured, curve = str(content["env"]), curve_in(content.get("curve"))
+        if not scores and (estimated := content.get("estimate")):
+            scores = [float(value) for value in estimated["seeds"].values() if value is not None]
+            discount = estimated["discount"]  # None if the logs do not say it
+            factor = "" if discount is None else f", discount {discount:g}"
+            measured = f"{content['data'] or measured}: returns estimated by FQE{factor}"
+    except FileNotFoundError:
+        raise RunError(
+            f"no seeds in {path}: it has no aggregate.json. Pass folders created by reverie train --seeds."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{file} is damaged ({error!r}). Run the command that created it again to rewrite it."
+        ) from error
+    if not scores:
+        raise RunError(f"{file} holds no scores: no seed has finished, or the seeds had no final evaluation.")
+    return Contender(path, measured, np.array(scores), curve)
+
+
+def read_contenders(paths: Sequence[Path]) -> list[Contender]:
+    """Read the seeds in each of ``paths``.
+
+    Raises:
+        RunError: one of them cannot be read as by :func:`read_contender`, or two of them are the same folder.
+    """
+    for one, other in itertools.combinations(paths, 2):
+        if one.resolve() == other.resolve():
+            raise RunError(f"{one} and {other} are the same folder: pass each setting once.")
+    return [read_contender(path) for path in paths]
+
+
+def curve_in(content: Mapping[str, Any] | None) -> Interval:
+    """Return the learning curve in the content of ``aggregate.json``; empty arrays if it has none."""
+    if content is None:
+        return (np.empty(0),) * 4
+    middle = content["iqm"]
+    columns = (content["steps"], middle["value"], middle["low"], middle["high"])
+    steps, value, low, high = (np.array(column, float) for column in columns)
+    return steps, value, low, high
+
+
+def compared_figure(contenders: Sequence[Contender], png: Path) -> Path | None:
+    """Draw the learning curves of all contenders; return None if none of them has one."""
+    from reverie.log.plot import compared_curves  # matplotlib comes with it
+
+    groups: dict[str, dict[str, Interval]] = {}
+    for contender in contenders:
+        groups.setdefault(contender.measured, {})[str(contender.path)] = contender.curve
+    return compared_curves(png, groups)
+
+
+def comparison(contenders: Sequence[Contender]) -> str:
+    """Format, for each environment, the scores of every contender and the probability of improvement of each pair.
+
+    Estimated returns form groups of their own: they compare with each other, from the same data, but with no score.
+    """
+    parts = []
+    for measured in dict.fromkeys(contender.measured for contender in contenders):
+        group = [contender for contender in contenders if contender.measured == measured]
+        width = max(len(measured) - 2, *(len(str(contender.path)) for contender in group))
+        lines = [f"{measured:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
+        lines += [f"  {contender.path!s:<{width}}{row(contender.scores)}" for contender in group]
+        if len(group) > 1:
+            lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
+        for one, other in itertools.combinations(group, 2):
+            value = float(probability_of_improvement(one.scores, other.scores))
+            low, high = interval(probability_of_improvement, one.scores, other.scores, resamples=FINAL_RESAMPLES)
+            sure = np.isfinite([low, high]).all()
+            ends = f"95 % {low:.2f} to {high:.2f}" if sure else "too few seeds for an interval"
+            lines.append(f"  {value:.2f} ({ends})  {one.path} over {other.path}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def row(scores: np.ndarray) -> str:
+    """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
+    middle = estimate(iqm, scores, FINAL_RESAMPLES)
+    ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few seeds"
+    return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

@@ -1,0 +1,173 @@
+"""Measurements of a run as JSON lines, ``metrics.jsonl``: written, read, and set aside where they are made again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.files import write_atomic
+from reverie.core.statistics import Series
+
+Values = Mapping[str, float | np.ndarray]
+
+FINAL = "eval/final"
+"""1 in an evaluation at the end of training, 0 in one during training."""
+
+FINAL_ESTIMATE = "estimate/final"
+"""The same of an estimate from recorded data, in a run that has no environment to evaluate in."""
+
+
+def scalars(values: Values) -> dict[str, float]:
+    """Return the scalars among ``values`` as floats."""
+    return {k: float(v) for k, v in values.items() if np.ndim(v) == 0}
+
+
+class JsonlSink:
+    """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and writes each line at once.
+
+    Numbers that are not finite become ``null``, which every JSON reader accepts. An incomplete line of an earlier
+    process is cut off before the first new one is written. What a full disk does not take stays in memory, and the next
+    write begins with it.
+    """
+
+    def __init__(self, path: Path, since: int | None = None, again: Values | None = None) -> None:
+        """``since``: the step at which the run is resumed; lines of later steps are moved to another file.
+
+        ``again``: values that mark entries of that step itself which will be made again; they are moved as well.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_unfinished_line(path)
+        if since is not None:
+            set_aside(path, since, again)
+        self._file = path.open("ab", buffering=0)  # Python's own buffer drops what is beyond 8 KB
+        self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
+
+    def write(self, values: Values, step: int) -> None:
+        """Append the scalars among ``values``, after all that could not be written before.
+
+        Raises:
+            OSError: the disk did not take all; the rest is kept for the next call.
+        """
+        row = {name: value if math.isfinite(value) else None for name, value in scalars(values).items()}
+        if row:
+            self._unwritten += (json.dumps({"step": step, **row}) + "\n").encode()
+        self._write_out()
+
+    def close(self) -> None:
+        """Close the file, after another attempt to write what is left.
+
+        Raises:
+            OSError: the disk did not take all; the rest is lost.
+        """
+        with self._file:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        while self._unwritten:
+            del self._unwritten[: self._file.write(self._unwritten)]
+
+
+def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows that a ``JsonlSink`` wrote, in the order of steps; ``null`` is read as NaN.
+
+    Damaged and incomplete lines are skipped. Where steps go back, because a run was resumed, later rows replace earlier
+    ones.
+
+    Args:
+        path: the file; there are no rows if it does not exist.
+        names: the metrics to keep, besides the step: a long run has many rows, with dozens of metrics each. None: all.
+    """
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    wanted = None if names is None else {"step", *names}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if not isinstance(row, dict) or "step" not in row:
+                continue
+            while rows and rows[-1]["step"] > row["step"]:
+                rows.pop()
+            kept = row if wanted is None else row.keys() & wanted
+            rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in kept})
+    return rows
+
+
+def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
+    """Return the steps and values of the metric ``name``, where it is finite."""
+    points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
+    steps, values = np.array(points, float).reshape(-1, 2).T
+    return steps, values
+
+
+def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the rows of evaluations during training, and those of evaluations at the end of training.
+
+    :data:`FINAL` tells them apart. A row without it counts as one at the end if the evaluation before it has the same
+    step.
+    """
+    scored = [row for row in rows if math.isfinite(row.get("eval/score", math.nan))]
+    during: list[Mapping[str, Any]] = []
+    final: list[Mapping[str, Any]] = []
+    for before, row in zip([None, *scored], scored, strict=False):
+        again = before is not None and before["step"] == row["step"]
+        (final if row.get(FINAL, again) else during).append(row)
+    return during, final
+
+
+def set_aside(path: Path, since: int, again: Values | None = None) -> None:
+    """Move the lines of steps after ``since`` to the end of a second file: ``metrics-aside.jsonl``.
+
+    With ``again``, those of the step ``since`` that hold these values are moved too. A run that is resumed from a
+    checkpoint makes all of them again, perhaps with other results. A crash may leave lines in both files, but never in
+    none.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        moved = {number for number, line in enumerate(file) if _is_made_again(line, since, again)}
+    if not moved:
+        return
+    with path.with_name(f"{path.stem}-aside{path.suffix}").open("ab") as aside:
+        aside.writelines(_lines(path, lambda number: number in moved))
+        aside.flush()
+        os.fsync(aside.fileno())
+    write_atomic(path, _lines(path, lambda number: number not in moved))
+
+
+def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
+    """Return whether ``line`` is of a step after ``since``, or of that step itself and holds the values ``again``."""
+    try:
+        row = json.loads(line)
+        repeated = row["step"] == since and again is not None and again.items() <= row.items()
+        return bool(row["step"] > since or repeated)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _lines(path: Path, wanted: Callable[[int], bool]) -> Iterator[bytes]:
+    """Yield the lines whose numbers, from 0 on, are ``wanted``; one at a time, as a long run has many."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if wanted(number):
+                yield line
+
+
+def _cut_unfinished_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        if whole < file.seek(0, os.SEEK_END):
+            file.truncate(whole)
+            os.fsync(file.fileno())

@@ -1,0 +1,154 @@
+"""The store of a run's rows: in the run's folder or elsewhere, locked and claimed by one run, trimmed to its need."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.files import writing
+from reverie.core.lock import FolderLock
+from reverie.core.words import Say, plural
+from reverie.replay.durable import PATIENCE, DurableReplay
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.sizes import parse_size
+from reverie.store.store import Store
+
+
+def place_of(store: str) -> str:
+    """Return ``replay.store`` as an absolute path, so that the working directory of a process does not matter."""
+    return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
+
+
+class RunStore:
+    """The replay of a run with its store, if it has one."""
+
+    def __init__(self, replay: Replay, config: ReplayConfig, run: Path, say: Say, *, stop: Callable[[], bool]) -> None:
+        """Open the stores for reading; nothing is written.
+
+        Args:
+            replay: still empty.
+            config: names the store, and those whose rows a new run begins with.
+            run: folder of the run.
+            say: called with a sentence about each thing that is not as it was.
+            stop: whether the run is about to end, so that the store waits for nothing.
+
+        Raises:
+            ReverieError: the store cannot be reached, or is damaged beyond use.
+        """
+        place = place_of(config.store)
+        if os.path.realpath(place) == os.path.realpath(run):
+            raise ConfigError(f"replay.store = '{place}' is the run folder: expected another folder, or auto.")
+        self.config, self.run, self.say = config, run, say
+        self.replay, self.store = replay, self._open(place)
+        self.part = DurableReplay(replay, self.store, place, say, former=self._open)
+        self.elsewhere = None if "://" in place or place in ("auto", "none") else Path(place)
+        if self.store is not None:
+            self.store.stopping = stop
+        self.sources: dict[str, Store] = {}
+        self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
+        self._locked = contextlib.ExitStack()
+
+    def _open(self, place: str) -> Store | None:
+        """Open the store at ``place``: ``auto`` is in the run's folder; ``none`` returns None."""
+        if place == "none":
+            return None
+        buffer = parse_size(self.config.buffer, "replay.buffer").amount
+        where, owner = (self.run / "replay", "") if place == "auto" else (place, str(self.run.resolve()))
+        return Store(where, say=self.say, buffer_bytes=buffer, keep=self.config.keep, run=owner)
+
+    def lock(self) -> None:
+        """Lock a store outside of the run's folder. One behind a URL has a lease of its own (store/lease.py).
+
+        Raises:
+            RunError: it holds rows of other spaces, or another process writes to it.
+        """
+        if self.store is not None:
+            self._check_columns(self.store, f"replay.store = '{self.config.store}'")
+        if self.elsewhere is not None:
+            with writing(self.elsewhere):
+                self.elsewhere.mkdir(parents=True, exist_ok=True)
+            self._locked.enter_context(FolderLock(self.elsewhere, "another place with --replay.store"))
+
+    def claim(self, *, known: bool) -> None:
+        """Check that a run without a checkpoint may write to its store. ``known``: the run has been begun before.
+
+        Rows of this run itself are allowed: it may have been killed before its first checkpoint.
+
+        Raises:
+            RunError: the store cannot be written, another process writes to it, it holds the rows of another run, or
+                one of ``replay.init`` cannot be used.
+        """
+        self.sources = {path: self._init_store(path) for path in self.config.init}
+        self.lock()
+        store = self.store
+        if store is None:
+            return
+        others = [segment for segment in store.segments if not store.owns(segment) and segment.own_rows]
+        unknown = [] if known else [s for s in store.segments if store.run and not s.run and s.own_rows]
+        if found := (*others, *unknown):
+            whose = f"the run {others[0].run}" if others else "another run"
+            raise RunError(
+                f"the store {store.objects.where} already holds {sum(s.own_rows for s in found):,} rows of {whose}. "
+                "Choose another place with --replay.store. To start with these rows, pass it as --replay.init."
+            )
+        store.claim()
+
+    def begin(self) -> bool:
+        """Begin to store, in a run without a checkpoint, after ``claim``; return whether the replay has rows."""
+        self.part.begin(self.sources)
+        if self.sources:
+            rows = self.replay.count * self.part.streams
+            self.say(f"the replay starts with {plural(rows, 'row')} from {', '.join(self.sources)}")
+        return bool(self.sources)
+
+    def saved(self, name: str, kept: Sequence[str]) -> None:
+        """Let the store delete the rows that none of the ``kept`` checkpoints needs, after one called ``name``.
+
+        With replay.keep = all it keeps them.
+        """
+        self._counts[name] = self.replay.count
+        if self.store is not None and all(one in self._counts for one in kept):
+            self.store.drop(min(self._counts[one] for one in kept) - self.replay.storage.capacity)
+
+    def close(self, *, failed: bool) -> None:
+        """Stop the store's thread, at once after an error. Rows that it has not written are in the last checkpoint."""
+        if self.store is not None:
+            self.store.close(0.0 if failed else PATIENCE)
+        self._locked.close()
+
+    def _init_store(self, path: str) -> Store:
+        """Open the store of an earlier run: ``path`` is the run's folder, or the store itself.
+
+        Raises:
+            RunError: there is no store, or its rows have other spaces.
+        """
+        if Path(path).is_file():
+            raise RunError(
+                f"replay.init = '{path}' is a file: expected a run folder, or the folder or URL of a replay store. "
+                f"Pass recorded data as data.path, or make a store of them: reverie data convert {path} FOLDER --to "
+                "store"
+            )
+        inside = Path(path) / "replay"
+        store = Store(inside if inside.is_dir() else path, say=self.say)
+        if not store.segments:
+            raise RunError(f"replay.init = '{path}': no store there. Pass a run folder, or the folder or URL of one.")
+        self._check_columns(store, f"replay.init = '{path}'")
+        return store
+
+    def _check_columns(self, store: Store, what: str) -> None:
+        """Check that the rows in ``store`` have the same spaces as those of the replay.
+
+        Raises:
+            RunError: they have not. The message calls the store ``what`` and names the columns that differ.
+        """
+        own = self.part.columns
+        for segment in store.segments:
+            names = {*segment.columns, *own}
+            if differing := sorted(name for name in names if segment.columns.get(name) != own.get(name)):
+                raise RunError(
+                    f"{what}: the stored rows do not fit this environment's observations and actions. Different "
+                    f"columns: {', '.join(differing)}. Choose another store."
+                )

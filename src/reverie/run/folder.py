@@ -1,0 +1,393 @@
+"""The folder of a run: its files, its lock, its settings, and whether they can go on there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reverie.core.discover import same_algorithm
+from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.files import check_local, write_atomic, write_json
+from reverie.core.importing import check_module
+from reverie.core.lock import LOCK, FolderLock
+from reverie.core.signature import differences, other_bounds
+
+SCHEMA = 1
+"""Version of config.yaml. A file of a newer version is refused."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside a run. Reading them creates nothing."""
+
+    path: Path
+
+    @classmethod
+    def at(cls, run: Path | str) -> RunFolder:
+        """Return the folder of a run that a user names, by an absolute path: an environment may change the directory.
+
+        Raises:
+            ConfigError: it is a URL.
+        """
+        check_local(run, "run")
+        return cls(Path(os.path.expanduser(run)).absolute())
+
+    def lock(self) -> FolderLock:
+        """Return the lock of the one process that writes here."""
+        return FolderLock(self.path)
+
+    @property
+    def config(self) -> Path:
+        """Resolved settings."""
+        return self.path / "config.yaml"
+
+    @property
+    def spec(self) -> Path:
+        """Observations and actions that the networks were made for; spaces of recorded data without an environment."""
+        return self.path / "spec.json"
+
+    @property
+    def metrics(self) -> Path:
+        """All measurements, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def tracked(self) -> Path:
+        """Ids of the run at external trackers (Weights & Biases, MLflow)."""
+        return self.path / "tracked.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def replay(self) -> Path:
+        """Every collected row."""
+        return self.path / "replay"
+
+    @property
+    def curve(self) -> Path:
+        """Figure of the learning curve."""
+        return self.path / "curve.png"
+
+    @property
+    def videos(self) -> Path:
+        """Videos of the agent and of its predictions."""
+        return self.path / "videos"
+
+    @property
+    def evaluation(self) -> Path:
+        """Newest evaluation."""
+        return self.path / "eval.json"
+
+    @property
+    def estimate(self) -> Path:
+        """Newest estimate from recorded data, for which nothing was played."""
+        return self.path / "estimate.json"
+
+    @property
+    def dream(self) -> Path:
+        """Figures and numbers of the newest comparison of dream and truth."""
+        return self.path / "dream"
+
+    def files(self) -> dict[str, Path]:
+        """Return the existing files that people read, by name."""
+        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation}
+        known["estimate"] = self.estimate
+        return {what: path for what, path in known.items() if path.exists()}
+
+
+def new_path(root: Path, env: str, algorithm: str) -> Path:
+    """Return a path for a new run that does not exist yet: ``<root>/<env>-<algorithm>-<time>``."""
+    name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in (env, algorithm))
+    stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))]
+    return next(path for path in candidates if not path.exists())
+
+
+# ---------------------------------------------------------------- results: eval.json, estimate.json
+
+
+def write_found(path: Path, values: Mapping[str, Any]) -> None:
+    """Write eval.json or estimate.json. A result of a ``checkpoint`` keeps that of the end of training as "final"."""
+    final = found_at_end(path) if "checkpoint" in values else None
+    write_json(path, {**values, "final": final} if final else values)
+
+
+def found_at_end(path: Path) -> dict[str, Any] | None:
+    """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
+    try:
+        own = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] | None = own.get("final") if "checkpoint" in own else own
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def is_of(path: Path, step: int) -> bool:
+    """Return whether the file holds the result at the end of training, written at this ``step`` and not before."""
+    own = found_at_end(path) or {}
+    return next((own[name] for name in ("updates", "env_steps", "step") if name in own), None) == step
+
+
+# ---------------------------------------------------------------- spec.json
+
+
+def read_spec(folder: RunFolder) -> dict[str, Any] | None:
+    """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    if not folder.spec.is_file():
+        return None
+    try:
+        saved: dict[str, Any] = json.loads(folder.spec.read_text(encoding="utf-8"))
+        if not all(isinstance(saved.get(part), dict) and saved[part] for part in ("observation", "action")):
+            raise ValueError("no observations or no actions")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
+    return saved
+
+
+def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> None:
+    """Check that the environment has the observations and actions that the run's networks were made for.
+
+    Args:
+        folder: of the run.
+        now: the environment's, by :func:`reverie.core.signature.signature`.
+        bounds: those of vectors are compared too, as policies see what they never saw where numbers are scaled
+            otherwise; data and environment often declare different ones.
+
+    Raises:
+        RunError: it has not, and the message names each difference; or spec.json is damaged.
+    """
+    saved, where = read_spec(folder), ("the run", "this environment")
+    try:
+        found = [] if saved is None else differences(saved, now, where)
+        if saved is not None and bounds:
+            found = found or other_bounds(saved, now, where)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
+    if found:
+        raise RunError(
+            f"{'; '.join(found)}: the environment differs from the one that {folder.path} was trained on. Use the same "
+            "environment with the same env options, or choose another run folder."
+        )
+
+
+# ---------------------------------------------------------------- config.yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Content of config.yaml."""
+
+    algorithm: str
+    """Name of the algorithm."""
+    experiment: dict[str, Any]
+    """The resolved ``ExperimentConfig`` as plain values."""
+    custom: dict[str, str] = field(default_factory=dict)
+    """Objects that were given from Python and cannot be read from a file, by their place in the configuration."""
+
+    @property
+    def env(self) -> str:
+        """Id of the environment."""
+        return str(self.experiment.get("env", {}).get("id"))
+
+
+class _Unique(yaml.SafeLoader):
+    """Refuses a key that is given twice in one mapping; YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                raise ConfigError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already. Keep one.")
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, not a mapping, or has a key twice.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Unique)
+    except ConfigError as error:
+        raise ConfigError(f"{path}, {error}") from None
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}.{_near(path)}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"{path} contains a {type(content).__name__}: expected a mapping from options to values.")
+    return content or {}
+
+
+def read_saved(path: Path) -> Saved:
+    """Read the settings of the run in ``path``.
+
+    Raises:
+        RunError: there is no run, or its config.yaml cannot be used by this version.
+        ConfigError: config.yaml is not readable as YAML, or ``path`` is a URL.
+    """
+    check_local(path, "run")
+    config = RunFolder(path).config
+    if not config.is_file():
+        why = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{_near(path)}"
+        inside = sorted((p.parent.name for p in path.glob("*/config.yaml")), key=in_order)
+        listed = f" There are runs inside: {', '.join(inside)}." if inside else ""
+        raise RunError(f"there is no run in {path}: {why}{listed}")
+    return saved_in(read_yaml(config), config)
+
+
+def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
+    """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``.
+
+    Raises:
+        RunError: it is none, or of a newer version.
+    """
+    if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:
+        raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
+    if content["schema"] > SCHEMA:
+        raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
+    return Saved(algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {}))
+
+
+def write_saved(path: Path, saved: Saved, version: str) -> None:
+    """Write config.yaml, or settings.yaml."""
+    head: dict[str, Any] = {"schema": SCHEMA, "reverie": version, "algorithm": saved.algorithm}
+    if saved.custom:
+        head["custom"] = saved.custom
+    write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
+
+
+def update_saved(folder: RunFolder, saved: Saved, version: str, step: int) -> None:
+    """Write config.yaml if it has changed; keep the former, which the run has used so far, as ``config-<step>.yaml``.
+
+    One of the same step is not replaced.
+    """
+    former = read_saved(folder.path) if folder.config.is_file() else None
+    if former is not None:
+        if former == Saved(algorithm=saved.algorithm, experiment=as_read(saved.experiment), custom=saved.custom):
+            return
+        kept = folder.path / f"config-{step:09d}.yaml"
+        if not kept.exists():
+            write_atomic(kept, folder.config.read_text(encoding="utf-8"))
+    write_saved(folder.config, saved, version)
+
+
+def as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain settings as they are read from config.yaml: with lists in place of tuples."""
+    found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings), sort_keys=False))
+    return found
+
+
+def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:
+    """Return the differences of two settings in plain values, one line each: ``algo.batch_length: 16 -> 32``."""
+    lines: list[str] = []
+    for key in dict.fromkeys([*before, *after]):
+        path, old, new = f"{where}{key}", before.get(key, "not set"), after.get(key, "not set")
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += settings_changes(old, new, f"{path}.")
+        elif old != new:
+            lines.append(f"{path}: {old} -> {new}")
+    return lines
+
+
+LEARNED_WITH = ("experience", "replay_ratio", "train_ratio", "learning_starts", "random_steps", "env.", "algo.",
+                "replay.", "data.")  # fmt: skip
+NOT_LEARNED_WITH = ("data.path", "data.reader", "data.estimate", "replay.store")
+"""Prefixes of settings that influence what a run learns, and of those among them that do not."""
+
+
+def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the differences in settings that influence learning, one line each as in :func:`settings_changes`."""
+    lines = settings_changes(before, after)
+    return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
+
+
+def check_origin(saved: Saved, run: Path, *given: str) -> None:
+    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data.
+
+    Raises:
+        UntrustedError: a module is not installed, and the user has neither imported nor trusted it.
+    """
+    algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
+    kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
+    names = {
+        "env": [saved.env, saved.custom.get("env", "")],
+        "algo": [saved.algorithm, *kinds],
+        "data": [data.get("reader", "").partition("(")[0]],
+    }
+    for part in names.keys() - set(given):
+        for name in names[part]:
+            check_module(name, f"the run {run}")
+
+
+def _texts(value: Any) -> list[str]:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [value] if isinstance(value, str) else [text for one in inside for text in _texts(one)]
+
+
+# ---------------------------------------------------------------- whether a run can begin or go on here
+
+
+def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
+    """Return whether ``path`` holds a run, or seeds, to be continued; False if new ones can start. Writes nothing.
+
+    ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there.
+
+    Raises:
+        RunError: the folder belongs to another algorithm, another environment, or to something else.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose another run folder.")
+    if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
+        return False
+    if not settings.is_file():
+        other = "the run of a single seed" if RunFolder(path).config.is_file() else "not a run"
+        raise RunError(f"{path} is not empty and is {other} (it has no {settings.name}): choose another run folder.")
+    saved = saved_in(read_yaml(settings), settings)
+    found = {"algorithm": saved.algorithm, "environment": saved.env}
+    for what, wanted in {"algorithm": algorithm, "environment": env}.items():
+        if found[what] != wanted and not (what == "algorithm" and same_algorithm(saved.algorithm, wanted)):
+            raise RunError(
+                f"{path} contains a run with {what} '{found[what]}', not '{wanted}': "
+                "choose another run folder, or use the settings of that run to continue it."
+            )
+    return True
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
+    return path.name in (LOCK, RunFolder(path.parent).spec.name) or (path.name[0] == "." and path.suffix == ".part")
+
+
+def in_order(name: str) -> tuple[str, int]:
+    """Return a key that sorts seed-2 before seed-10."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, -1)
+
+
+def _near(path: Path) -> str:
+    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    return did_you_mean(path.name, [p.name for p in beside])

@@ -1,0 +1,111 @@
+"""The log entries of a run: counters, rates, episodes and the learner's metrics, under fixed names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from reverie.core.clock import Clock
+from reverie.core.errors import DataError, RunError
+from reverie.core.files import remedy
+from reverie.core.protocols import Sink, Source
+from reverie.core.types import Metrics
+from reverie.run.collect import EpisodeStats, means_of
+
+OWN = {"counters", "episode", "estimate", "eval", "time", "step", "env/restarts", "replay/replay_ratio",
+       "replay/windows"}  # fmt: skip
+"""Names of the loop's own measurements, and groups of them: the word before the first slash."""
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise DataError if one of the ``names`` of a learner's measurements is the loop's own.
+
+    Raises:
+        DataError: one is; it would replace the loop's in the logs.
+    """
+    for name in names:
+        if {name, name.partition("/")[0]} & OWN:
+            raise DataError(f"the metric '{name}' has a name of the training loop's own: use 'train/mine'.")
+
+
+class Meter(Protocol):
+    """Averages metrics on the device."""
+
+    def add(self, metrics: Metrics) -> None:
+        """Add the metrics of one update."""
+        ...
+
+    def flush(self) -> dict[str, float]:
+        """Return the means since the last flush, read from the device in one go."""
+        ...
+
+
+class MetricsLog:
+    """Collects values since the last entry and writes them to every sink."""
+
+    def __init__(
+        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink],
+        finished: list[EpisodeStats] | None = None,
+    ) -> None:  # fmt: skip
+        """``finished``: a shared list for episodes until they are logged; by default this log's own."""
+        self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
+        self.finished: list[EpisodeStats] = [] if finished is None else finished
+        self.restarts = 0
+        self.begun = (clock.env_steps, clock.updates)
+        self.last = clock.logged or (clock.seconds, *self.begun)
+
+    def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
+        """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""
+        self.restarts = restarts
+        before = len(self.finished)
+        self.finished.extend(finished)
+        self.clock.episodes += len(self.finished) - before
+
+    def write(self, values: Mapping[str, float | np.ndarray]) -> None:
+        """Write ``values`` to every sink, at the current position of the run.
+
+        Raises:
+            RunError: a sink cannot write.
+        """
+        try:
+            for sink in self.sinks if values else ():
+                with contextlib.suppress(BrokenPipeError):  # the console has no reader any more
+                    sink.write(values, self.clock.position)
+        except OSError as error:
+            where = error.filename or "the logs"
+            raise RunError(f"cannot write {where}: {error.strerror or error}. {remedy(error)}") from error
+
+    def log(self) -> None:
+        """Write one entry with everything; none if this process made no env steps and no updates since the last."""
+        if (self.clock.env_steps, self.clock.updates) in (self.last[1:], self.begun):
+            return
+        values = self.meter.flush()
+        if self.finished:
+            values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))
+            values["episode/length"] = float(np.mean([episode.length for episode in self.finished]))
+            means = means_of(episode.info for episode in self.finished)
+            values |= {f"episode/{name}": value for name, value in means.items()}
+            self.finished.clear()
+        self.write({**values, **self._rates(), **self._counters()})
+
+    def _rates(self) -> dict[str, float]:
+        """Return the rates since the last entry."""
+        now = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
+        seconds, env_steps, updates = (b - a for a, b in zip(self.last, now, strict=True))
+        self.last = self.clock.logged = now
+        rates = {
+            "time/env_steps_per_second": env_steps / max(seconds, 1e-9),
+            "time/updates_per_second": updates / max(seconds, 1e-9),
+            "time/seconds": self.clock.seconds,
+        }
+        if env_steps:
+            rates["replay/replay_ratio"] = updates / env_steps
+        return rates
+
+    def _counters(self) -> dict[str, float]:
+        names = ("env_steps", "frames", "updates", "episodes")
+        counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
+        return {**counters, "env/restarts": float(self.restarts), "replay/windows": float(len(self.source))}

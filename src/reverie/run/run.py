@@ -1,0 +1,476 @@
+"""The life of a run: one folder, one writer. The same call begins a run, continues it, or finishes it.
+
+=============================================  =========================================================================
+In the folder                                  What ``run`` does
+=============================================  =========================================================================
+nothing                                        builds, writes the settings, trains
+a run without a checkpoint (killed early)      the same; rows that this run has stored already stay in the store, unused
+a whole checkpoint, and steps are left         builds, loads every part of it, trains the rest
+a whole checkpoint, and the run is over        loads the learner, and makes up for a final evaluation that is missing
+damaged checkpoints                            the newest that is whole counts (``run/checkpoint.py``)
+=============================================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from reverie.core.clock import Clock
+from reverie.core.discover import version
+from reverie.core.errors import ReverieError, RunError
+from reverie.core.files import check_writable, write_json, writing
+from reverie.core.protocols import Algorithm, Sink, Source, Stateful
+from reverie.core.types import State
+from reverie.core.words import Say
+from reverie.run import train as training
+from reverie.run.checkpoint import Checkpoints, name_of
+from reverie.run.collect import Collector
+from reverie.run.encode import encode
+from reverie.run.evaluate import Evaluation, read_evaluation
+from reverie.run.folder import (
+    RunFolder,
+    Saved,
+    as_read,
+    check_spec,
+    holds_run,
+    is_of,
+    learned_otherwise,
+    read_saved,
+    settings_changes,
+    update_saved,
+    write_found,
+)
+from reverie.run.manifest import problem_of, step_of
+from reverie.run.metrics import Meter
+from reverie.run.schedule import Every, Schedule
+from reverie.run.signals import Stopped, stopping
+
+Which = Literal["evaluation", "confirmation", "test"]
+"""Seed of an evaluation: during training, again if that was good, and at the end, which is used by nothing before."""
+
+FIRST = ("algo", "clock", "run")
+"""Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
+
+
+class Measured(Protocol):
+    """An evaluation, or an estimate from recorded data."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers under their names in the logs."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for eval.json or estimate.json."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainable(ABC):
+    """What a run knows of its experiment."""
+
+    algo: Algorithm
+    source: Source
+    """Source of the learner's batches."""
+    collector: Collector | None
+    """None in a run on recorded data alone."""
+    clock: Clock
+    meter: Meter
+
+    @property
+    @abstractmethod
+    def saved(self) -> Saved:
+        """The resolved settings."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> Mapping[str, Any]:
+        """Content of spec.json."""
+
+    @property
+    @abstractmethod
+    def schedule(self) -> Schedule:
+        """How often to log, evaluate, save and report."""
+
+    @property
+    @abstractmethod
+    def stop_score(self) -> float | None:
+        """Mean score of an evaluation during training that ends the run; None if there are none, or it never ends."""
+
+    @property
+    @abstractmethod
+    def measures(self) -> Literal["", "eval", "estimate"]:
+        """What the run makes at its end: an evaluation, an estimate, or nothing."""
+
+    @abstractmethod
+    def parts(self) -> dict[str, Stateful]:
+        """Return the parts of a checkpoint in the order in which they are loaded."""
+
+    @abstractmethod
+    def measure(self, which: Which) -> Measured:
+        """Evaluate, or estimate, as ``measures`` says."""
+
+    @abstractmethod
+    def claim(self, *, known: bool) -> None:
+        """Claim the store for a new run, or refuse. ``known``: the run has been begun before."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Take the first rows of a new run, and begin to store."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Lock what lies outside of the run's folder, before the rest of a checkpoint is loaded."""
+
+    @abstractmethod
+    def load_initial(self) -> None:
+        """Begin with the agent of another run, if the settings name one."""
+
+    @abstractmethod
+    def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
+        """Drop rows that no checkpoint needs, after one was written."""
+
+    @property
+    @abstractmethod
+    def copied(self) -> bool:
+        """Whether loading copied rows: without a checkpoint, each attempt that is killed would copy them again."""
+
+    @abstractmethod
+    def describe(self) -> None:
+        """Say what is about to be trained."""
+
+    @abstractmethod
+    def why_idle(self) -> str:
+        """Return why a finished run has made no update; "" if it made some or its settings asked for none."""
+
+    @abstractmethod
+    def close(self, *, failed: bool) -> None:
+        """Close environments and store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended, and the files that it left."""
+
+    run: Path
+    """Run folder."""
+    reason: Literal["finished", "interrupted"]
+    """Either "finished" (all steps were made, or ``stop_score`` was reached), or "interrupted" by a signal: the same
+    call then continues the run."""
+    signal: int | None = None
+    """Number of the signal that interrupted the run; None if it finished."""
+    env_steps: int
+    """Env steps since the run began, earlier processes included: decisions of the policy summed over all environments,
+    action repeat not counted. 0 in a run on recorded data alone."""
+    updates: int
+    """Gradient updates since the run began, earlier processes included."""
+    evaluation: Evaluation | None = None
+    """The final evaluation, on the environment's true rewards; None if there was none."""
+    estimate: Any = None
+    """FQE's :class:`~reverie.PolicyEstimate` of the policy's return, in a run on recorded data that has no environment
+    to evaluate in; None if there was none."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
+
+
+OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
+"""Opens the destinations of the measurements; the mapping marks logged entries of the present step that are made again.
+On exit the learning curve is drawn."""
+
+
+def run(
+    build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks, say: Say
+) -> Result:
+    """Begin, continue or finish the run in ``folder``.
+
+    Nothing is created before everything has been built and checked. One process at a time writes to a run.
+
+    Args:
+        build: builds the experiment that goes on at this step; None begins anew.
+        folder: of the run.
+        wanted: the settings.
+        open_sinks: opens the logs.
+        say: called with a sentence about what is happening, now and then.
+
+    Raises:
+        ReverieError: settings do not fit together, the folder belongs to another run or is being written, all of its
+            checkpoints are damaged, or a loss, a weight or an action was not finite.
+    """
+    with contextlib.ExitStack() as stack:
+        check_writable(folder.path)
+        begun = holds_run(folder.path, folder.config, wanted.algorithm, wanted.env)
+        checkpoints, newest = Checkpoints(folder.checkpoints, wanted.experiment["keep_checkpoints"], say), None
+        if begun:
+            stack.enter_context(folder.lock())
+            with writing(folder.path):
+                checkpoints.recover()
+            newest = checkpoints.latest()
+            if newest is None:
+                say(f"{folder.path} has no checkpoint: it starts over, and keeps the rows and logs stored there")
+        experiment = build(None if newest is None else step_of(newest))
+        stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
+        encode(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
+        life = Life(experiment, folder, checkpoints, say)
+        if newest is not None:
+            check_spec(folder, experiment.spec)
+            life.load(newest, FIRST)
+            if done := life.why_done():
+                life.restore_best(newest)
+                say(f"{folder.path} {done}")
+                return life.finished_before(newest, open_sinks)
+            life.resume(newest)
+        else:
+            experiment.claim(known=begun)  # a run that is refused here leaves nothing behind
+            experiment.load_initial()
+        experiment.describe()
+        if not begun:
+            make(folder, stack)
+        life.write_settings(anew=newest is None)
+        if newest is None:
+            experiment.begin()
+        elif experiment.copied:
+            life.save()
+        return life.train(open_sinks)
+
+
+def make(folder: RunFolder, stack: contextlib.ExitStack) -> None:
+    """Make the folder and take its lock.
+
+    Raises:
+        RunError: it cannot be written, or another process has begun a run there since it was found empty.
+    """
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(folder.lock())
+    if folder.config.exists():
+        raise RunError(f"another process has just created a run in {folder.path}. Choose another run folder.")
+
+
+class Life:
+    """Saves a run: after a period, at the end, on errors, and as the best so far. It is a part of a checkpoint too."""
+
+    def __init__(self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints, say: Say) -> None:
+        self.experiment, self.folder, self.checkpoints, self.say = experiment, folder, checkpoints, say
+        self.clock = experiment.clock
+        self.best: float | None = None
+        self.best_step = 0
+        self.settings = as_read(experiment.saved.experiment)
+        self.before: dict[str, Any] | None = None
+        """The settings of the checkpoint that was loaded; None if none was."""
+
+    def state_dict(self) -> State:
+        """Return the best score, the step at which it was reached, and the settings."""
+        return {"best": self.best, "best_step": self.best_step, "settings": self.settings}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore score and step; keep the settings to compare."""
+        self.best, self.best_step, self.before = state["best"], int(state["best_step"]), dict(state["settings"])
+
+    def parts(self) -> dict[str, Stateful]:
+        """Return the parts of a checkpoint in the order in which they are loaded."""
+        return {"algo": self.experiment.algo, "clock": self.clock, "run": self, **self.experiment.parts()}
+
+    def load(self, path: Path, names: Sequence[str]) -> None:
+        """Load these parts of the checkpoint at ``path``.
+
+        Raises:
+            RunError: they do not fit; the message names the settings of the algorithm that differ from the run's.
+        """
+        parts = self.parts()
+        try:
+            self.checkpoints.load(path, {name: parts[name] for name in names})
+        except ReverieError as error:
+            before = read_saved(self.folder.path).experiment.get("algo", {})
+            if lines := settings_changes(before, self.settings["algo"], "algo."):
+                error.args = (f"the run was begun with other settings: {'; '.join(lines)}. {error}",)
+            raise
+
+    def resume(self, path: Path) -> None:
+        """Load the parts that ``FIRST`` leaves out, and go on storing."""
+        self.experiment.resume()
+        self.say(f"continuing {self.folder.path} from {self.clock.place}")
+        self.load(path, [name for name in self.parts() if name not in FIRST])
+        self.restore_best(path)
+
+    def write_settings(self, *, anew: bool) -> None:
+        """Write config.yaml and spec.json, and report the settings that differ from the checkpoint's.
+
+        Without a checkpoint (``anew``) nothing has been learned from the old observations, and the settings are
+        compared with those in the folder.
+        """
+        experiment, folder = self.experiment, self.folder
+        had = read_saved(folder.path).experiment if folder.config.is_file() else None
+        with writing(folder.path):
+            if anew or not folder.spec.is_file():
+                write_json(folder.spec, experiment.spec)
+            update_saved(folder, experiment.saved, version(), self.clock.position)
+        before = self.before if self.before is not None else had
+        for line in [] if before is None else settings_changes(before, self.settings):
+            self.say(line)
+
+    def save(self, *, diverged: bool = False) -> Path:
+        """Write a checkpoint of the whole state of the run.
+
+        Raises:
+            RunError: the disk is full or not writable; earlier checkpoints are untouched.
+        """
+        path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
+        if not diverged:
+            self.experiment.stored(path, self.checkpoints.kept())
+        return path
+
+    def scored(self, score: float) -> None:
+        """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
+        if math.isfinite(score) and (self.best is None or score > self.best):
+            self.best, self.best_step = score, self.clock.position
+            self.checkpoints.mark_best(self.save())
+
+    def restore_best(self, path: Path) -> None:
+        """Mark the best checkpoint if the mark is missing or on another: a process may have ended before it was set.
+
+        If the best is damaged or not there any more, mark the one at ``path``, which has been loaded.
+
+        Raises:
+            RunError: the disk is full or not writable.
+        """
+        if self.best is None:
+            return
+        best, marked = self.checkpoints.folder / name_of(self.best_step), self.checkpoints.best()
+        why = "" if best == path else problem_of(best)
+        right = best if not why else path if marked in (None, best) else marked
+        if marked == right:
+            return
+        if why:
+            self.say(f"the best checkpoint {best.name} is damaged ({why}): {right.name} is marked in its place")
+        self.checkpoints.mark_best(right)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the loaded run was stopped before an evaluation that was due, perhaps in its last turn."""
+        return bool(self.experiment.measures) and Every(self.experiment.schedule.eval_every, self.clock, "eval").owed
+
+    def why_done(self) -> str:
+        """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
+        clock, goal = self.clock, self.experiment.stop_score
+        if goal is not None and self.best is not None and self.best >= goal:
+            return f"has reached stop_score = {goal:g} (best score {self.best:g}): increase it, or None, to continue"
+        if clock.done and not self.pending:
+            unit, made = clock.unit, f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}"
+            return f"has already made {made} ({unit} = {clock.length}): increase {unit} to continue"
+        return ""
+
+    # ------------------------------------------------------------ training and its end
+
+    def train(self, open_sinks: OpenSinks) -> Result:
+        """Train, and evaluate at the end."""
+        experiment, mark = self.experiment, self.mark
+        # The evaluation may have been logged, but the best agent not saved.
+        with open_sinks(experiment, {mark: 0.0} if self.pending else None) as sinks:
+            ending = training.train(
+                experiment.algo,
+                experiment.source,
+                self.clock,
+                experiment.meter,
+                sinks=sinks,
+                collector=experiment.collector,
+                evaluator=self.evaluate if experiment.measures else None,
+                checkpoint=self.save,
+                schedule=experiment.schedule,
+            )
+            result = self.result(ending.checkpoint)
+            if ending.reason == "interrupted":
+                result = replace(result, reason=ending.reason, signal=ending.signal)
+            else:
+                if why := experiment.why_idle():
+                    self.say(why)
+                result = self.finish(result, sinks)
+        return self.with_files(result)
+
+    def evaluate(self, write: training.Write) -> None:
+        """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
+
+        The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
+        """
+        found, goal = self.experiment.measure("evaluation"), self.experiment.stop_score
+        if isinstance(found, Evaluation) and goal is not None and found.score >= goal:
+            again = self.experiment.measure("confirmation")  # or was it luck?
+            assert isinstance(again, Evaluation)
+            found = found.and_also(again)
+        write(found.metrics() | {self.mark: 0.0})
+        if isinstance(found, Evaluation):
+            if goal is not None and found.score >= goal:
+                self.clock.stop = True
+            self.scored(found.score)
+
+    def finish(self, result: Result, sinks: Sequence[Sink]) -> Result:
+        """Return ``result`` with the final evaluation, or an estimate where no environment is there.
+
+        A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It
+        does so until eval.json or estimate.json is there, so these are written after the entries of the logs.
+        """
+        if not self.experiment.measures:
+            return result
+        try:
+            with stopping():
+                found = self.experiment.measure("test")
+        except Stopped as stopped:
+            self.say(
+                f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
+                f"{self.folder.path}, in Python run='{self.folder.path}'"
+            )
+            return replace(result, reason="interrupted", signal=stopped.number.value)
+        for sink in sinks:
+            with self.at_the_end():
+                sink.write(found.metrics() | {self.mark: 1.0}, self.clock.position)
+        evaluates = isinstance(found, Evaluation)
+        unit = "step" if not evaluates else "env_steps" if self.clock.unit == "steps" else "updates"
+        with self.at_the_end():
+            write_found(self.file, {unit: self.clock.position, **found.to_dict()})
+        return replace(result, evaluation=found) if isinstance(found, Evaluation) else replace(result, estimate=found)
+
+    def finished_before(self, newest: Path, open_sinks: OpenSinks) -> Result:
+        """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
+        result = self.result(newest)
+        if lines := learned_otherwise(self.before or {}, self.settings):
+            self.say(f"the training is finished and has not used these changed settings: {'; '.join(lines)}")
+        if not self.experiment.measures or is_of(self.file, self.clock.position):
+            return replace(result, evaluation=read_evaluation(self.folder) if self.experiment.measures else None)
+        if self.experiment.measures == "estimate":
+            self.load(newest, ["data"])  # the estimator goes on where that of earlier estimates stopped
+        self.write_settings(anew=False)
+        with open_sinks(self.experiment, {self.mark: 1.0}) as sinks:
+            result = self.finish(result, sinks)
+        return self.with_files(result)
+
+    @property
+    def mark(self) -> str:
+        """Name in the logs that says whether an evaluation, or an estimate, was made at the end of training."""
+        return f"{self.experiment.measures or 'eval'}/final"
+
+    @property
+    def file(self) -> Path:
+        """File of the final evaluation or estimate."""
+        return self.folder.estimate if self.experiment.measures == "estimate" else self.folder.evaluation
+
+    def result(self, checkpoint: Path | None) -> Result:
+        """Return the result of a run that has made all its steps, before its final evaluation."""
+        files = self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {})
+        env_steps, updates = self.clock.env_steps, self.clock.updates
+        return Result(run=self.folder.path, reason="finished", env_steps=env_steps, updates=updates, files=files)
+
+    def with_files(self, result: Result) -> Result:
+        """Return ``result`` with the files that were written meanwhile, such as the learning curve."""
+        return replace(result, files=self.folder.files() | result.files)
+
+    @contextlib.contextmanager
+    def at_the_end(self) -> Iterator[None]:
+        """Report a disk that fails: it does not spoil a training that is over."""
+        try:
+            yield
+        except OSError as error:
+            self.say(f"cannot write: {error}")

@@ -1,0 +1,105 @@
+"""Signals that end a run: the first finishes the turn and saves, the second stops at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Self
+
+from reverie.core.clock import Clock
+from reverie.core.signals import CHILD, PENDING, SIGNALS
+
+HANGUP = getattr(signal, "SIGHUP", None)
+TOGETHER = 1.0
+"""Seconds within which two signals to a child process count as one: a scheduler, which signals every process, may send
+the same to its parent, which passes it on."""
+
+
+def heeded() -> list[signal.Signals]:
+    """Return ``SIGNALS``, without SIGHUP if it is ignored (``nohup``)."""
+    return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextlib.contextmanager
+def listening(
+    handle: Callable[[int, FrameType | None], object], numbers: Iterable[int] | None = None
+) -> Iterator[None]:
+    """Handle signals with ``handle`` while entered: ``numbers``, by default those of :func:`heeded`.
+
+    Only the main thread can handle signals; in other threads this does nothing.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    wanted = (heeded() if numbers is None else numbers) if main else ()
+    before = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+class Stopped(BaseException):
+    """A signal ended the work at once; everything worth keeping was saved before. Not an ``Exception``."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """End the work inside at once when one of ``SIGNALS`` arrives.
+
+    Raises:
+        Stopped: a signal arrived.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        PENDING.append(Stopped(signal.Signals(number)))
+        raise PENDING[-1]
+
+    before = len(PENDING)
+    try:
+        with listening(stop):
+            yield
+    finally:
+        del PENDING[before:]
+
+
+class Interrupt(contextlib.ExitStack):
+    """While entered, one of ``SIGNALS`` sets ``clock.stop``. A second one raises KeyboardInterrupt with its number.
+
+    A closed terminal sends SIGHUP twice, from the system and from the shell: it never counts as a second signal. If it
+    was ignored before, as ``nohup`` does, it stays ignored.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.received: signal.Signals | None = None
+        self.since = 0.0
+
+    def __enter__(self) -> Self:
+        self.enter_context(listening(self.handle))
+        return self
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Ask the loop to end; raise KeyboardInterrupt if it was asked before."""
+        if self.received is not None and (number == HANGUP or (CHILD and time.monotonic() - self.since < TOGETHER)):
+            return
+        if self.received is not None:
+            raise KeyboardInterrupt(number)
+        self.received, self.since = signal.Signals(number), time.monotonic()
+        self.clock.stop = True
+        name = self.received.name
+        self.say(f"{name}: finishing this iteration, then saving. Interrupt again to stop at once without saving.")
+
+    def say(self, text: str) -> None:
+        """Print one line to stderr, unbuffered: the signal may have interrupted a write to a buffered stream."""
+        with contextlib.suppress(OSError):  # the reader may be gone, perhaps because of the same signal
+            os.write(2, f"\n{text}\n".encode())

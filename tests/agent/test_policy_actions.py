@@ -1,0 +1,179 @@
+"""What policies would do in rows that others have lived: those that carry something see whole episodes in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.agent.estimate import BLOCK, actions_of, agreement_of, order_of
+from reverie.core.discover import algorithm_config, algorithms
+from reverie.core.errors import DataError
+from reverie.core.protocols import Memoryless
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
+from tiny import NETWORKS
+
+LENGTHS = (3, 1, 5, 2, 2, 4)
+
+
+def columns(lengths=LENGTHS):
+    total = sum(lengths)
+    starts = np.cumsum([0, *lengths[:-1]])
+    first, last = np.zeros(total, bool), np.zeros(total, bool)
+    first[starts], last[np.cumsum(lengths) - 1] = True, True
+    action = np.arange(1, total + 1, dtype=np.float32)[:, None] * ~last[:, None]
+    return {
+        "obs/row": np.arange(total, dtype=np.float32)[:, None], "action": action, "reward": np.zeros(total, np.float32),
+        "is_first": first, "is_last": last, "is_terminal": np.zeros(total, bool),
+    }  # fmt: skip
+
+
+class Sums:
+    """Says what was done in its episode so far, in sum, and the row that it sees."""
+
+    def initial(self, num_envs):
+        return torch.full((num_envs,), 1e6)
+
+    def act(self, step: Step, state, mode):
+        total = state.masked_fill(step.is_first, 0.0)
+        return torch.stack([total, step.obs["row"][:, 0]], -1), total
+
+    def override(self, state, action):
+        return state + action[:, 0]
+
+
+class Sees(Sums):
+    """Says the row that it sees, and a random number."""
+
+    def initial(self, num_envs):
+        return None
+
+    def act(self, step: Step, state, mode):
+        return torch.stack([torch.rand(len(step)), step.obs["row"][:, 0]], -1), None
+
+    def override(self, state, action):
+        return None
+
+
+def test_what_was_done_is_what_a_policy_carries():
+    data = columns()
+    found = actions_of(Sums(), data, 2)[:, 0]
+    total = 0.0
+    for t in range(len(found)):
+        total = 0.0 if data["is_first"][t] else total
+        assert found[t].tolist() == [total, t]
+        total += float(data["action"][t, 0])
+
+
+@pytest.mark.parametrize("rows", [1, 17, 1024, 1025, 2500])
+def test_every_row_has_its_own_actions(rows):
+    found = actions_of(Sees(), columns((rows,)), 2, draws=3)
+    assert found.shape == (rows, 3, 2)
+    assert (found[..., 1] == np.arange(rows)[:, None]).all()
+    assert (found[:, 0, 0] != found[:, 1, 0]).any()
+
+
+class Free(Sees):
+    """Says so."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def memoryless(self, mode):
+        return True
+
+    def act(self, step: Step, state, mode):
+        self.sizes.append(len(step))
+        return super().act(step, state, mode)
+
+
+def test_only_a_policy_that_says_so_is_shown_rows_in_any_order():
+    data, policy = columns((3,) * 1000), Free()
+    found = actions_of(policy, data, 2)
+    assert (found[:, 0, 1] == np.arange(3000)).all()
+    assert policy.sizes == [BLOCK] * 3  # in as few calls as there are blocks, wherever episodes end
+    policy.memoryless = lambda mode: False
+    policy.sizes.clear()
+    assert (actions_of(policy, data, 2)[:, 0, 1] == np.arange(3000)).all()
+    assert max(policy.sizes) <= 256
+
+
+@pytest.mark.parametrize("mode", ["eval", "explore"])
+@pytest.mark.parametrize("name", algorithms())
+def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name, mode):
+    """Those that draw do so from the generator alone, and those that count decisions from their number."""
+    config = algorithm_config(name)()
+    part = ActionPart(kind="categorical", classes=(2,)) if "discrete" in name or "dqn" in name else None
+    action = ActionSpec(parts={"action": part or ActionPart(kind="continuous", size=2)})
+    if name in ("dreamer_v3", "plan2explore_v3"):
+        config = config.merge(NETWORKS)
+    remembers = name in ("dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3")
+    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
+    if remembers:
+        assert not isinstance(policy, Memoryless)
+        return
+    assert isinstance(policy, Memoryless)
+    assert policy.memoryless("eval")
+    if not policy.memoryless(mode):
+        return
+    shown = [seen(torch.full((4, 1), float(x)), first=x == 0) for x in (0, 9, 5)]
+    acted = []
+    for earlier in (shown[:2], [shown[0], shown[0]]):
+        state = policy.initial(4)
+        for step in earlier:
+            state = policy.act(step, state, mode)[1]
+        torch.manual_seed(0)
+        acted.append(policy.act(shown[2], state, mode)[0])
+    assert torch.equal(*acted)
+
+
+def seen(row, first):
+    no = torch.zeros(len(row), dtype=torch.bool)
+    return Step(obs={"row": row}, reward=row[:, 0], is_first=no | first, is_last=no, is_terminal=no)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (7,), (1,) * 600, (1000, 1, 1), (3,) * 40])
+def test_orders_hold_every_row_once_and_little_else(lengths):
+    first = columns(lengths)["is_first"]
+    order = order_of(first, carried=True)
+    assert sorted(order[order >= 0].tolist()) == list(range(len(first)))
+    assert (order >= 0).mean() > 0.45
+    for column in order.T:
+        rows = column[column >= 0]
+        assert (column[: len(rows)] == rows).all()
+        assert first[rows[0]]
+        breaks = rows[1:][np.diff(rows) != 1]
+        assert first[breaks].all()
+
+
+def test_actions_of_another_width_are_refused():
+    with pytest.raises(DataError, match=r"actions have shape \(2,\), those of the data \(3,\)"):
+        actions_of(Sees(), columns(), 3)
+
+
+def test_a_policy_that_has_explored_draws_as_it_did_then():
+    values = torch.tensor([0.0, 0.0, 1.0])
+    policy = GreedyPolicy(
+        lambda obs: values.expand(len(obs["row"]), 3), EpsilonGreedy(1.0, 0.0, 1000), 3, torch.device("cpu")
+    )
+    data = columns((3,) * 20) | {"action": np.zeros((60, 3), np.float32)}
+    for env_steps, share in {0: 0.4, 1000: 1.0}.items():
+        torch.manual_seed(0)
+        best = actions_of(policy, data, 3, mode="explore", env_steps=env_steps)[:, 0, 2]
+        assert best.mean() == pytest.approx(share, abs=0.15)
+
+
+def test_agreement_with_recorded_actions_is_of_whole_choices_and_in_halves_of_the_range():
+    move = ActionPart(kind="categorical", classes=(2, 3))
+    arm = ActionPart(kind="continuous", size=2)
+    taken = np.array([[1, 0, 0, 1, 0], [0, 1, 1, 0, 0]], np.float32)
+    other = np.array([[1, 0, 1, 0, 0], [0, 1, 1, 0, 0]], np.float32)  # the first row has another second choice
+    chosen = np.stack([taken, other * np.float32(1 - 1e-6)], 1)  # [2, 2, 5]
+    assert agreement_of(chosen, taken, ActionSpec(parts={"move": move})) == (0.75, None)
+    pulled, wanted = np.array([[0.5, -1.0]], np.float32), np.array([[[0.0, -1.0]]], np.float32)
+    assert agreement_of(wanted, pulled, ActionSpec(parts={"arm": arm})) == (None, np.sqrt(0.125))
+    both = ActionSpec(parts={"arm": arm, "move": move})
+    found = agreement_of(np.concatenate([wanted, chosen[:1, 1:]], -1), np.concatenate([pulled, taken[:1]], -1), both)
+    assert found == (0.0, np.sqrt(0.125))

@@ -1,0 +1,92 @@
+"""Rows that are laid out anew take the memory of the replay that they fill, and little more."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reverie.replay.durable
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Window
+from reverie.replay.durable import DurableReplay
+from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.storage import columns_of
+from reverie.store import zarr
+from reverie.store.store import Store
+
+OBS = {"image": ObsPart(kind="image", shape=(24, 24, 3), dtype="uint8")}
+ACTION = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
+COLUMNS = columns_of(OBS, ACTION, {})
+ROWS, STREAMS, OTHERS = 1500, 4, 3
+LOST = 64
+"""Rows of a file."""
+
+
+def replay_of(streams: int) -> Replay:
+    window = Window(batch=2, length=4, crosses_episodes=True)
+    return ReplayConfig(capacity=ROWS * STREAMS).build(
+        obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=streams, window=window, seed=0
+    )
+
+
+def durable(replay: Replay, store: Store | None, former: Store | None = None) -> DurableReplay:
+    return DurableReplay(replay, store, "there", lambda text: None, former=lambda place: former)
+
+
+def lived() -> dict[str, np.ndarray]:
+    """Rows ``[N, n, ...]`` whose reward is their number; episodes of 50 rows."""
+    number = np.arange(STREAMS * ROWS).reshape(STREAMS, ROWS)
+    rows = {name: np.zeros((STREAMS, ROWS, *column.shape), column.dtype) for name, column in COLUMNS.items()}
+    rows["reward"], rows["is_first"] = number.astype(np.float32), number % 50 == 0
+    rows["obs/image"][...] = (number % 256)[..., None, None, None]
+    return rows
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("stored", [False, True])
+def test_another_number_of_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, stored: bool
+) -> None:
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", LOST * 24 * 24 * 3)
+    monkeypatch.setattr(reverie.replay.durable, "BLOCK_BYTES", 300_000)
+
+    def opened() -> Store:
+        return Store(tmp_path, say=lambda text: None, buffer_bytes=600_000)
+
+    former = opened()
+    first = durable(replay_of(STREAMS), former)
+    first.begin({})
+    first.replay.extend(lived())
+    former.extend(lived())
+    state = dict(first.state_dict())
+    assert former.close(60)
+    del first
+    if damaged:
+        (tmp_path / "0" / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
+
+    replay, store = replay_of(OTHERS), opened()
+    second = durable(replay, store if stored else None, former=store)
+    tracemalloc.start()
+    try:
+        second.load_state_dict(state if stored else state | {"place": "elsewhere"})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.3 * replay.nbytes  # the replay itself had its memory before
+    rows = replay.read(0, replay.count)
+    expected = np.arange(STREAMS * ROWS)
+    if damaged:  # the episodes that began in that file
+        begin = 2 * ROWS
+        expected = np.concatenate([expected[:begin], expected[begin + 100 :]])
+    expected = expected[len(expected) % OTHERS :]
+    np.testing.assert_array_equal(rows["reward"].ravel(), expected)
+    np.testing.assert_array_equal(rows["obs/image"][..., 0, 0, 0].ravel(), expected % 256)
+    if stored:
+        assert store.close(60)
+        again = opened()
+        chunks = list(again.read("1"))
+        assert again.segments[1].imported == replay.count
+        np.testing.assert_array_equal(np.concatenate([c.rows["reward"] for c in chunks], 1), rows["reward"])

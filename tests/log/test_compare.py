@@ -1,0 +1,159 @@
+"""Seeds side by side: what people read, and what is said of folders that hold none."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from reverie.api import write_seeds
+from reverie.cli import main
+from reverie.experiment import ExperimentConfig
+from reverie.log.aggregate import read_contender
+from reverie.run.seeds import SeedsFolder
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def folder(name: str, env: str, *scores: float | None) -> str:
+    Path(name).mkdir()
+    runs: list[dict[str, Any]] = [{"seed": i, "score": score} for i, score in enumerate(scores)]
+    Path(name, "aggregate.json").write_text(json.dumps({"env": env, "runs": runs}))
+    return name
+
+
+def test_what_people_read(capsys: Captured) -> None:
+    td3 = folder("td3", "Pendulum-v1", -150, -140, -160, -155, None, -145)
+    sac = folder("sac-long", "Pendulum-v1", -158, -170, -180, -190, -200)
+    ddpg = folder("ddpg", "HalfCheetah-v5", 3000.0, 4000.0)
+    assert main(["compare", td3, ddpg, sac]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", lines[0]) == ["Pendulum-v1", "seeds", "mean", "median", "IQM", "95 % interval"]
+    assert lines[1].startswith("  td3            5    -150.00    -150.00    -150.00   -15")
+    assert lines[2].startswith("  sac-long       5    -179.60    -180.00    -180.00   -19")
+    assert lines[0].index("95 %") == lines[1].index("-158.33 to")
+    (pair,) = (line for line in lines if " over " in line)
+    assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
+    assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few seeds"]
+    assert lines[-1].index("too few") == lines[-2].index("95 %")
+
+
+def test_a_figure_of_their_curves(capsys: Captured) -> None:
+    paths = [
+        folder("td3", "Pendulum-v1", -150, -140),
+        folder("sac", "Pendulum-v1", -150),
+        folder("ppo", "Hopper-v5", 1.0),
+    ]
+    assert main(["compare", *paths, "--figure", "no.png"]) == 1
+    assert "none of these folders has a learning curve" in capsys.readouterr().err
+    for place, path in enumerate(paths[1:]):
+        file = Path(path, "aggregate.json")
+        middle = {"value": [-900.0, -150.0 * place], "low": [None, -200.0], "high": [None, -100.0]}
+        content = json.loads(file.read_text()) | {"curve": {"steps": [1000, 2000], "iqm": middle}}
+        file.write_text(json.dumps(content))
+    assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
+    assert "two/panels.png" in capsys.readouterr().out
+    steps, middle, low, high = read_contender(Path("ppo")).curve
+    assert (steps.tolist(), middle.tolist(), low[1], high[1]) == ([1000, 2000], [-900, -150], -200, -100)
+    assert np.isnan([low[0], high[0]]).all()
+    width, height = Image.open("two/panels.png").size
+    assert height > width  # Pendulum without td3, and Hopper
+    Path("file").touch()
+    assert main(["compare", *paths, "--figure", "file/panels.png"]) == 1
+    assert "cannot write file: File exists" in capsys.readouterr().err
+    assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
+    assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
+
+
+def estimated(name: str, data: str, discount: float, *values: float | None) -> str:
+    content = json.loads(Path(folder(name, "none", *(None for _ in values)), "aggregate.json").read_text())
+    seeds = {str(seed): value for seed, value in enumerate(values)}
+    content |= {"data": data, "score": {}, "estimate": {"seeds": seeds, "discount": discount}}
+    Path(name, "aggregate.json").write_text(json.dumps(content))
+    return name
+
+
+def test_estimates_compare_with_estimates_from_the_same_data_and_discount(capsys: Captured) -> None:
+    crr, cql = estimated("crr", "/a/log", 0.99, 3.0, 4.0, None), estimated("cql", "/a/log", 0.99, 1.0, 2.0)
+    others = estimated("far", "/a/log", 0.9, 5.0), estimated("log", "/b/log", 0.99, 6.0), folder("td3", "log", 7.0)
+    assert main(["compare", crr, *others, cql]) == 0
+    parts = capsys.readouterr().out.split("\n\n")
+    assert parts[0].startswith("/a/log: returns estimated by FQE, discount 0.99 ")
+    assert [line.split()[:3] for line in parts[0].splitlines()[1:]] == [["crr", "2", "3.50"], ["cql", "2", "1.50"]]
+    assert parts[1].endswith("  1.00 (too few seeds for an interval)  crr over cql")
+    assert [part.split("  ")[0] for part in parts[2:]] == [
+        "/a/log: returns estimated by FQE, discount 0.9",
+        "/b/log: returns estimated by FQE, discount 0.99",
+        "log",
+    ]
+
+
+@pytest.mark.parametrize(("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE")])
+def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str, group: str) -> None:
+    """Agents that learned from a part of the data compare with those that learned from all of it."""
+    for data in ("/a/all.hdf5", "/a/tenth.hdf5"):
+        path = Path(Path(data).stem)
+        config = ExperimentConfig().merge({"env.id": env, "data.path": data})
+        run = SeedsFolder(path).run(0)
+        run.run.mkdir(parents=True)
+        (run.run / "metrics.jsonl").write_text(
+            json.dumps({"step": 9, ("estimate/return" if env == "none" else "eval/score"): 5.0})
+        )
+        run.state = "finished"
+        write_seeds(config, SeedsFolder(path), [run])
+        found = read_contender(path)
+        assert (found.scores.tolist(), found.measured) == ([5.0], group.replace("DATA", data))
+
+
+def test_nothing_to_compare_is_a_mistake(capsys: Captured) -> None:
+    assert main(["compare"]) == 2
+    assert "no folders to compare" in capsys.readouterr().err
+
+
+def test_few_seeds_have_no_interval(capsys: Captured) -> None:
+    assert main(["compare", folder("a", "X", 1.0, 2.0), folder("b", "X", 1.5, 0.0)]) == 0
+    assert "  0.75 (too few seeds for an interval)  a over b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no seeds in runs-a: it has no aggregate.json."),
+        ("{", "is damaged"),
+        ('{"env": "X"}', "is damaged (KeyError('runs'))"),
+        ('{"env": "X", "runs": [{"seed": 1, "score": null}]}', "holds no scores: no seed has finished"),
+    ],
+)
+def test_folders_without_seeds_are_named(content: str | None, message: str, capsys: Captured) -> None:
+    folder("runs-b", "X", 1.0)
+    if content is not None:
+        Path("runs-a").mkdir()
+        Path("runs-a/aggregate.json").write_text(content)
+    assert main(["compare", "runs-b", "runs-a"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_setting_is_not_compared_with_itself(capsys: Captured) -> None:
+    folder("a", "X", 1.0, 2.0)
+    assert main(["compare", "a", "./a/"]) == 1
+    assert "a and a are the same folder: pass each setting once." in capsys.readouterr().err
+
+
+def test_it_needs_no_torch() -> None:
+    folder("a", "X", 1.0, 2.0)
+    code = "import sys\nfrom reverie.cli import main\nmain(['compare', 'a'])\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

@@ -1,0 +1,52 @@
+"""What a run says of itself before it begins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reverie.api import train_config as train
+from reverie.core.types import Window
+from reverie.experiment import ExperimentConfig, memory, outlook
+from reverie.noise import Pace
+from tiny import SMALL
+
+
+def test_what_a_run_says_of_itself_has_units_that_fit(tmp_path: Path) -> None:
+    said: list[str] = []
+    config = ExperimentConfig().merge(SMALL).merge({"replay_ratio": 1.0, "train_ratio": None, "eval_episodes": 1})
+    train(config.merge({"steps": 20, "learning_starts": 100}), run=tmp_path / "run", say=said.append)
+    assert re.search(r", 1 update per env step \(.*, replay up to \d+\.\d\d [kM]B", "\n".join(said))
+    assert "evaluating: 1 episode" in said
+    assert [memory(size) for size in (512, 99_000_000, 250_000_000)] == ["0.51 kB", "99.00 MB", "0.25 GB"]
+
+
+def test_a_run_that_ended_before_it_learned_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    config = ExperimentConfig().merge(SMALL | {"steps": 10, "learning_starts": 11, "eval_episodes": 0})
+    train(config, run=tmp_path / "run", say=said.append)
+    assert [line.partition(":")[0] for line in said if "learning starts" in line] == ["no updates were made"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "update_s", "before", "after"),
+    [
+        ("minigrid+cpu", {}, 0.1, "preset minigrid+cpu (for a machine without a GPU); 101,000 steps take about 85 min",
+         "; published settings: --preset minigrid"),
+        ("dreamer_v3", {}, 0.01, "preset dreamer_v3; 101,000 steps take about 10 min", ""),
+        ("", {"threads": 2}, 1.0, "101,000 steps take about 14 h",
+         "; --steps 7_000 take about an hour, and --preset cpu has small networks and a short run"),
+        ("cql+cpu", {"data.path": "a", "updates": 7000}, 1.8,
+         "preset cql+cpu (for a machine without a GPU); 7,000 updates take about 3.5 h",
+         "; --updates 2_000 take about an hour; published settings: --preset cql"),
+    ],
+)  # fmt: skip
+def test_the_outlook_of_a_run(preset: str, more: dict[str, Any], update_s: float, before: str, after: str) -> None:
+    values = {"steps": 101_000, "learning_starts": 1000, "replay_ratio": 0.5, "env.num": 4, "preset": preset}
+    speed = Pace(update_s=update_s, act_s=0.004, threads=1)
+    config = ExperimentConfig().merge(values | more)
+    found = outlook(config, Window(batch=16, length=64), speed)
+    assert found == f"{before} of learning and acting on this machine, as busy as it is, with 1 thread{after}"

@@ -1,0 +1,325 @@
+"""A run that was stopped and went on is the run that never stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import resumed
+import zarr
+from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, everything, run_until
+
+from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.api import train_config as train
+from reverie.core.errors import RunError
+from reverie.core.words import say_nothing
+from reverie.experiment import build
+from reverie.log.metrics import read_metrics
+from reverie.replay import extras
+from reverie.replay.durable import DurableReplay
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.manifest import step_of
+from reverie.store.store import Store
+
+
+class Closed(Walk):
+    """One that cannot be taken up in the middle of an episode."""
+
+    def __init__(self) -> None:
+        self.handle = (i for i in range(3))
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert train(CONFIG, env=Walk, run=run, say=say_nothing).reason == "finished"
+    return run
+
+
+@pytest.mark.parametrize("stops", [(7,), (45,), (61, 80)])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    stops: tuple[int, ...], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = 0
+    for stop in stops:
+        run_until(tmp_path / "run", stop - before, monkeypatch)
+        before = stop
+    said: list[str] = []
+    assert train(CONFIG, env=Walk, run=tmp_path / "run", say=said.append).reason == "finished"
+    assert not any("episode" in line for line in said if "evaluating" not in line)
+    assert_same(tmp_path / "run", whole)
+
+
+def test_what_came_after_the_checkpoint_is_set_aside_and_lived_again(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    newest = Checkpoints(run / "checkpoints").latest()
+    shutil.rmtree(newest)
+    said: list[str] = []
+    train(CONFIG, env=Walk, run=run, say=said.append)
+    assert any("set aside" in line for line in said)
+    assert_same(run, whole)
+    forgotten = [row["step"] for row in read_metrics(run / "metrics-aside.jsonl")]
+    assert forgotten
+    assert min(forgotten) > max(step_of(path) for path in Checkpoints(run / "checkpoints").all()[:-1])
+    lines = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines == sorted(lines)  # one life
+    assert zarr.open(run / "replay", mode="r")["aside/0/reward"].shape[1] > 0
+
+
+def measured(run: Path) -> list[dict[str, Any]]:
+    """The log entries at multiples of 40 env steps, without times."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in lines if row["step"] % 40 == 0]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_first_log_entry_after_a_resume_has_the_averages_of_its_whole_interval(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries are due at 40 and 80; the checkpoint of the killed run is of 60, the signal comes at 65."""
+    more = {"schedule.log_every": 40}
+    train(CONFIG.merge(more), env=Walk, run=tmp_path / "whole", say=say_nothing)
+    if killed:
+        run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
+        for path in Checkpoints(run / "checkpoints").all()[2:]:
+            shutil.rmtree(path)
+    else:
+        run = tmp_path / "run"
+        run_until(run, 65, monkeypatch, **more)
+    train(CONFIG.merge(more), env=Walk, run=run, say=say_nothing)
+    assert [row["step"] for row in measured(run)] == [40, 80]
+    assert measured(run) == measured(tmp_path / "whole")
+
+
+def test_an_episode_that_cannot_go_on_is_closed_as_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_until(run, 41, monkeypatch, Closed)
+    rows = Store(run / "replay", say=say_nothing).segments[-1].rows
+    said: list[str] = []
+    train(CONFIG, env=Closed, run=run, say=said.append)
+    assert any("2 of 2 environments cannot resume in the middle of an episode" in line for line in said)
+    store = Store(run / "replay", say=say_nothing)
+    seam = next(iter(store.read(store.segments[-1], rows, rows + 2))).rows
+    assert seam["is_last"][:, 0].all()
+    assert not seam["is_terminal"][:, 0].any()
+    assert (seam["action"][:, 0] == 0).all()
+    assert seam["is_first"][:, 1].all()
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_another_number_of_environments_keeps_the_rows(
+    num: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    said: list[str] = []
+    result = train(CONFIG.merge({"steps": 130, "env.num": num}), env=Walk, run=run, say=said.append)
+    assert result.env_steps >= 130
+    first, second = Store(run / "replay", say=say_nothing).segments
+    assert (first.streams, second.streams) == (2, num)
+    assert second.imported * num > 60
+    assert f"env.num: 2 -> {num}" in said
+    again = train(CONFIG.merge({"steps": 150, "env.num": num}), env=Walk, run=run, say=said.append)
+    assert again.env_steps >= 150
+    assert len(Store(run / "replay", say=say_nothing).segments) == 2
+
+
+def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / "replay" / "0" / "reward" / "c.1.0").write_bytes(b"nonsense")
+    said: list[str] = []
+    result = train(CONFIG.merge({"steps": 130}), env=Walk, run=run, say=said.append)
+    assert result.reason == "finished"
+    assert any("reward/c.1.0" in line for line in said)
+    assert any("rebuilt from its rows" in line for line in said)
+
+
+def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    elsewhere = {"steps": 130, "replay.store": str(tmp_path / "elsewhere")}
+    said: list[str] = []
+    train(CONFIG.merge(elsewhere), env=Walk, run=run, say=said.append)
+    assert not any("episode" in line or "empty" in line for line in said if "evaluating" not in line)
+    there = Store(tmp_path / "elsewhere", say=say_nothing).segments[-1]
+    assert there.rows > Store(run / "replay", say=say_nothing).segments[-1].rows
+    train(CONFIG.merge({"steps": 150}), env=Walk, run=run, say=said.append)
+    assert len(Store(run / "replay", say=say_nothing).segments) == 2
+
+
+def test_without_a_store_the_replay_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_until(run, 41, monkeypatch, **{"replay.store": "none"})
+    assert not (run / "replay").exists()
+    said: list[str] = []
+    train(CONFIG.merge({"replay.store": "none"}), env=Walk, run=run, say=said.append)
+    assert any("starts empty" in line for line in said)
+
+
+def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
+    train(config, env=Walk, run=tmp_path / "new", say=said.append)
+    rows = sum((s.rows - s.first) * s.streams for s in Store(whole / "replay", say=say_nothing).segments)
+    (told,) = [line for line in said if line.startswith("the replay starts with ")]
+    begun = int(told.split()[4].replace(",", ""))
+    assert 2 * rows * 0.8 <= begun <= 2 * rows
+    store = Store(tmp_path / "new" / "replay", say=say_nothing)
+    own = store.segments[-1]
+    assert own.imported == 0
+    assert own.rows > begun // own.streams
+    known = Store(whole / "replay", say=say_nothing)
+    lived = {row.tobytes() for chunk in known.read("0") for row in chunk.rows["obs/observation"].reshape(-1, 3)}
+    first = next(iter(store.read(own, 0, begun // own.streams))).rows["obs/observation"]
+    assert {row.tobytes() for row in first.reshape(-1, 3)} <= lived
+
+
+class Wide(Walk):
+    observation_space = gymnasium.spaces.Box(-100, 100, (4,), np.float32)
+
+    def _seen(self) -> np.ndarray:
+        return np.zeros(4, np.float32)
+
+
+def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
+    config = CONFIG.merge({"replay.init": (str(whole),)})
+    with pytest.raises(RunError, match=r"do not fit this environment.* columns: obs/observation"):
+        train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
+    with pytest.raises(RunError, match=r"no store there"):
+        train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
+    (tmp_path / "rows.hdf5").touch()
+    with pytest.raises(RunError, match=r"rows\.hdf5' is a file: .* data convert .*rows\.hdf5 FOLDER --to store"):
+        train(CONFIG.merge({"replay.init": (str(tmp_path / "rows.hdf5"),)}), env=Walk, run=tmp_path / "new")
+    with pytest.raises(RunError, match=r"replay.store = .*do not fit this environment"):
+        train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
+    assert not (tmp_path / "new").exists()
+
+
+def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "flush", lambda self, timeout=None: False)
+        run_until(run, 45, monkeypatch)
+    assert_rows_in_tail(run)
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize("num", [1, 3, 4])
+def test_more_or_fewer_environments_keep_the_newest_rows_of_all(num: int, tmp_path: Path) -> None:
+    run, config = tmp_path / "run", CONFIG.merge({"replay.capacity": 160, "steps": 400, "replay_ratio": 0.01})
+    train(config, env=Walk, run=run, say=say_nothing)
+    (first,) = Store(run / "replay", say=say_nothing).segments
+    held = next(iter(Store(run / "replay", say=say_nothing).read(first, first.rows - 80))).rows["obs/observation"]
+    train(config.merge({"env.num": num, "steps": 404}), env=Walk, run=run, say=say_nothing)
+    store = Store(run / "replay", say=say_nothing)
+    rows = next(iter(store.read(store.segments[-1]))).rows["obs/observation"][:, : store.segments[-1].imported]
+    kept = {row.tobytes() for row in rows.reshape(-1, 3)}
+    for stream in held:  # whole episodes of each stream, its newest ones
+        assert sum(row.tobytes() in kept for row in stream) > 0
+    assert kept <= {row.tobytes() for row in held.reshape(-1, 3)}
+
+
+def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(self: Store, timeout: float | None = None) -> bool:
+        raise RunError("its thread has failed")
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "flush", failed)
+        run_until(run, 45, monkeypatch)
+    assert_rows_in_tail(run)
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert_same(run, whole)
+
+
+def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:
+    """Nothing that is there is lost."""
+    run = tmp_path / "run"
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    before = sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments)
+    shutil.rmtree(run / "checkpoints")
+    said: list[str] = []
+    train(CONFIG, env=Walk, run=run, say=said.append)
+    assert any("has no checkpoint: it starts over" in line for line in said)
+    assert sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments) == 2 * before
+
+
+def test_what_was_logged_where_a_run_goes_on_stays(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run, config = tmp_path / "run", CONFIG.merge({"tensorboard": True})
+    ends = [train(config.merge({"steps": n}), env=Walk, run=run, say=say_nothing).env_steps for n in (100, 130)]
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert sorted(event.step for event in events.Scalars("eval/score")) == ends  # files are read by name
+
+
+def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_until(run, 61, monkeypatch)
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None
+    saved = np.load(newest / "replay" / "deter.npy")
+    experiment = build(CONFIG.merge({"replay.capacity": 40}), Walk)
+    store = Store(run / "replay", say=say_nothing)
+    replay = DurableReplay(experiment.replay, store, "auto", say_nothing, former=lambda place: None)
+    Checkpoints(run / "checkpoints").load(newest, {"replay": replay})
+    rows = experiment.replay.read(experiment.replay.oldest, experiment.replay.count)
+    assert np.array_equal(rows["extras/deter"], saved[:, -20:])
+    assert saved[:, -20:].any()
+    store.close(0)
+
+
+def test_latents_of_another_version_begin_as_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They said z otherwise, under another name."""
+    run, file_of = tmp_path / "run", extras.file_of
+    with monkeypatch.context() as earlier:
+        earlier.setattr(extras, "file_of", lambda folder, name: file_of(folder, name.replace("classes", "stoch")))
+        run_until(run, 61, monkeypatch)
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    result = train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert "written by another version: it contains deter, stoch instead of" in capsys.readouterr().err
+    assert (result.reason, result.env_steps >= 100) == ("finished", True)
+
+
+class Quitting(Walk):
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if Walk.steps_of_all == 30:
+            Walk.steps_of_all += 1
+            sys.exit("enough")
+        return super().step(action)
+
+
+def test_an_environment_that_exits_is_started_again(tmp_path: Path) -> None:
+    result = train(CONFIG, env=Quitting, run=tmp_path / "run", say=say_nothing)
+    assert result.env_steps >= 100
+
+
+def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its cursors: what DreamerV2 learns from is in the middle of episodes, reset now and then."""
+    own = {"batch_size": 2, "batch_length": 4, "horizon": 3, "samples": 2, "carry": True, "critic.units": 8,
+           "rssm": {"deter": 8, "hidden": 8, "stoch": 2, "latent": "categorical(3)"}, "actor.units": 8,
+           "encoder.units": (8,), "decoder.units": (8,), "reward.units": 8, "cont.units": 8}  # fmt: skip
+    base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequence": True, "replay.reset_interval": 8})
+    monkeypatch.setattr(resumed, "CONFIG", base)
+    assert train(base, env=Walk, run=tmp_path / "whole", say=say_nothing).reason == "finished"
+    run_until(tmp_path / "run", 45, monkeypatch)
+    assert train(base, env=Walk, run=tmp_path / "run", say=say_nothing).reason == "finished"
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert everything(tmp_path / "run")["/algo/carried/carried_deter"].any()

@@ -1,0 +1,171 @@
+"""A run of a model-free agent that was stopped in the middle of an episode is the run that never stopped."""
+
+from __future__ import annotations
+
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from resumed import Walk, assert_same
+from reverie.algos.capture import TrainStep
+
+from reverie.algos.base import Algorithm
+from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
+from reverie.api import train_config as train
+from reverie.core.errors import RunError
+from reverie.core.types import Batch, Update
+from reverie.core.words import say_nothing
+from reverie.experiment import ExperimentConfig, build
+from tiny import SETTINGS
+
+COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
+    "steps": 90, "threads": 1, "learning_starts": 10, "random_steps": 15, "env.id": "Push", "replay.capacity": 120,
+    "schedule.save_every": 30, "algo.batch_size": 4, "algo.batch_length": 3, "algo.networks.units": (8,),
+}  # fmt: skip
+DRIFT = {"algo.exploration": "ornstein_uhlenbeck(0.2, 0.3, 0.01, 60)", "algo.value_estimator": "td_lambda(0.5)"}
+ALGORITHMS = {
+    "ddpg": (DDPGConfig(), DRIFT),
+    "td3": (TD3Config(), DRIFT | {"algo.policy_delay": 3}),
+    "sac": (SACConfig(), {"algo.value_estimator": "n_step(2)"}),
+    "running": (
+        TD3Config(),
+        {"algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*"},
+    ),
+    "fixed, stopped before": (
+        SACConfig(),
+        {"algo.normalise": "fixed(44)", "random_steps": 45, "learning_starts": 45, "algo.reward_scale": "factor(0.1)"},
+    ),
+    "dqn": (
+        DQNConfig(),
+        {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
+         "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_every": 7, "replay_ratio": 0.5},
+    ),
+    "qr_dqn": (
+        QRDQNConfig(),
+        {"algo.value_estimator": "n_step(2)", "algo.quantiles": 5, "algo.exploration": "epsilon_greedy(0.5)"},
+    ),
+}  # fmt: skip
+
+
+class Push(Walk):
+    """The random walk, pushed by a real number."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return super().step(float(action[0]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo, own = ALGORITHMS[name]
+    config, env = ExperimentConfig(algo=algo).merge(COMMON | own), Walk if "dqn" in name else Push
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    train(config, env=env, run=tmp_path / "whole", say=say_nothing)
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+    monkeypatch.setattr(Walk, "stop_at", 41)
+    stopped = train(config, env=env, run=tmp_path / "run", say=say_nothing)
+    assert (stopped.signal, stopped.env_steps < 90) == (signal.SIGTERM, True)
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    train(config, env=env, run=tmp_path / "run", say=say_nothing)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+def test_a_run_whose_weights_broke_goes_on_from_before(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy acts with them before any loss is made of them."""
+    config, run = ExperimentConfig(algo=ALGORITHMS[name][0]).merge(COMMON | {"eval_episodes": 0}), tmp_path / "run"
+    train(config.merge({"steps": 40}), env=Push, run=run, say=say_nothing)
+
+    good = Algorithm.run_step
+
+    def broken(self: Algorithm, step: TrainStep, batch: Batch) -> Update:
+        update = good(self, step, batch)
+        for parameter in self.parameters():
+            parameter.data.fill_(math.nan)
+        return update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Algorithm, "run_step", broken)
+        with pytest.raises(RunError, match="are not finite after update"):
+            train(config, env=Push, run=run, say=say_nothing)
+    assert list((run / "checkpoints").glob("diverged-*"))
+    assert train(config, env=Push, run=run, say=say_nothing).env_steps >= 90
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            {"algo.temperature_lr": 0.0},
+            {},
+            "it contains no 'temperature_optim'. It was .* other parts .* optimisers",
+        ),
+        ({}, {"algo.target_every": 5}, r"algo.target_every: 1 -> 5\. .*target_critic\.count\"\. It was .* other parts"),
+    ],
+)
+def test_what_a_learner_of_other_parts_lacks_is_said(
+    before: dict[str, Any], after: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = ExperimentConfig(algo=SACConfig()).merge(COMMON | {"steps": 20, "eval_episodes": 0})
+    train(config.merge(before), env=Push, run=tmp_path / "run", say=say_nothing)
+    with pytest.raises(RunError, match=said):
+        train(config.merge(after | {"steps": 30}), env=Push, run=tmp_path / "run", say=say_nothing)
+
+
+def test_another_precision_goes_on(tmp_path: Path) -> None:
+    config = ExperimentConfig(algo=SACConfig()).merge(COMMON | {"eval_episodes": 0})
+    for steps, precision in ((20, "float32"), (40, "bfloat16"), (60, "float32")):
+        given = config.merge({"steps": steps, "algo.precision": precision})
+        assert train(given, env=Push, run=tmp_path / "run", say=say_nothing).env_steps >= steps
+
+
+ANNEALED = {
+    "epsilon": (DQNConfig(), Walk, {"algo.exploration": "epsilon_greedy(1.0, 0.05, 100)"}),
+    "noise": (DDPGConfig(), Push, {"algo.exploration": "gaussian(1.0, 0.05, 100)"}),
+    "of stacks": (TD3Config(), Push, {"algo.exploration": "ornstein_uhlenbeck(final_sigma=0.01, anneal_steps=100)",
+                                      "algo.frames": 3, "algo.frame_keys": ".*"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nums", [(1, 3), (3, 1), (2, 5)], ids=str)
+@pytest.mark.parametrize("name", ANNEALED)
+def test_annealing_goes_on_with_another_number_of_environments(name: str, nums: tuple[int, int]) -> None:
+    algo, env, own = ANNEALED[name]
+    config = ExperimentConfig(algo=algo).merge(COMMON | own | {"eval_episodes": 0})
+    one, other = (build(config.merge({"env.num": num}), env).collector for num in nums)
+    assert one is not None
+    assert other is not None
+    for _ in range(50):
+        one.collect()
+    other.load_state_dict(one.state_dict())
+    before, after = (getattr(c.state, "state", c.state).steps for c in (one, other))
+    assert before.sum() == after.sum() == one.env_steps > 40
+    assert after.shape == (nums[1],)
+    assert after.dtype is before.dtype
+    for _ in range(5):
+        other.collect()
+    assert getattr(other.state, "state", other.state).steps.sum() == other.env_steps > one.env_steps
+
+
+def test_annealing_goes_on_where_environments_have_failed_for_good() -> None:
+    """A checkpoint has no current rows then, and nothing of what the policy carried."""
+    algo, env, own = ANNEALED["epsilon"]
+    config = ExperimentConfig(algo=algo).merge(COMMON | own | {"eval_episodes": 0})
+    collector = build(config, env).collector
+    assert collector is not None
+    collector.load_state_dict({"env_steps": 41, "rng": np.random.default_rng(0).bit_generator.state})
+    assert collector.state.steps.tolist() == [20, 21]

@@ -1,0 +1,201 @@
+"""A run from beginning to end: one seed for everything, its files, and where it goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from reverie import experiment as experiment_module
+from reverie import noise
+from reverie.agent.loading import load
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
+from reverie.api import train_config as train
+from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
+from reverie.core.types import Batch
+from reverie.core.words import say_nothing
+from reverie.experiment import ExperimentConfig
+from reverie.log.metrics import read_metrics
+from reverie.run.folder import read_saved
+from tiny import SETTINGS, settings
+
+
+def test_one_seed_is_one_run(tmp_path: Path) -> None:
+    keep = ("loss/", "train/", "episode/", "counters/", "eval/")
+
+    def run(name: str, seed: int) -> list[dict[str, float]]:
+        train(settings(seed=seed, schedule__log_every=40), run=tmp_path / name, say=say_nothing)
+        rows = read_metrics(tmp_path / name / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if k.startswith(keep)} for row in rows]
+
+    first, again, other = run("a", 3), run("b", 3), run("c", 4)
+    assert first == again
+    assert first != other
+    assert any("loss/reward" in row for row in first)
+
+
+def test_a_run_leaves_its_files(trained: Path) -> None:
+    saved = yaml.safe_load((trained / "config.yaml").read_text())
+    assert saved["schema"] == 1
+    assert saved["algorithm"] == "dreamer_v3"
+    assert saved["experiment"]["env"]["id"] == "CartPole-v1"
+    assert ExperimentConfig().merge(saved["experiment"]) == settings(steps=200, experience="collected")
+    evaluation = json.loads((trained / "eval.json").read_text())
+    assert len(evaluation["scores"]) == 2
+    assert evaluation["score"]["mean"] == pytest.approx(np.mean(evaluation["scores"]))
+    assert evaluation["actions"] == "mode"
+    rows = read_metrics(trained / "metrics.jsonl")
+    assert rows[-1]["eval/score"] == evaluation["score"]["mean"]
+    assert {"loss/reward", "counters/updates", "time/env_steps_per_second"} <= set().union(*rows)
+    assert (trained / "curve.png").stat().st_size > 1000
+    assert [path.name for path in (trained / "checkpoints").glob("step-*")]
+    assert not list(trained.rglob("*.part*"))
+
+
+def test_result_says_what_happened(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = train(settings(), run=tmp_path / "run", say=said.append)
+    assert result.reason == "finished"
+    assert result.env_steps >= 120
+    assert result.updates > 0
+    assert result.evaluation is not None
+    assert set(result.files) == {"settings", "metrics", "curve", "evaluation", "checkpoint"}
+    assert all(path.exists() for path in result.files.values())
+    assert "parameters on cpu" in said[0]
+    assert "GB" in said[0]
+
+
+def test_an_existing_run_is_continued(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = read_metrics(run / "metrics.jsonl")
+    said: list[str] = []
+    result = train(settings(steps=300), run=run, say=said.append)
+    assert "continuing" in said[0]
+    assert result.env_steps >= 300
+    rows = read_metrics(run / "metrics.jsonl")
+    assert rows[: len(before)] == before
+    updates = [row["counters/updates"] for row in rows if "counters/updates" in row]
+    assert updates == sorted(updates)
+    assert updates[-1] > before[-2]["counters/updates"] > 0
+
+
+def test_another_precision_goes_on_with_the_stored_latents(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = np.load(max((run / "checkpoints").glob("*/replay/deter.npy")))
+    train(settings(algo__precision="bfloat16", steps=220, replay_ratio=0.05), run=run, say=say_nothing)
+    after = np.load(max((run / "checkpoints").glob("*/replay/deter.npy")))[:, : before.shape[1]]
+    assert after.dtype == np.float16
+    assert (after == before.astype(np.float16)).mean() > 0.5  # the others were updated
+
+
+def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    said: list[str] = []
+    train(settings(steps=200), run=tmp_path / "run", say=said.append)
+    assert any("already" in text for text in said)
+
+
+def test_a_finished_run_says_what_it_has_not_learned_with(tmp_path: Path) -> None:
+    said: list[str] = []
+    train(settings(steps=60, eval_episodes=0), run=tmp_path / "run", say=say_nothing)
+    train(settings(steps=60, eval_episodes=0, console=False), run=tmp_path / "run", say=said.append)
+    assert not [line for line in said if "learned" in line]
+    other = settings(steps=60, eval_episodes=0, algo__horizon=7, replay_ratio=0.75)
+    train(other, run=tmp_path / "run", say=said.append)
+    assert any(
+        "has not used these changed settings: " in line and "replay_ratio: " in line and "algo.horizon" in line
+        for line in said
+    )
+
+
+# ---------------------------------------------------------------- what cannot be trained
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"env__id": "Acrobot-v1"}, r"contains a run with environment 'CartPole-v1', not 'Acrobot-v1'"),
+        (
+            {"algo__rssm__deter": 64},
+            r"begun with other settings: algo\.rssm\.deter: \d+ -> 64\. .* does not fit these settings: .*mismatch",
+        ),
+    ],
+)
+def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ReverieError, match=message):
+        train(settings(**more), run=run, say=say_nothing)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match=r"not empty and is not a run"):
+        train(settings(), run=tmp_path, say=say_nothing)
+    with pytest.raises(RunError, match=r"is a file"):
+        train(settings(), run=tmp_path / "thesis.tex", say=say_nothing)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+class Unsavable(DreamerV3):
+    def extra_state(self) -> dict[str, Any]:
+        return {**super().extra_state(), "draws": [random.Random(0)]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsavableConfig(DreamerV3Config):
+    """Settings of a learner whose state no checkpoint can hold."""
+
+
+UnsavableConfig.learner = Unsavable
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_told_before_the_first_step(tmp_path: Path) -> None:
+    algo = UnsavableConfig().merge(SETTINGS["algo"])
+    with pytest.raises(RunError, match=r"cannot save algo/draws/0: .* not Random\.$"):
+        train(settings().merge({"algo": algo}), run=tmp_path / "run", say=say_nothing)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"env__id": "CartPole-v99"}, {"replay__capacity": 10}, {"learning_starts": 5000}, {"algo__rssm__deter": 33}],
+)
+def test_nothing_is_created_before_everything_was_checked(tmp_path: Path, more: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, EnvError)):
+        train(settings(**more), run=tmp_path / "run", say=say_nothing)
+    assert not list(tmp_path.iterdir())
+
+
+def test_timing_the_learner_first_changes_nothing_but_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def weights(name: str, **more: Any) -> dict[str, Any]:
+        torch.set_num_threads(2)
+        said: list[str] = []
+        train(settings(eval_episodes=0, **more), run=tmp_path / name, say=said.append)
+        assert any(" take about 1 min of learning" in line for line in said) == (name == "timed")
+        torch.set_num_threads(1)
+        return dict(load(tmp_path / name).algo.state_dict()["model"])
+
+    def timed(learner: DreamerV3, batch: Batch, **_: Any) -> float:
+        learner.update(batch)
+        return 0.01
+
+    monkeypatch.setattr(noise, "update_seconds", timed)
+    plain = weights("plain", steps=60, threads=1)
+    monkeypatch.setattr(experiment_module, "FEW", 0)
+    after = weights("timed", steps=60)
+    assert all(torch.equal(plain[key], after[key]) for key in plain)
+    train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed", say=say_nothing)
+    assert read_saved(tmp_path / "timed").experiment["threads"] == 1

@@ -1,0 +1,643 @@
+"""Several seeds: each the run that it would be alone, none lost, none in another's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from resumed import assert_same
+
+import reverie
+from reverie import api
+from reverie.algos.td3 import TD3Config
+from reverie.api import default_jobs
+from reverie.api import train_config as train
+from reverie.api import train_seeds_of as train_seeds
+from reverie.cli import main as cli
+from reverie.commands.train import lone_flags, read_seeds
+from reverie.core import discover, signals
+from reverie.core.clock import Clock
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.lock import FolderLock
+from reverie.core.words import say_nothing
+from reverie.experiment import ExperimentConfig
+from reverie.log.metrics import JsonlSink
+from reverie.run import seeds as module
+from reverie.run import signals as run_signals
+from reverie.run.folder import RunFolder
+from reverie.run.seeds import Child, SeedsFolder, collected_signals, own_paths, verdict
+from reverie.run.signals import Interrupt
+from tiny import SETTINGS
+
+CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(TD3Config):
+    """An algorithm of somebody's own."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, so that whatever is created is seen."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# ---------------------------------------------------------------- with stand-ins for the processes
+
+
+class Actor:
+    """Plays a process: it begins its run, and ends after some looks at it as the script says."""
+
+    script: dict[int, tuple[int, str]]
+    """Exit code and last words of each seed; it finishes otherwise."""
+    signals: list[int]
+    """Sent to this process, one at each look."""
+    patience: int
+    """How often it must be told a signal before it ends; 0 if it does by itself."""
+    cast: list[Actor]
+    """All that ever were."""
+    most: int
+    """How many there were at a time."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        words = dict(zip(command[2::2], command[3::2], strict=False))
+        self.seed, self.command, self.looks, self.ended = int(words["--seed"]), command, 0, False
+        self.told: list[int] = []
+        self.exit, self.last = self.script.get(self.seed, (0, "done"))
+        log.write_text(self.last)
+        run = Path(words["--run"])
+        if not self.last.startswith(("reverie: refused", "ImportError")):
+            run.mkdir(exist_ok=True)
+            (run / "config.yaml").write_text("")
+        if self.exit == 0:
+            sink = JsonlSink(run / "metrics.jsonl")
+            sink.write({"eval/score": 10.0 * self.seed, "episode/score": 1.0}, 120)
+            sink.close()
+        Actor.cast.append(self)
+        Actor.most = max(Actor.most, sum(not actor.ended for actor in Actor.cast))
+
+    def code(self) -> int | None:
+        self.looks += 1
+        if Actor.signals:
+            os.kill(os.getpid(), Actor.signals.pop(0))
+        elif self.looks >= 3 + self.seed and len(self.told) >= self.patience:  # one after the other
+            self.ended = True
+            return 128 + self.told[0] if self.told else self.exit
+        return None
+
+    def tell(self, number: int) -> None:
+        self.told.append(number)
+
+    def last_words(self) -> str:
+        return self.last
+
+    @property
+    def process(self) -> Actor:
+        return self
+
+    def wait(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> type[Actor]:
+    """Seeds are played, not trained."""
+    monkeypatch.setattr(module, "Child", Actor)
+    monkeypatch.setattr(module, "POLL", 0.0)
+    Actor.script, Actor.signals, Actor.patience, Actor.cast, Actor.most = {}, [], 0, [], 0
+    return Actor
+
+
+def began(stage: type[Actor]) -> list[int]:
+    """The seeds that were started since this was last asked."""
+    seeds = [actor.seed for actor in stage.cast]
+    stage.cast.clear()
+    return seeds
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def test_as_many_at_a_time_as_jobs(stage: type[Actor]) -> None:
+    result = train_seeds(CONFIG, range(5), jobs=2, run="all", say=say_nothing)
+    assert (began(stage), stage.most) == ([0, 1, 2, 3, 4], 2)
+    assert [seed.state for seed in result.seeds] == ["finished"] * 5
+    assert result.aggregate is not None
+    assert result.aggregate.score["iqm"].value == 20.0
+    content = read(Path("all/aggregate.json"))
+    assert content["runs"][3] == {"seed": 3, "run": "seed-3", "state": "finished", "steps": 120, "score": 30.0}
+    assert content["score"]["iqm"]["low"] < 20.0 < content["score"]["iqm"]["high"]
+    assert sorted(path.name for path in Path("all").iterdir() if path.is_file()) == [
+        "aggregate.json", "curve.png", *(f"seed-{i}.log" for i in range(5)), "settings.yaml",
+    ]  # fmt: skip
+    assert set(result.files) == {"settings", "aggregate", "curve"}
+
+
+def test_a_seed_that_fails_takes_no_other_with_it(stage: type[Actor]) -> None:
+    stage.script = {0: (1, "reverie: the reward is nan"), 2: (137, "")}
+    result = train_seeds(CONFIG, range(4), jobs=2, run="all", say=say_nothing)
+    assert [seed.state for seed in result.seeds] == ["failed", "finished", "failed", "finished"]
+    assert result.seeds[0].note == "failed: the reward is nan"
+    assert result.seeds[2].note == "failed: killed by SIGKILL, possibly out of memory"
+    assert result.seeds[0].log.read_text() == "reverie: the reward is nan"
+    assert result.aggregate is not None
+    assert result.aggregate.seeds == [1, 3]
+    assert [run["score"] for run in read(Path("all/aggregate.json"))["runs"]] == [None, 10.0, None, 30.0]
+
+
+def test_the_same_again_leaves_those_alone_that_have_finished(stage: type[Actor]) -> None:
+    stage.script = {1: (1, "RuntimeError: no")}
+    train_seeds(CONFIG, range(3), run="all", say=say_nothing)
+    began(stage)
+    stage.script = {}
+    result = train_seeds(CONFIG, range(4), run="all", say=say_nothing)
+    assert began(stage) == [1, 3]
+    assert [seed.state for seed in result.seeds] == ["finished"] * 4
+    assert result.seeds[0].note == "already finished"
+    train_seeds(CONFIG, range(4), run="all", say=say_nothing)
+    assert not began(stage)
+
+
+def test_with_other_settings_each_of_them_looks_again(stage: type[Actor]) -> None:
+    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+    began(stage)
+    said: list[str] = []
+    train_seeds(CONFIG.merge({"steps": 200}), range(2), run="all", say=said.append)
+    assert began(stage) == [0, 1]
+    assert "steps: 120 -> 200" in said
+    assert yaml.safe_load(Path("all/settings.yaml").read_text())["experiment"]["steps"] == 200
+
+
+def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> None:
+    train_seeds(CONFIG.merge({"init": "one"}), range(2), run="all", say=say_nothing)
+    settings = Path("all/settings.yaml").read_text()
+    with pytest.raises(RunError, match=r"init = 'other' applies only to a new run, but all began with init = 'one'"):
+        train_seeds(CONFIG.merge({"init": "other"}), range(2), run="all", say=say_nothing)
+    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+    assert Path("all/settings.yaml").read_text() == settings
+
+
+def test_finished_seeds_are_not_said_to_have_learned_otherwise(stage: type[Actor]) -> None:
+    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+    began(stage)
+    settings = Path("all/settings.yaml").read_text()
+    other = CONFIG.merge({"replay_ratio": 1.5, "algo.horizon": 4})
+    with pytest.raises(
+        RunError, match=r"seeds 0, 1 finished with other settings \(replay_ratio: .* -> 1.5; algo.horizon"
+    ):
+        train_seeds(other, range(3), run="all", say=say_nothing)
+    assert Path("all/settings.yaml").read_text() == settings
+    assert not began(stage)
+    train_seeds(other, [2], run="all", say=say_nothing)  # none that has finished is asked for
+    train_seeds(other.merge({"steps": 200}), range(3), run="all", say=say_nothing)  # they go on, with other settings
+    assert began(stage) == [2, 0, 1, 2]
+    train_seeds(other.merge({"steps": 200, "eval_episodes": 3}), range(3), run="all", say=say_nothing)
+    assert began(stage) == [0, 1, 2]  # their evaluation is made again
+
+
+def test_what_no_seed_can_begin_with_is_an_error_that_leaves_nothing(stage: type[Actor], elsewhere: Path) -> None:
+    stage.script = dict.fromkeys(range(5), (1, "reverie: refused, as it is wrong"))
+    with pytest.raises(RunError, match=r"^refused, as it is wrong$"):
+        train_seeds(CONFIG, range(5), jobs=2, say=say_nothing)
+    assert began(stage) == [0, 1]
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_crash_before_the_beginning_keeps_its_output(stage: type[Actor]) -> None:
+    stage.script = dict.fromkeys(range(2), (1, "ImportError: no such file"))
+    result = train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+    assert [seed.state for seed in result.seeds] == ["failed"] * 2
+    assert Path("all/seed-0.log").read_text() == "ImportError: no such file"
+    assert result.aggregate is None
+    assert not Path("all/curve.png").exists()
+
+
+def test_what_is_not_ours_is_never_swept_away(stage: type[Actor]) -> None:
+    train_seeds(CONFIG, [7], run="all", say=say_nothing)
+    Path("all/seed-3").mkdir()
+    Path("all/seed-3/thesis.tex").write_text("years of work")
+    stage.script = {3: (1, "reverie: refused, it is not empty")}
+    with pytest.raises(RunError, match="not empty"):
+        train_seeds(CONFIG, [3], run="all", say=say_nothing)
+    assert Path("all/seed-3/thesis.tex").exists()
+    assert Path("all/seed-7/config.yaml").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_told_to_each_child_once(stage: type[Actor], number: signal.Signals) -> None:
+    before, stage.signals, stage.patience = signal.getsignal(number), [number], 1
+    said: list[str] = []
+    result = train_seeds(CONFIG, range(4), jobs=2, run="all", say=said.append)
+    assert [actor.told for actor in stage.cast] == [[number], [number]]
+    assert result.signal == number
+    assert [seed.state for seed in result.seeds] == ["stopped", "stopped", "waiting", "waiting"]
+    assert result.seeds[0].note == f"stopped by {number.name}"
+    assert any(text.startswith(f"{number.name}: the running seeds finish their iteration") for text in said)
+    assert signal.getsignal(number) == before
+    stage.patience = 0
+    assert [seed.state for seed in train_seeds(CONFIG, range(4), run="all", say=say_nothing).seeds] == ["finished"] * 4
+
+
+def test_the_second_signal_is_passed_on_and_the_third_kills(stage: type[Actor]) -> None:
+    stage.signals, stage.patience = [signal.SIGINT, signal.SIGINT, signal.SIGTERM], 3
+    train_seeds(CONFIG, [0], run="all", say=say_nothing)
+    assert stage.cast[0].told == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]
+
+
+def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Actor) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Actor, "last_words", fail)
+    with pytest.raises(ZeroDivisionError):
+        train_seeds(CONFIG, range(3), jobs=3, run="all", say=say_nothing)
+    assert [actor.told for actor in stage.cast[1:]] == [[signal.SIGTERM], [signal.SIGTERM]]
+    assert all(actor.ended for actor in stage.cast)
+    with FolderLock(Path("all")):  # it is free
+        pass
+
+
+@pytest.mark.parametrize(
+    ("values", "seeds", "message"),
+    [
+        ({}, [], r"seeds = \[\]: expected different whole numbers"),
+        ({}, [1, 2, 1], r"seeds = \[1, 2, 1\]: expected different"),
+        ({}, [-1], r"seeds = \[-1\]: expected different whole numbers, 0 or more"),
+        ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write to"),
+    ],
+)
+def test_what_cannot_be_is_named(values: dict[str, Any], seeds: list[int], message: str, elsewhere: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_seeds(CONFIG.merge(values), seeds, say=say_nothing)
+    assert not list(elsewhere.iterdir())
+
+
+def test_objects_of_python_cannot_be_told_to_a_process(elsewhere: Path) -> None:
+    class Own(type(CONFIG.algo.encoder)):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(ConfigError, match=r"algo\.encoder = .*Own: each seed runs in its own process"):
+        train_seeds(CONFIG.merge({"algo": CONFIG.algo.merge({"encoder": Own()})}), [0, 1], say=say_nothing)
+    with pytest.raises(ConfigError, match=r"<lambda>: .*pass 'module:Id'"):
+        reverie.train_seeds("td3", env=lambda: None, say=say_nothing)  # type: ignore[arg-type]
+    assert not list(elsewhere.iterdir())
+
+
+def test_an_algorithm_that_other_processes_do_not_find_is_refused(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inside(TD3Config):
+        pass
+
+    script = type("Script", (TD3Config,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Script", script, raising=False)  # here it is found
+    made = ModuleType("made_here")
+    lost = type("Lost", (TD3Config,), {"__module__": "made_here"})
+    vars(made)["Lost"] = lost
+    monkeypatch.setitem(sys.modules, "made_here", made)
+    for config, name in {Inside: r"test_seeds:.*Inside", script: "__main__:Script", lost: "made_here:Lost"}.items():
+        with pytest.raises(ConfigError, match=rf"algorithm = {name}: each seed runs in its own process"):
+            train_seeds(ExperimentConfig(algo=config()), [0, 1], say=say_nothing)
+    assert not list(elsewhere.iterdir())
+
+
+OWN = """
+from dataclasses import dataclass
+from reverie.algos.dqn import DQNConfig
+
+@dataclass(frozen=True, kw_only=True)
+class OwnConfig(DQNConfig):
+    depth: int = 1
+"""
+
+
+def test_an_own_algorithm_is_told_to_processes_by_its_name(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "own_algorithm_module.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(elsewhere))
+    name = "own_algorithm_module:OwnConfig"
+    args = ["train", name, "--env", "CartPole-v1", "--steps", "60", "--learning-starts", "40", "--eval-episodes", "1"]
+    assert cli([*args, "--threads", "1", "--no-tensorboard", "--seeds", "2", "--run", "all", "--algo.depth", "3"]) == 0
+    assert "2 of 2 seeds finished" in capsys.readouterr().out
+    found = yaml.safe_load(Path("all/seed-1/config.yaml").read_text())
+    assert (found["algorithm"], found["experiment"]["algo"]["depth"]) == (name, 3)
+    assert cli(["compare", "all"]) == 0
+    assert "CartPole-v1" in capsys.readouterr().out
+
+
+def test_a_short_name_for_the_same_class_goes_on(stage: type[Actor], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ExperimentConfig(algo=Named())
+    train_seeds(config, [0], run="all", say=say_nothing)
+    monkeypatch.setattr(discover, "entry_points", lambda group: [EntryPoint("named", f"{__name__}:Named", group)])
+    train_seeds(config, [0, 1], run="all", say=say_nothing)
+    assert began(stage) == [0, 1]
+    with pytest.raises(RunError, match=f"run with algorithm '{__name__}:Named', not 'td3'"):
+        train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all", say=say_nothing)
+
+
+def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere: Path) -> None:
+    for name, content in {"file": None, "single": "config.yaml", "thesis": "thesis.tex"}.items():
+        if content is None:
+            Path(name).write_text("")
+        else:
+            Path(name).mkdir()
+            Path(name, content).write_text("")
+    for name, message in {"file": "is a file", "single": "run of a single seed", "thesis": "is not a run"}.items():
+        with pytest.raises(RunError, match=message):
+            train_seeds(CONFIG, [0], run=name, say=say_nothing)
+    train_seeds(CONFIG, [0], run="all", say=say_nothing)
+    with pytest.raises(RunError, match="run with environment 'CartPole-v1', not 'Acrobot-v1'"):
+        train_seeds(CONFIG.merge({"env.id": "Acrobot-v1"}), [0], run="all", say=say_nothing)
+    with pytest.raises(RunError, match="run with algorithm 'dreamer_v3', not 'td3'"):
+        train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all", say=say_nothing)
+    with FolderLock(Path("all")), pytest.raises(RunError, match="is in use by process"):
+        train_seeds(CONFIG, [0, 1], run="all", say=say_nothing)
+    assert began(stage) == [0]
+
+
+def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
+    train_seeds(CONFIG, [4], run="all", say=say_nothing)
+    words = ["--config", "all/settings.yaml", "--seed", "4", "--run", "all/seed-4"]
+    assert stage.cast[0].command == ["train", "dreamer_v3", *words]
+    content = yaml.safe_load(Path("all/settings.yaml").read_text())
+    assert ExperimentConfig().merge(content["experiment"] | {"seed": 4}) == CONFIG.merge(
+        {"seed": 4, "experience": "collected"}
+    )
+
+
+def test_as_many_as_the_cores_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr(api.torch, "get_num_threads", lambda: 6)
+    assert [default_jobs(CONFIG.merge({"threads": n})) for n in (1, 2, 4, 12, 0)] == [6, 3, 1, 1, 1]
+    monkeypatch.setattr(api, "choose_device", lambda name: "cuda")
+    assert default_jobs(CONFIG) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "state", "note"),
+    [
+        (0, "all is well", "finished", "finished"),
+        (143, "", "stopped", "stopped by SIGTERM"),
+        (1, "reverie: no", "failed", "failed: no"),
+        (1, "", "failed", "failed: exit code 1"),
+        (139, "loss 3.2", "failed", "failed: killed by SIGSEGV"),
+        (255, "", "failed", "failed: exit code 255"),
+        (163, "reverie: no", "failed", "failed: no"),  # a real-time signal has no name
+    ],
+)
+def test_exit_codes_are_put_into_words(code: int, words: str, state: str, note: str) -> None:
+    assert verdict(code, words) == (state, note)
+
+
+# ---------------------------------------------------------------- what people type
+
+
+def test_seeds_are_so_many_or_these() -> None:
+    assert read_seeds("3", 5) == [5, 6, 7]
+    assert read_seeds("4, 1,9", 5) == [4, 1, 9]
+    assert read_seeds("7,", 0) == [7]
+    assert [read_seeds(text, 0) for text in ("0", "", ",", "-3", "a", "1-3", "1.5")] == [None] * 7
+
+
+def test_flags_that_contradict_each_other() -> None:
+    assert lone_flags(["--seeds", "3", "--seed", "2", "--jobs", "4"]) is None
+    assert "--jobs has no effect" in str(lone_flags(["--jobs", "2"]))
+    assert "--resume continues a single run" in str(lone_flags(["--seeds=2", "--resume", "x"]))
+    assert "--seed and a list" in str(lone_flags(["--seed", "2", "--seeds", "1,2"]))
+
+
+@pytest.fixture
+def tiny(elsewhere: Path) -> str:
+    """A file of settings that make a run short."""
+    (elsewhere / "tiny.yaml").write_text(yaml.safe_dump(CONFIG.to_dict() | {"replay": SETTINGS["replay"]}))
+    return "tiny.yaml"
+
+
+def test_what_is_missing_without_a_compiler_is_said_once_not_only_in_each_log(
+    stage: type[Actor], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "trouble", lambda: "no C compiler")
+    said: list[str] = []
+    train_seeds(CONFIG, range(2), run="all", say=said.append)
+    assert said.count("no C compiler") == 1
+
+
+def test_the_command_says_what_came_of_it(stage: type[Actor], tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["train", "dreamer_v3", "--config", tiny, "--run", "all", "--console"]
+    stage.script = {2: (1, "reverie: the reward is nan")}
+    assert cli([*args, "--seeds", "3", "--seed", "1"]) == 1
+    text = capsys.readouterr().out
+    for piece in (
+        "dreamer_v3 on CartPole-v1: 3 seeds, ",
+        "seed 1  started",
+        "seed 3  finished at 120 steps, score 30.00",
+        "seed 2  failed: the reward is nan",
+        "2 of 3 seeds finished",
+        "   IQM       20.00   too few seeds",
+        "seed 2: failed: the reward is nan; see all/seed-2.log",
+        "Run the same command again, with --run all",
+        "aggregate:      all/aggregate.json",
+    ):
+        assert piece in text
+    stage.script = {}
+    assert cli([*args, "--seeds", "3", "--seed", "1"]) == 0
+    stage.signals, stage.patience = [signal.SIGTERM], 1
+    assert cli([*args, "--seeds", "7,8", "--steps", "130"]) == 143
+    assert cli([*args, "--seeds", "x"]) == 2
+    assert cli([*args, "--jobs", "2"]) == 2
+    assert cli([*args, "--seeds", "2", "--jobs", "-2"]) == 1
+    assert "jobs = -2: expected at least 1" in capsys.readouterr().err
+
+
+def test_from_python(stage: type[Actor]) -> None:
+    result = reverie.train_seeds(CONFIG, seeds=2, seed=3, run="all", say=say_nothing, **{"algo.horizon": 4})
+    assert [seed.seed for seed in result.seeds] == [3, 4]
+    assert isinstance(result, reverie.SeedsResult)
+    assert yaml.safe_load(Path("all/settings.yaml").read_text())["experiment"]["algo"]["horizon"] == 4
+    assert [s.seed for s in reverie.train_seeds(CONFIG, seeds=[5, 1], run="b", say=say_nothing).seeds] == [5, 1]
+
+
+# ---------------------------------------------------------------- with real processes
+
+SLOW = """
+import os, time
+import gymnasium, numpy as np
+
+class Slow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x, self.t = np.zeros(2, np.float32), 0
+        return self.x.copy(), {}
+
+    def step(self, action):
+        time.sleep(0.15 * os.path.exists("slow"))
+        self.x += self.np_random.normal(size=2).astype(np.float32) + action - 0.5
+        self.t += 1
+        return self.x.copy(), float(self.x[0]), False, self.t == 15, {}
+
+gymnasium.register("Slow-v0", entry_point=Slow)
+"""
+
+
+def until(condition: Any) -> None:
+    """Wait for it; a minute at most."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it never came to this")
+
+
+def test_seeds_that_were_stopped_end_as_the_runs_that_they_would_be_alone(
+    elsewhere: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Started by the command line, stopped by a scheduler, gone on with; then compared with a run of the same seed."""
+    (elsewhere / "slow_env_module.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(str(elsewhere))
+    (elsewhere / "slow").write_text("")
+    args = ["train", "dreamer_v3", "--config", tiny, "--env", "slow_env_module:Slow-v0", "--run", "all", "--seeds", "2"]
+    args += ["--seed", "3", "--jobs", "2", "--schedule.log-every", "10"]
+    parent = subprocess.Popen([sys.executable, "-m", "reverie", *args], stdout=subprocess.PIPE, text=True)
+    folder = SeedsFolder(Path("all"))
+    until(
+        lambda: all(
+            (metrics := RunFolder(folder.run(seed).run).metrics).exists() and metrics.read_text() for seed in (3, 4)
+        )
+    )
+    parent.send_signal(signal.SIGTERM)
+    out, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 143, out
+    assert "SIGTERM: the running seeds finish their iteration, then save" in out
+    assert [run["state"] for run in read(folder.aggregate)["runs"]] == ["stopped"] * 2
+    for seed in (3, 4):
+        assert list((folder.run(seed).run / "checkpoints").glob("step-*"))
+        assert "interrupted at env step" in folder.run(seed).log.read_text()
+    (elsewhere / "slow").unlink()
+    assert cli(args) == 0
+    assert "2 of 2 seeds finished" in capsys.readouterr().out
+    alone = CONFIG.merge({"seed": 4, "env.id": "slow_env_module:Slow-v0", "schedule.log_every": 10})
+    train(alone, run="alone", say=say_nothing)
+    assert_same(folder.run(4).run, Path("alone"))
+    own = [
+        re.sub(r"preset: .*", "", file.read_text())
+        for file in (Path("all/seed-4/config.yaml"), Path("alone/config.yaml"))
+    ]
+    assert own[0] == own[1]  # the one began with settings by name, the other with a configuration
+    assert Path("all/seed-4/eval.json").read_text() == Path("alone/eval.json").read_text()
+    assert {path.name for path in folder.run(4).run.iterdir()} == {path.name for path in Path("alone").iterdir()}
+
+
+CHILD = """
+import sys, time
+from reverie.core.signals import end_with_parent
+end_with_parent()
+print("ready", flush=True)
+time.sleep(150)
+"""
+PARENT = """
+import os, signal, subprocess, sys
+env = os.environ | {"REVERIE_PARENT": str(os.getpid())}
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, env=env)
+child.stdout.readline()
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_ends_with_its_parent_however_that_ended() -> None:
+    parent = subprocess.run([sys.executable, "-c", PARENT, CHILD], check=False, stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout)
+
+    def gone() -> bool:
+        stat = Path(f"/proc/{pid}/stat")
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    until(gone)
+
+
+def test_a_child_whose_parent_has_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "CHILD", [])
+    monkeypatch.setenv(signals.PARENT, "1" if os.getppid() != 1 else "2")
+    with pytest.raises(SystemExit) as stop:
+        cli(["list"])
+    assert stop.value.code == 143
+
+
+def test_a_child_writes_its_output_into_a_file_and_keeps_what_is_there(elsewhere: Path) -> None:
+    log = elsewhere / "x.log"
+    log.write_text("from before\n")
+    child = Child(["lst"], log)
+    until(lambda: child.code() is not None)
+    assert child.code() == 2
+    assert log.read_text().startswith("from before\nreverie: unknown command 'lst'")
+    assert child.last_words() == log.read_text().splitlines()[-1]
+    assert child.begin == len("from before\n")
+    child.tell(signal.SIGTERM)  # nobody is there: no error
+
+
+def test_a_child_finds_the_modules_that_we_find(monkeypatch: pytest.MonkeyPatch, elsewhere: Path) -> None:
+    monkeypatch.syspath_prepend("some/where")
+    monkeypatch.syspath_prepend("")
+    assert own_paths()[:2] == [str(elsewhere), str(elsewhere / "some/where")]
+    assert not any(path.startswith((f"{sys.prefix}/lib", f"{sys.base_prefix}/lib")) for path in own_paths())
+
+
+def test_signals_that_come_together_are_one_for_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler may signal all processes, the parent among them, which passes it on."""
+    clock = Clock(length=10)
+    monkeypatch.setattr(signals, "CHILD", children := [1])
+    monkeypatch.setattr(run_signals, "CHILD", children)
+    with Interrupt(clock) as interrupt:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.received == signal.SIGTERM
+        assert clock.stop
+        children.clear()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_counts_once_and_not_where_it_is_to_be_ignored(ignored: bool) -> None:
+    """The system and the shell both tell the end of a terminal; nohup wants to hear nothing of it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with Interrupt(Clock(length=10)) as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupt.received == (None if ignored else signal.SIGHUP)
+        with collected_signals() as got:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert got == ([] if ignored else [signal.SIGHUP])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_signals_are_only_written_down() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with collected_signals() as got:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert got == [signal.SIGUSR1] * 2
+    assert signal.getsignal(signal.SIGUSR1) == before
