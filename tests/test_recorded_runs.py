@@ -22,7 +22,7 @@ from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
-from reverie.datasets import export, output, writers
+from reverie.datasets import output, writers
 from reverie.datasets.dataset import DatasetConfig, Recorded
 from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig, resolved, write_returns
@@ -685,7 +685,7 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
             signal.raise_signal(signal.SIGTERM)
 
     copied = writers.transitions_of if form != "minari" else output.size_of
-    place = (writers, "transitions_of") if form != "minari" else (export, "size_of")
+    place = (writers, "transitions_of" if form != "minari" else "size_of")
     monkeypatch.setattr(*place, lambda given: (swallowing(), copied(given))[1])
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in capsys.readouterr().err

@@ -111,13 +111,13 @@ def test_a_run_on_an_importable_class_is_loaded(stranger):
 def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
     told = []
 
-    def crew(*args):
-        told.append(args[4])
+    def commanded(runs, command, *_):
+        told.append("--trust" in command(runs[0]))
         raise InterruptedError
 
-    monkeypatch.setattr("reverie.training.seeds.Crew", crew)
+    monkeypatch.setattr("reverie.api.train_runs", commanded)
     config = ExperimentConfig(algo=DQNConfig(), env=EnvConfig(id="CartPole-v1"))
     for trust in (True, False):
         with trusting(trust), pytest.raises(InterruptedError):
             reverie.train_seeds(config, seeds=2, run=tmp_path / "seeds")
-    assert told == [["--trust"], []]
+    assert told == [True, False]

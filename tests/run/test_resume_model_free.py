@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 from resumed import Walk, assert_same
-from reverie.algos.capture import TrainStep
 
 from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
@@ -24,6 +23,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig, build
+from reverie.nn.minimise import TrainStep
 from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
