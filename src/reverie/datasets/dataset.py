@@ -54,11 +54,6 @@ class DatasetConfig(Config):
     reader: str = ""
     """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
     detected."""
-    fraction: float = 1.0
-    """Part of each batch that is recorded data, in (0, 1], rounded to whole windows of the batch; the rest is collected
-    during training. 1: nothing is."""
-    eval_env: str = "auto"
-    """Environment to evaluate in when all data are recorded: auto for the data's own, an id, or none."""
     estimate_updates: int = 5000
     """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
     in; 0: no estimates."""
@@ -73,8 +68,6 @@ class DatasetConfig(Config):
     """RL Unplugged: use the readable part of shards that are cut off."""
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise ConfigError(f"data.fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
         _ = self.reading  # it checks its own settings
         if self.estimate_updates < 0:
             raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
@@ -85,11 +78,6 @@ class DatasetConfig(Config):
         return ReadOptions(
             reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
         )
-
-    @property
-    def alone(self) -> bool:
-        """Whether all training data are recorded."""
-        return bool(self.path) and self.fraction == 1.0
 
     def build(
         self,
