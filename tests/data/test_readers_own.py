@@ -161,7 +161,7 @@ def test_packages_name_readers_by_entry_points(folder: Path, monkeypatch: pytest
         ("ownreader.Folder", r"expected module:Class.*Did you mean 'ownreader:Folder'"),
         ("ownreader:Foldr", r"no subclass of Reader with that name\. Did you mean 'Folder'"),
         ("ownreader:Other", r"no subclass of Reader with that name"),
-        ("ownreader:Unfinished", r"Unfinished lacks parts\(\) and rows\(\) of reverie\.data\.readers\.base\.Reader"),
+        ("ownreader:Unfinished", r"Unfinished lacks parts\(\) and rows\(\) of reverie\.datasets\.reader\.Reader"),
         (
             "ownreader:Folder(strid=2)",
             r"unexpected keyword argument 'strid'\)\. It takes \(path, options=None, \*, stride=1",
