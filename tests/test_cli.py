@@ -27,7 +27,7 @@ from reverie.cli import COMMANDS, main
 from reverie.commands.args import by_flags, contradicting, flags_of, parse, print_files
 from reverie.commands.asked import Common, flag_value, peek
 from reverie.commands.train import contradiction
-from reverie.core import compiler, hardware
+from reverie.core import accelerate, compiler, hardware
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
 from reverie.presets import layered
@@ -599,7 +599,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     """Nothing is found that could compile, nor what was compiled before."""
     for name, value in {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv(compiler.SWITCH, raising=False)
+    monkeypatch.delenv(accelerate.SWITCH, raising=False)
     compiler.kernels.cache_clear()
     compiler._found.cache_clear()
     yield

@@ -298,7 +298,7 @@ class ItselfAPolicy(torch.nn.Module):
 
     def __init__(self, policy):
         super().__init__()
-        self.actor, self.act, self.initial = policy.actor.answer, policy.act, policy.initial
+        self.actor, self.act, self.initial = policy.actor.function, policy.act, policy.initial
 
 
 class Networked(TD3):
