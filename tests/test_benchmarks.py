@@ -237,10 +237,10 @@ def test_the_loop_is_measured_without_its_beginning(
     loop = scripts("loop")
     small = {"algo.batch_size": 2, "algo.batch_length": 4, "learning_starts": 20, "replay_ratio": 0.5, "env.num": 2}
     monkeypatch.setitem(loop.CASES, "small", ({"env": "CartPole-v1"}, small, 6))
-    for owner, method in ((loop.LossGuard, "add"), (loop.Journal, "log"), (loop.Batch, "to")):
+    for owner, method in ((loop.FiniteCheck, "add"), (loop.MetricsLog, "log"), (loop.Batch, "to")):
         monkeypatch.setattr(owner, method, getattr(owner, method))  # what is watched is put back
     for method in ("write", "episodes"):
-        monkeypatch.setattr(loop.Journal, method, getattr(loop.Journal, method))
+        monkeypatch.setattr(loop.MetricsLog, method, getattr(loop.MetricsLog, method))
     restarts: list[bool] = []
     restart = loop.Stopwatch.restart
     monkeypatch.setattr(

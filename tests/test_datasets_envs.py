@@ -24,7 +24,7 @@ from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
 from reverie.datasets.validate import validate
 from reverie.envs.task import written
-from reverie.experiment import ExperimentConfig, resolved
+from reverie.experiment import OWN_ENV, ExperimentConfig, resolved
 
 minari = pytest.importorskip("minari")
 
@@ -191,7 +191,7 @@ def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, tru
             assert (report.sound, "in an environment:" in str(report.remarks)) == (True, False)
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
-    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded")})
+    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
     assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
 
 

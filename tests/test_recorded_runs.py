@@ -577,7 +577,7 @@ FLAGS = ["--threads", "1", "--eval-episodes", "1", "--algo.networks.units", "8",
 
 def test_data_in_memory_are_told_to_be_written(pendulum: Path, tmp_path: Path) -> None:
     episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
-    said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first: Parquet.*datasets\.md"
+    said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first.*Parquet.*datasets\.md"
     for data in ([episode] * 100, episode, np.zeros(500), pendulum.open("rb")):
         with pytest.raises(ConfigError, match=said) as told:
             reverie.train("td3", data=data, run=tmp_path / "run", say=quiet)

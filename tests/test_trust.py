@@ -20,7 +20,7 @@ from reverie.core.errors import UntrustedError
 from reverie.core.importing import installed, trusting
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
-from reverie.experiment import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment import NO_ENV, OWN_ENV, ExperimentConfig, resolved
 from reverie.run.folder import RunFolder, Saved, write_saved
 from test_datasets import LIVED
 
@@ -67,7 +67,7 @@ def test_a_dataset_does_not_choose_code(stranger, capsys):
         assert "stranger" not in sys.modules
     assert "--trust" in "".join(capsys.readouterr())
     said = []
-    learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"))
+    learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=OWN_ENV))
     assert resolved(learner, None, said.append).env.id == NO_ENV
     assert "stranger" not in sys.modules
     assert "--trust" in said[0]
@@ -84,7 +84,7 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     [*((command, "dqn", ENV) for command in COMMANDS), ("eval .", "dqn", CHOICE), ("eval .", "stranger:Config", {})],
 )
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
-    write_saved(RunFolder(stranger), Saved(algorithm=algorithm, experiment=settings), "0")
+    write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings), "0")
     assert main(command.split()) == 1
     assert f"reverie {command} --trust" in capsys.readouterr().err
     assert "stranger" not in sys.modules

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from reverie.core.clock import Clock, Ratio
 from reverie.core.errors import ConfigError
-from reverie.run.schedule import Every
 
 RATIOS = st.one_of(
     st.builds(Fraction, st.integers(0, 40), st.integers(1, 40)),
@@ -131,12 +130,6 @@ def test_ten_tenths_are_one():
 def test_impossible_ratios_are_refused(ratio):
     with pytest.raises(ConfigError, match="replay_ratio"):
         Ratio(ratio)
-
-
-def test_every_is_true_once_a_period():
-    every = Every(10, start=5)
-    assert [now for now in range(5, 40) if every(now)] == [15, 25, 35]
-    assert not any(Every(0)(now) for now in range(100))
 
 
 def test_done_by_steps_by_updates_and_by_request():

@@ -12,8 +12,7 @@ import pytest
 
 import reverie
 from reverie.cli import main
-from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.datasets.detect import open_reader
+from reverie.core.errors import ConfigError, RunError
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +51,9 @@ def test_no_option_makes_a_folder_of_a_url(here, capsys, words, flag):
 
 def test_a_store_is_not_the_run_folder(here):
     settings = {"env": "CartPole-v1", "run": "run", "replay.store": "./run", "say": lambda text: None}
-    with pytest.raises(ConfigError, match=r"replay\.store = 'run' is the run folder: expected another folder, or auto"):
+    with pytest.raises(ConfigError, match=r"replay\.store = '.*/run' is the run folder: expected another folder"):
         reverie.train("dqn", **settings)
     assert not list(here.iterdir())
-
-
-def test_a_dataset_is_no_url(here):
-    (here / "s3:" / "bucket").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"s3://bucket is a URL: expected a dataset on this machine"):
-        open_reader("s3://bucket")
 
 
 class Moves(gymnasium.Env):
@@ -91,8 +84,8 @@ def test_a_run_stays_in_its_folder_where_the_working_directory_changes(here, mon
     agent = reverie.load("runs/x", env=Moves)
     assert (agent.run, agent.checkpoint.parent) == (result.run, result.run / "checkpoints")
     reverie.train("dqn", env=Moves, run="runs/x", **settings)
-    assert said[-1].startswith("runs/x ")
-    with pytest.raises(RunError, match=r"^there is no run in runs/y:"):
+    assert "runs/x has already made" in said[-1]
+    with pytest.raises(RunError, match=r"there is no run in .*runs/y:"):
         reverie.load("runs/y")
     monkeypatch.setenv("HOME", str(here / "home"))
     reverie.train("dqn", env=Moves, run="~/x", **settings)

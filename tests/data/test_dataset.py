@@ -316,7 +316,7 @@ def test_nan_is_an_error_that_says_where(tmp_path, name, said):
 def test_shares_of_a_batch(batch, fraction, expected):
     window = Window(batch=batch, length=3, context=1)
     if expected is None:
-        with pytest.raises(ConfigError, match=r"data\.fraction"):
+        with pytest.raises(ConfigError, match=r"experience"):
             shares(window, fraction)
     else:
         found = shares(window, fraction)

@@ -167,5 +167,6 @@ def test_annealing_goes_on_where_environments_have_failed_for_good() -> None:
     config = ExperimentConfig(algo=algo).merge(COMMON | own | {"eval_episodes": 0})
     collector = build(config, env).collector
     assert collector is not None
-    collector.load_state_dict({"env_steps": 41, "rng": np.random.default_rng(0).bit_generator.state})
+    rng = np.random.default_rng(0).bit_generator.state
+    collector.load_state_dict({"env_steps": 41, "restarts": 0, "rng": rng, "unlogged": []})
     assert collector.state.steps.tolist() == [20, 21]
