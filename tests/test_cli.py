@@ -108,7 +108,7 @@ def test_help_breaks_no_line_in_mid_sentence(capsys: Captured) -> None:
     assert main(["train", "dreamer_v3", "--help-all"]) == 0
     lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
     first = next(k for k, line in enumerate(lines) if line.startswith("--data STR"))
-    end = next(k for k in range(first, len(lines)) if "(default: '')" in lines[k])
+    end = next(k for k in range(first, len(lines)) if "(default:" in lines[k])
     assert end > first + 1
     for line, after in zip(lines[first:end], lines[first + 1 : end + 1], strict=True):
         used = len(line) if line.startswith("--data") else 26 + len(line)
