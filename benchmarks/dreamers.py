@@ -46,8 +46,8 @@ MAZE = (
 )
 """The agent sees where it is, and which way it looks; the walls are always the same."""
 TASKS = {
-    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 6000, 1000),
-    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 6000, 1000),
+    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 8000, 1000),
+    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 10000, 1000),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
     "maze": Task("maze:Maze-v0", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 6000, 1000, MAZE),
 }

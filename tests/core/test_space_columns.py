@@ -251,6 +251,7 @@ def test_all_together_and_what_was_seen_of_them():
         ([0.1, np.inf], np.float16, None),
         ([0.1, 1e5], np.float16, "100000.0"),
         ([0.1, 1e300], np.float32, "1e+300"),
+        ([0, 2**53 + 1], np.float64, str(2**53 + 1)),
         (["a", "b"], object, None),
     ],
 )

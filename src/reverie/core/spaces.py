@@ -285,7 +285,7 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
     """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
 
     Raises:
-        DataError: ``dtype`` has no such value: 300, -1 or 1.5 in uint8, 1e300 in float32.
+        DataError: ``dtype`` has no such value: 300, -1 or 1.5 in uint8, 1e300 in float32, 2^53 + 1 in float64.
     """
     if values.dtype == dtype or values.dtype.kind not in NUMBERS:
         return values.astype(dtype, copy=False)
@@ -294,6 +294,8 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
         if dtype.kind == "f":
             out = values.astype(dtype)
             wrong = np.isfinite(values) & ~np.isfinite(out)
+            if values.dtype.kind in "iu":  # an identifier, which must not become its neighbour
+                wrong |= out.astype(values.dtype) != values
         else:
             out = (np.rint(values) if values.dtype.kind == "f" else values).astype(dtype)
             wrong = ~np.isclose(out, values, ROUNDING, ROUNDING)
