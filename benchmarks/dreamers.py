@@ -38,6 +38,8 @@ class Task(NamedTuple):
     every: int
     """Env steps between evaluations."""
     flags: tuple[str, ...] = ()
+    goal: float | None = None
+    """Score that ends the training, when fresh episodes confirm it."""
 
 
 MAZE = (
@@ -46,8 +48,8 @@ MAZE = (
 )
 """The agent sees where it is, and which way it looks; the walls are always the same."""
 TASKS = {
-    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 8000, 1000),
-    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 10000, 1000),
+    "cartpole": Task("CartPole-v1", ("dreamer_v2",), 15_000, 500, goal=475),
+    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 15_000, 500, goal=0.93),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
     "maze": Task("maze:Maze-v0", ("plan2explore", "dreamer_v2", "plan2explore_v3", "dreamer_v3"), 6000, 1000, MAZE),
 }
@@ -94,6 +96,7 @@ def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
         run = Path(folder) / "run"
         command = f"{sys.executable} -m reverie train {name} --env {what.env} --seed {seed} --run {run} --threads 1"
         command += f" --steps {what.steps} --schedule.eval-every {what.every} --eval-episodes {EPISODES}"
+        command += f" --stop-score {what.goal}" if what.goal is not None else ""
         command += f" {' '.join(what.flags)} --no-console --no-tensorboard"
         done = subprocess.run(command.split(), cwd=HERE, check=False, capture_output=True, text=True)
         if done.returncode:
@@ -101,7 +104,8 @@ def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         final = json.loads((run / "eval.json").read_text())
         cells = visited(stored_cells(run), what.every) if task == "maze" else None
-    row |= {"score": round(final["score"]["mean"], 3), "seconds": round(time.monotonic() - started, 1)}
+    row |= {"score": round(final["score"]["mean"], 3), "trained": lines[-1]["step"]}
+    row |= {"seconds": round(time.monotonic() - started, 1)}
     row |= {"curve": [[line["step"], round(line["eval/score"], 3)] for line in lines if "eval/score" in line]}
     return row | ({"cells": cells} if cells else {})
 

@@ -404,7 +404,12 @@ _EARLIER: dict[str, Any] = {f"algo.{part}.units": 64 for part in ("reward", "con
     "algo.actor_optim.lr": 4e-4,
     "algo.critic_optim.lr": 1e-3,
 }
-_V2 = _EARLIER | {"algo.rssm.latent": "categorical(16)", "algo.slow_every": 50}
+_V2 = _EARLIER | {
+    "algo.rssm.latent": "categorical(16)",
+    "algo.slow_every": 50,
+    "algo.entropy": 0.02,  # returns of some tens in few steps: with 0.002 the policy stops trying too early
+    "algo.scales.cont": 5.0,
+}
 _V1 = _EARLIER | {"algo.kl": "free(1.0)"}
 _PYDREAMER: dict[str, Any] = _V2 | {"algo.encoder.outputs": 64, "algo.probe.optim.lr": 1e-3}
 _FEW_MODELS: dict[str, Any] = {"algo.ensemble.models": 5, "algo.ensemble.head.layers": 2}
