@@ -293,14 +293,14 @@ def test_all_is_the_same_for_the_same_seed() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"fractions.uniform": -1}, r"replay.fractions.uniform = -1.0: expected a number, 0 or more"),
+        ({"fractions.uniform": -1}, r"replay.fractions.uniform = -1.0: expected a finite number, 0 or more"),
         (
             {"fractions.uniform": 0},
             r"replay.fractions.uniform = 0.0, and all others are 0 too: expected at least one above 0",
         ),
-        ({"priority.alpha": -1}, r"replay.priority.alpha = -1.0: expected a number, 0 or more"),
-        ({"priority.beta": 2}, r"replay.priority.beta = 2.0: expected a number, 0 to 1"),
-        ({"priority.epsilon": 0}, r"replay.priority.epsilon = 0.0: expected a number above 0"),
+        ({"priority.alpha": -1}, r"replay.priority.alpha = -1.0: expected a finite number, 0 or more"),
+        ({"priority.beta": 2}, r"replay.priority.beta = 2.0: expected a number in \[0, 1\]"),
+        ({"priority.epsilon": 0}, r"replay.priority.epsilon = 0.0: expected a finite number above 0"),
         ({"priority.beta_windows": -1}, r"replay.priority.beta_windows = -1"),
         ({"recency_exponent": -1}, r"replay.recency_exponent = -1.0"),
         (
@@ -311,7 +311,7 @@ def test_all_is_the_same_for_the_same_seed() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(values, says) -> None:
     with pytest.raises(ConfigError, match=says):
-        ReplayConfig().merge(values)
+        ReplayConfig().merge(values, "replay")
 
 
 def test_fractions_need_not_sum_to_one() -> None:

@@ -218,4 +218,4 @@ def test_failures_within_a_window(events, most, window):
 @pytest.mark.parametrize("values", [{"restarts": -1}, {"timeout": -0.5}, {"timeout": 2e6}, {"restart_window": 0.0}])
 def test_settings_out_of_range(values):
     with pytest.raises(ConfigError, match=f"env.{next(iter(values))} = "):
-        EnvConfig(**values)
+        EnvConfig().merge(values, "env")

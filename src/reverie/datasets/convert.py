@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.files import writing
 from reverie.core.rows import Rows, check_rows, episodes_of
@@ -213,24 +214,22 @@ def beside_store(reader: Reader) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subset:
+class Subset(Config):
     """Size of a part of a dataset, and the unit in which it is drawn."""
 
-    fraction: float | None = None
+    fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the steps, above 0 and up to 1."""
-    steps: int | None = None
+    steps: Annotated[int | None, AtLeast(1)] = None
     """Number of steps, in place of a fraction."""
     by: Literal["episode", "step"] = "episode"
     """Unit that is drawn."""
-    seed: int = 0
+    seed: Annotated[int, AtLeast(0)] = 0
     """Seed of the drawing."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.fraction is None) == (self.steps is None):
             raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: pass exactly one of them.")
-        if self.fraction is not None and not 0.0 < self.fraction <= 1.0:
-            raise ConfigError(f"fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
-        at_least(self, steps=1, seed=0)
 
 
 def subsample(reader: Reader, subset: Subset) -> Selection:

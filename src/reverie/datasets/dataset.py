@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, fields, replace
 from math import prod
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.images import ImageOptions
@@ -54,7 +55,7 @@ class DatasetConfig(Config):
     reader: str = ""
     """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
     detected."""
-    estimate_updates: int = 5000
+    estimate_updates: Annotated[int, AtLeast(0)] = 5000
     """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
     in; 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
@@ -62,15 +63,14 @@ class DatasetConfig(Config):
     columns: dict[str, Named] = field(default_factory=dict)
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
     number columns that form one vector are a list, '{obs: [x, y], ...}'."""
-    time_limit: int | None = None
+    time_limit: Annotated[int | None, AtLeast(1)] = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
     """RL Unplugged: use the readable part of shards that are cut off."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.reading  # it checks its own settings
-        if self.estimate_updates < 0:
-            raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
 
     @property
     def reading(self) -> ReadOptions:

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.checks import check_at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import EnvError
 from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
 from reverie.core.spaces import classes_of, columns_in, nested
@@ -87,7 +87,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
         ConfigError: ``replayed`` is negative.
         ReverieError: the data cannot be read at all.
     """
-    check_at_least("replay", replayed, 0)
+    AtLeast(0).check("replay", replayed)
     about = reader.about()
     env, why = environment_of(about)
     rules = Rules(about, env.spec.max_episode_steps if env is not None and env.spec is not None else None)

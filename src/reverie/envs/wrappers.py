@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from reverie.core.checks import LARGEST
+from reverie.core.config import LARGEST
 from reverie.core.errors import DataError, EnvError, brief
 from reverie.core.specs import ObsPart
 

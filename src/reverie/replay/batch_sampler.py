@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
@@ -34,20 +35,17 @@ class BatchSamplerConfig(Config):
     """Fractions of all other windows that each way of sampling draws."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     """Settings of prioritised sampling."""
-    recency_exponent: float = 1.0
+    recency_exponent: Annotated[float, AtLeast(0)] = 1.0
     """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
     sequence: bool = False
     """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
     these ways."""
-    reset_interval: int = 0
+    reset_interval: Annotated[int, AtLeast(0)] = 0
     """With `sequence` and `algo.carry`: reset the state in the middle of episodes too, at the beginning of a window of
     T rows with probability T / (2 reset_interval); 0: never."""
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.recency_exponent) and self.recency_exponent >= 0):
-            raise ConfigError(f"replay.recency_exponent = {self.recency_exponent}: expected a number, 0 or more.")
-        if self.reset_interval < 0:
-            raise ConfigError(f"replay.reset_interval = {self.reset_interval}: expected a number of rows, or 0.")
+        super().__post_init__()
         if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
             raise ConfigError(
                 f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: with "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State
@@ -21,19 +22,17 @@ from reverie.replay.sampling import Component
 class FractionsConfig(Config):
     """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalised to sum to 1."""
 
-    uniform: float = 1.0
+    uniform: Annotated[float, AtLeast(0)] = 1.0
     """Fraction drawn uniformly."""
-    priority: float = 0.0
+    priority: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
-    recency: float = 0.0
+    recency: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
-    ends: float = 0.0
+    ends: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for ends of episodes."""
 
     def __post_init__(self) -> None:
-        for name, value in self.to_dict().items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"replay.fractions.{name} = {value}: expected a number, 0 or more.")
+        super().__post_init__()
         if self.total == 0:
             raise ConfigError(
                 f"replay.fractions.uniform = {self.uniform}, and all others are 0 too: expected at least one above 0."

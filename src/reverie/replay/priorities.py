@@ -6,14 +6,16 @@ Source: Schaul et al. 2016, Prioritized Experience Replay, arXiv 1511.05952.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.compiler import kernels
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import DataError
 from reverie.core.types import State
 from reverie.replay.storage import Storage
 from reverie.replay.window_index import Starts
@@ -23,29 +25,16 @@ from reverie.replay.window_index import Starts
 class PriorityConfig(Config):
     """Prioritised replay, for the fraction of windows given by ``fractions.priority``."""
 
-    alpha: float = 0.6
+    alpha: Annotated[float, AtLeast(0)] = 0.6
     """Exponent of priorities, 0 or more: 0 is uniform, 1 proportional (Schaul et al. 2016, equation 1)."""
-    beta: float = 0.4
+    beta: Annotated[float, Within("[0, 1]")] = 0.4
     """Initial exponent of the importance weights, in [0, 1]: 0 corrects no bias, 1 all of it (section 3.4)."""
-    beta_end: float = 1.0
+    beta_end: Annotated[float, Within("[0, 1]")] = 1.0
     """Final exponent of the importance weights, in [0, 1]."""
-    beta_windows: int = 10_000_000
+    beta_windows: Annotated[int, AtLeast(0)] = 10_000_000
     """Number of windows drawn while beta changes linearly to beta_end; 0: beta_end from the start."""
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, Above(0)] = 1e-6
     """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
-
-    def __post_init__(self) -> None:
-        for name, top in {"alpha": np.inf, "beta": 1.0, "beta_end": 1.0}.items():
-            value = getattr(self, name)
-            if not (np.isfinite(value) and 0 <= value <= top):
-                limit = "0 or more" if top == np.inf else "0 to 1"
-                raise ConfigError(f"replay.priority.{name} = {value}: expected a number, {limit}.")
-        if not (np.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ConfigError(f"replay.priority.epsilon = {self.epsilon}: expected a number above 0.")
-        if self.beta_windows < 0:
-            raise ConfigError(
-                f"replay.priority.beta_windows = {self.beta_windows}: expected a number of windows, 0 or more."
-            )
 
 
 class Prioritised:
