@@ -127,6 +127,6 @@ def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):
         file.create_dataset("trap", data=data).attrs["__data_type__"] = "Trap"
 
     path = tianshou(tmp_path / "a.hdf5", [(14, transitions_of(LIVED), 13, 14)], extra=trapped)
-    with pytest.raises(DataError, match=r"'_meta/obs/' is a pickled ndarray, which is not read"):
+    with pytest.raises(DataError, match=r"'_meta/obs' is a pickled ndarray, which is not read"):
         list(open_reader(str(path)).parts())
     assert not (tmp_path / "trap").exists()

@@ -45,11 +45,7 @@ def minari_root() -> Path:
 
 
 def check_name(name: str) -> None:
-    """Check that Minari accepts ``name`` as the name of a dataset.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError unless Minari accepts ``name`` as the name of a dataset."""
     if not re.fullmatch(r"(?!.*//)([\w-][\w/-]*[\w-]/)?[\w-]+-v\d+", name):
         raise ConfigError(
             f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2, of letters, digits, - and _. "
@@ -96,11 +92,7 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def json_in(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Return the content of a JSON file; raise DataError if it is damaged."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # a UnicodeDecodeError is one, too
@@ -123,10 +115,9 @@ class Leaf:
 
 def leaves(space: Space, root: str, group: str) -> list[Leaf]:
     """Return the arrays of a space; Minari calls the parts of a tuple ``_index_0``, ``_index_1``."""
-    ways = ((way, leaf) for way, leaf in leaves_of(space))
     return [
         Leaf(column(root, way), (group, *(f"_index_{p}" if isinstance(p, int) else str(p) for p in way)), leaf)
-        for way, leaf in ways
+        for way, leaf in leaves_of(space)
     ]
 
 
@@ -164,11 +155,9 @@ class MinariReader(Reader):
         return found if isinstance(found, dict) else {}
 
     def env_id(self) -> str:
-        """See ``Reader``."""
         return str(self.metadata.get(ENV_ID) or self._described("env_spec").get("id", ""))
 
     def about(self) -> About:
-        """See ``Reader``. Actions without declared bounds get those of the recorded ones."""
         spec, settings = self._described("env_spec"), self._described(ENV_SETTINGS)
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         unknown = bool(self.metadata.get(MEASURED_KEY))
@@ -200,15 +189,12 @@ class MinariReader(Reader):
         return with_leaves(self.action, "action", bounded)
 
     def rows(self) -> int:
-        """See ``Reader``. Computed from the metadata: each episode has one row more than steps."""
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        """See ``Reader``. Whole episodes, several together if they are small."""
         return packed(self._episodes(), PART_BYTES // 2)  # half, as concatenating needs the memory twice
 
     def as_recorded(self) -> Iterator[Rows]:
-        """See ``Reader``. With the columns ``BOTH`` and ``SEED``."""
         return packed(self._episodes(with_seeds=True), PART_BYTES // 2)
 
     def _episodes(self, with_seeds: bool = False) -> Iterator[Rows]:
@@ -286,11 +272,7 @@ def padded(actions: np.ndarray) -> np.ndarray:
 
 
 def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
-    """Decode n compressed images to uint8 ``[n, *shape]``, with the shape of the leaf's space.
-
-    Raises:
-        DataError: one of them cannot be decoded.
-    """
+    """Decode n compressed images to uint8 ``[n, *shape]``; raise DataError if one cannot be decoded."""
     from PIL import Image
 
     out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
@@ -313,9 +295,9 @@ class MinariHdf5Reader(MinariReader):
         if not self.main.is_file():
             raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
         self.file = open_hdf5(self.main)
+        self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         with damage(self.main):
             held = len(self.file)
-        self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if held != self.count:
             raise DataError(
                 f"{self.folder / METADATA} says total_episodes = {self.count:,}, but {self.main.name} has "
@@ -323,25 +305,20 @@ class MinariHdf5Reader(MinariReader):
             )
 
     def close(self) -> None:
-        """See ``Reader``."""
         self.file.close()
 
     def files(self) -> Sequence[Path]:
-        """See ``Reader``: the metadata and the HDF5 file."""
         return [self.folder / METADATA, self.main]
 
     def seed(self, index: int) -> int | None:
-        """See ``MinariReader``."""
         with damage(self.main):
             found = self.file[f"episode_{index}"].attrs.get("seed")
         return None if found is None else int(found)
 
     def outcomes(self, index: int) -> Sequence[np.ndarray]:
-        """See ``MinariReader``."""
         return [self._numbers(index, name) for name in ("rewards", "terminations", "truncations")]
 
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
-        """See ``MinariReader``."""
         name = "/".join(leaf.path)
         is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_picture(leaf.space)
         if not (is_text or is_compressed):

@@ -11,17 +11,10 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.datasets.minari import (
-    METADATA,
-    Leaf,
-    MinariHdf5Reader,
-    MinariReader,
-    decoded,
-    is_picture,
-    json_in,
-    metadata_of,
-)  # fmt: skip
-from reverie.datasets.reader import ReadOptions, needs
+from reverie.datasets import minari
+from reverie.datasets.arrow import pyarrow_of, table_of
+from reverie.datasets.minari import Leaf, MinariHdf5Reader, MinariReader, decoded, is_picture
+from reverie.datasets.reader import ReadOptions
 
 
 class MinariArrowReader(MinariReader):
@@ -31,22 +24,15 @@ class MinariArrowReader(MinariReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        try:
-            import pyarrow.ipc
-            import pyarrow.parquet
-        except ImportError as error:
-            raise needs("pyarrow", "arrow", error) from None
-        self.arrow: Any = pyarrow
+        self.arrow: Any = pyarrow_of()
         self._table = lru_cache(1)(self._read)
 
     def files(self) -> Sequence[Path]:
-        """See ``Reader``: the metadata and the tables."""
-        return [self.folder / METADATA, *(file for i in range(self.count) for file in self._tables(i))]
+        return [self.folder / minari.METADATA, *(file for i in range(self.count) for file in self._tables(i))]
 
     def seed(self, index: int) -> int | None:
-        """See ``MinariReader``."""
-        file = self.folder / str(index) / METADATA
-        content = json_in(file) if file.is_file() else None
+        file = self.folder / str(index) / minari.METADATA
+        content = minari.json_in(file) if file.is_file() else None
         return content.get("seed") if isinstance(content, dict) else None
 
     def _tables(self, index: int) -> list[Path]:
@@ -57,19 +43,9 @@ class MinariArrowReader(MinariReader):
         return found
 
     def _read(self, index: int) -> Any:
-        tables, arrow = [], self.arrow
-        for file in self._tables(index):
-            try:
-                is_parquet = file.suffix == ".parquet"
-                table = arrow.parquet.read_table(file) if is_parquet else arrow.ipc.open_file(str(file)).read_all()
-                table.validate(full=True)  # reading beyond the end of a buffer would end the process
-                tables.append(table)
-            except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise DataError(f"{file} is damaged or incomplete: {error}.") from None
-        return arrow.concat_tables(tables)
+        return self.arrow.concat_tables([table_of(file) for file in self._tables(index)])
 
     def outcomes(self, index: int) -> Sequence[np.ndarray]:
-        """See ``MinariReader``."""
         names = ("rewards", "terminations", "truncations")
         return [self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1] for name in names]
 
@@ -83,7 +59,6 @@ class MinariArrowReader(MinariReader):
         return array
 
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
-        """See ``MinariReader``."""
         found = self._numbers(self._column(index, leaf.path), leaf)
         return found[:-1] if leaf.is_action else found
 
@@ -104,10 +79,8 @@ def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
     Raises:
         DataError: it is not a Minari dataset, or its storage format is not supported.
     """
-    found = metadata_of(path)
+    found = minari.metadata_of(path)
     kind = str(found[1]["data_format"]) if found else ""
-    if kind == "hdf5":
-        return MinariHdf5Reader(path, options)
-    if kind in ("arrow", "parquet"):
-        return MinariArrowReader(path, options)
-    raise DataError(f"{path}: data_format = '{kind}': expected hdf5, arrow or parquet.")
+    if kind not in ("hdf5", "arrow", "parquet"):
+        raise DataError(f"{path}: data_format = '{kind}': expected hdf5, arrow or parquet.")
+    return (MinariHdf5Reader if kind == "hdf5" else MinariArrowReader)(path, options)

@@ -9,9 +9,9 @@ shards may have any length.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +32,7 @@ SHARD = re.compile(r"run_\d+-\d{5}-of-\d{5}")
 Decode = Callable[[bytes], np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One transition; its frames are still compressed."""
 
     before: list[bytes]
@@ -59,15 +58,9 @@ class Record:
         action, reward, discount = (values[name][0] for name in ("a_t", "r_t", "d_t"))
         return cls(before, after, int(action), float(reward), float(discount) == 0.0, int(episode[0]))
 
-    def leads_to(self, other: Record | None) -> bool:
+    def leads_to(self, other: Record) -> bool:
         """Return True if ``other`` continues the episode: it begins with the frames that this one led to."""
-        return (
-            other is not None
-            and not self.terminal
-            and self.episode == other.episode
-            and self.after[-1] == other.before[-1]
-            and self.after == other.before
-        )
+        return not self.terminal and self.episode == other.episode and self.after == other.before
 
 
 class Scan(NamedTuple):
@@ -91,15 +84,12 @@ class RLUnpluggedReader(Reader):
         self.paths = shards_in(path) if path.is_dir() else [path]
 
     def uses(self, option: str) -> bool:
-        """See ``Reader``."""
         return option == "partial"
 
     def files(self) -> Sequence[Path]:
-        """See ``Reader``: the shards, sorted by name."""
         return self.paths
 
     def about(self) -> About:
-        """See ``Reader``. The number of actions and the size of frames are those found in the records."""
         text = {"shards": f"{len(self.paths):,}", "transitions": f"{self._scan.transitions:,}"}
         return About(
             observation=spaces.Box(0, 255, self._scan.shape, np.uint8),
@@ -109,7 +99,6 @@ class RLUnpluggedReader(Reader):
         )
 
     def rows(self) -> int:
-        """See ``Reader``. Counted in a pass over all records, without decoding their frames."""
         return self._scan.transitions + self._scan.episodes
 
     @cached_property
@@ -150,16 +139,9 @@ class RLUnpluggedReader(Reader):
             yield held, True
 
     def parts(self) -> Iterator[Rows]:
-        """Yield the rows of ``BLOCK`` transitions at a time."""
-        carried = Carried()
+        carried, linked = Carried(), self._linked()
         decode = lru_cache(64)(png)  # a frame is in several neighbouring stacks
-        block: list[tuple[Record, bool]] = []
-        for linked in self._linked():
-            block.append(linked)
-            if len(block) == BLOCK:
-                yield self._rows(block, carried, decode)
-                block = []
-        if block:
+        while block := list(itertools.islice(linked, BLOCK)):
             yield self._rows(block, carried, decode)
 
     def _rows(self, block: list[tuple[Record, bool]], carried: Carried, decode: Decode) -> Rows:

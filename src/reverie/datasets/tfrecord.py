@@ -21,6 +21,7 @@ from reverie.core.errors import DataError
 
 MASK = 0xA282EAD8
 GZIP = b"\x1f\x8b"
+BROKEN = (EOFError, zlib.error, OSError)
 
 Values = list[bytes] | np.ndarray
 
@@ -35,6 +36,11 @@ def masked_crc(data: bytes) -> int:
 
     checksum = int(value(data))
     return (((checksum >> 15) | (checksum << 17)) + MASK) & 0xFFFFFFFF
+
+
+def has_crc(data: bytes, stored: bytes) -> bool:
+    """Return whether ``stored`` is the masked CRC32C of ``data``."""
+    return masked_crc(data) == int.from_bytes(stored, "little")
 
 
 def _opened(plain: IO[bytes]) -> IO[bytes]:
@@ -57,14 +63,15 @@ def records(path: Path) -> Iterator[bytes]:
                 head = file.read(12)
                 if not head:
                     return
-                if len(head) < 12 or masked_crc(head[:8]) != struct.unpack("<I", head[8:])[0]:
+                if len(head) < 12 or not has_crc(head[:8], head[8:]):
                     raise CutOff("it ends within the length of a record, or this is damaged")
-                body = file.read(struct.unpack("<Q", head[:8])[0] + 4)
-            except (EOFError, zlib.error, OSError) as error:
+                size = struct.unpack("<Q", head[:8])[0] + 4
+                body = file.read(size)
+            except BROKEN as error:
                 raise CutOff(str(error)) from None
-            if len(body) < struct.unpack("<Q", head[:8])[0] + 4:
+            if len(body) < size:
                 raise CutOff("it ends within a record")
-            if masked_crc(body[:-4]) != struct.unpack("<I", body[-4:])[0]:
+            if not has_crc(body[:-4], body[-4:]):
                 raise CutOff("the checksum of a record is wrong")
             yield body[:-4]
 
@@ -74,9 +81,9 @@ def looks_like_records(path: Path) -> bool:
     with path.open("rb") as plain:
         try:
             head = _opened(plain).read(12)
-        except (OSError, EOFError, zlib.error):
+        except BROKEN:
             return False
-    return len(head) == 12 and masked_crc(head[:8]) == struct.unpack("<I", head[8:])[0]
+    return len(head) == 12 and has_crc(head[:8], head[8:])
 
 
 # ---------------------------------------------------------------- protocol buffers
@@ -96,13 +103,13 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise DataError("a number in a record has more than 64 bits.")
 
 
-def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, wire type, start, stop) of each field of a message; for varints (wire type 0) start is the value.
 
     Raises:
         DataError: the bytes are not a valid message.
     """
-    at, stop = start, len(data) if stop is None else stop
+    at = start
     while at < stop:
         key, at = varint(data, at)
         kind, begin = key & 7, at
@@ -128,7 +135,7 @@ def example(data: bytes) -> dict[str, Values]:
     """
     out: dict[str, Values] = {}
     try:
-        for number, _, start, stop in fields(data):
+        for number, _, start, stop in fields(data, 0, len(data)):
             for inner, _, low, high in fields(data, start, stop) if number == 1 else ():
                 if inner == 1:
                     entry = {key: (begin, end) for key, _, begin, end in fields(data, low, high)}
