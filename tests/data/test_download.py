@@ -152,8 +152,8 @@ def test_a_server_without_ranges_begins_anew(server, tmp_path):
     ("remote", "hashes", "said"),
     [
         ({"size": 17}, "", "received 1,024,000 bytes; expected 17"),
-        ({"sha256": "0" * 64}, "", "its sha256 is .*; expected 0000"),
-        ({"git": "0" * 40}, "", "its git is .*; expected 0000"),
+        ({"sums": {"sha256": "0" * 64}}, "", "its sha256 is .*; expected 0000"),
+        ({"sums": {"git": "0" * 40}}, "", "its git is .*; expected 0000"),
         ({}, google(b"something else"), "its crc32c is"),
         ({}, google(b"something else").partition(", ")[2], "its md5 is"),
     ],

@@ -148,11 +148,6 @@ def test_what_another_attempt_mends(serve, tmp_path, first):
     check(fetch(Remote(url=server.url, size=len(OLD)), tmp_path / "a"))
 
 
-def test_lengths_that_are_no_numbers_or_never_right(serve, tmp_path):
-    check(fetch(Remote(url=serve(offers(Content_Length="many")).url), tmp_path / "a"))
-    check(fetch(Remote(url=serve(offers(Content_Length=len(OLD) + 500)).url), tmp_path / "b/a"))
-
-
 def test_attempts_that_bring_something_do_not_count(serve, tmp_path):
     server = serve(offers(first=1000))
     check(fetch(Remote(url=server.url), tmp_path / "a"))

@@ -118,7 +118,7 @@ def test_follows():
         (lambda v: v.update(action=v["action"][:-1]), "expected arrays of one length"),
         (lambda v: [v.pop(name) for name in ("vecobs", "policy_value")], "contains no observations"),
         (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no actions|contains no rows"),
-        (lambda v: v.pop("reset"), "expected action, reward, terminal and reset \\(PyDreamer"),
+        (lambda v: v.pop("reset"), "expected action, reset, reward, terminal \\(PyDreamer"),
     ],
 )
 def test_files_that_cannot_be(tmp_path, change, said):

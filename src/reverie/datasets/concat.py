@@ -36,9 +36,6 @@ class ConcatReader(Reader):
     def uses(self, option: str) -> bool:
         return any(reader.uses(option) for reader in self.readers)
 
-    def files(self) -> Sequence[Path]:
-        return [file for reader in self.readers for file in reader.files()]
-
     def env_id(self) -> str:
         return next(filter(None, (reader.env_id() for reader in self.readers)), "")
 

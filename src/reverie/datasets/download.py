@@ -81,12 +81,9 @@ def address(server: str) -> str:
 def _remote(entry: dict[str, Any], base: str) -> Remote:
     """Return a file of a list, with its SHA-256 if it lies in Git LFS, else with its id as a git blob."""
     large, blob = entry.get("lfs") or {}, str(entry.get("oid", ""))
-    return Remote(
-        url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}",
-        size=entry.get("size"),
-        sha256=str(large.get("oid", "")).removeprefix("sha256:"),
-        git=blob if not large and re.fullmatch("[0-9a-f]{40}", blob) else "",
-    )
+    sums = {"sha256": str(large.get("oid", "")).removeprefix("sha256:"), "git": "" if large else blob}
+    known = {kind: value for kind, value in sums.items() if re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})", value)}
+    return Remote(url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}", size=entry.get("size"), sums=known)
 
 
 def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
@@ -115,7 +112,7 @@ def _page(url: str) -> tuple[bytes, str]:
     """Return a page of a list, and the address of the next one; "" after the last."""
     with opened(url) as answer:
         link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
-        return b"".join(blocks(answer, answer.length)), link[1] if link else ""
+        return b"".join(blocks(answer)), link[1] if link else ""
 
 
 def download_shards(

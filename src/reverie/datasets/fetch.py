@@ -2,8 +2,8 @@
 
 Two files lie beside the final path meanwhile: ``.name.part`` holds the bytes so far, and ``.name.part.version`` the
 validator (RFC 9110, section 8.8) of the version that they are from: its strong ETag, or else its Last-Modified date. A
-download is continued only with bytes of the same version. Where neither a validator nor a checksum can prove that, it
-begins anew. The final path is taken once the size and the checksums are those that the server gives.
+download is continued only with bytes of the same version; without a validator it begins anew. The final path is taken
+once the size and the checksums are those that the server gives.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
-import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,55 +46,13 @@ class Broken(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file on a server."""
+    """A file on a server, with what the server's list of files says about it."""
 
     url: str
     size: int | None = None
-    """Size in bytes according to the server's list of files; None if there is none."""
-    sha256: str = ""
-    """Checksum in hexadecimal according to that list; "" if there is none."""
-    git: str = ""
-    """Id of the file as a git blob according to that list, in hexadecimal; "" if there is none."""
-
-    @property
-    def sums(self) -> dict[str, str]:
-        """The known checksums by kind, as ``checksum_of`` computes them."""
-        return {kind: value for kind, value in (("sha256", self.sha256), ("git", self.git)) if value}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A file that is being downloaded to ``path``."""
-
-    path: Path
-
-    @property
-    def content(self) -> Path:
-        """File with the bytes so far."""
-        return self.path.with_name(f".{self.path.name}.part")
-
-    @property
-    def note(self) -> Path:
-        """File with the validator of the version that the bytes are from."""
-        return self.path.with_name(f".{self.path.name}.part.version")
-
-    def size(self) -> int:
-        """Return the number of bytes so far."""
-        return self.content.stat().st_size if self.content.exists() else 0
-
-    def version(self) -> str:
-        """Return the validator of the bytes so far; "" if it is not known."""
-        return self.note.read_text(encoding="latin-1") if self.note.exists() else ""
-
-    def begin(self, version: str = "") -> None:
-        """Delete all bytes, and note the version of those that will follow."""
-        self.content.write_bytes(b"")  # first: bytes never lie beside the validator of another version
-        self.note.write_text(version, encoding="latin-1")
-
-    def delete(self) -> None:
-        """Delete both files."""
-        self.content.unlink(missing_ok=True)
-        self.note.unlink(missing_ok=True)
+    """Size in bytes; None if it is not known."""
+    sums: Mapping[str, str] = field(default_factory=dict)
+    """Checksums in hexadecimal by kind, as ``checksum_of`` computes them."""
 
 
 def silent(name: str, done: int, total: int) -> None:
@@ -109,53 +66,49 @@ def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
         RunError: the server has no such file, cannot be reached, or the file does not match its size or checksum; or
             another process is downloading it.
     """
-    part = Part(path)
+    part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(path):
-        if path.exists():
-            part.delete()  # killed right after the file took its place
-            return path
-        try:
-            size, sums = persist(lambda: _append(remote, part, progress), remote.url, part.size)
-        except urllib.error.HTTPError as error:
-            part.delete()
-            raise RunError(f"cannot download {remote.url}: the server returned {error.code} {error.reason}.") from None
-        except BaseException as stop:
-            if part.size() and not isinstance(stop, Exception):  # Ctrl-C and the like
-                stop.add_note(KEPT)
-            raise
-        if wrong := mismatch(remote, part.content, size, sums):
-            part.delete()
-            raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
-        move_synced(part.content, path)
-        part.delete()
+        if not path.exists():
+            try:
+                found = persist(lambda: _receive(remote, part, note, path.name, progress), remote.url, part)
+            except urllib.error.HTTPError as error:
+                _delete(part, note)
+                why = f"the server returned {error.code} {error.reason}"
+                raise RunError(f"cannot download {remote.url}: {why}.") from None
+            except BaseException as stop:
+                if not isinstance(stop, Exception) and size(part):  # Ctrl-C and the like
+                    stop.add_note(KEPT)
+                raise
+            if wrong := mismatch(found, part):
+                _delete(part, note)
+                raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
+            move_synced(part, path)
+        _delete(part, note)
     return path
 
 
-def persist(action: Callable[[], T], url: str, done: Callable[[], int] = lambda: 0) -> T:
-    """Call ``action`` until it succeeds, and return its result.
+def _delete(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
-    Args:
-        action: raises Broken if it may be repeated.
-        url: for the message.
-        done: returns the number of bytes that have arrived; attempts that bring further ones do not count.
+
+def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
+    """Call ``action`` until it does not raise Broken, and return its result. It may add to the file ``part``.
 
     Raises:
-        RunError: ``ATTEMPTS`` in a row have failed.
+        RunError: ``ATTEMPTS`` in a row have failed without adding to ``part``.
     """
-    most, failed = done(), 0
+    most, failed = size(part), 0
     while True:
         try:
             return action()
         except Broken as error:
-            now = done()
+            now = size(part)
             most, failed = max(most, now), 0 if now > most else failed + 1
             if failed >= ATTEMPTS:
                 raise RunError(f"cannot download {url}: {error}.{f' {KEPT}' if now else ''}") from None
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
-
-
-# ---------------------------------------------------------------- one request
 
 
 def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
@@ -165,8 +118,8 @@ def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HT
         Broken: the server does not answer, or is overloaded.
         HTTPError: it refuses the request.
     """
-    request = urllib.request.Request(url, headers=dict(headers or {}))
     try:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
         return answer
     except urllib.error.HTTPError as error:
@@ -174,107 +127,90 @@ def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HT
             raise Broken(f"the server returned {error.code} {error.reason}") from None
         raise
     except (OSError, http.client.HTTPException) as error:
-        raise Broken(_reason(error)) from None
+        raise Broken(str(getattr(error, "reason", "") or error) or type(error).__name__) from None
 
 
-def blocks(answer: http.client.HTTPResponse, left: int | None) -> Iterator[bytes]:
-    """Yield the body of an answer as it arrives, so that nothing is lost when the connection breaks.
-
-    Raises:
-        Broken: it breaks, or ends before ``left`` bytes have come (None: it may have any length).
-    """
-    while left is None or left > 0:
+def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the body of an answer as it arrives; raise Broken if the connection breaks before its announced length."""
+    wanted = answer.length
+    while wanted is None or wanted > 0:
         try:
-            block = answer.read1(BLOCK if left is None else min(BLOCK, left))
+            block = answer.read1(BLOCK if wanted is None else min(BLOCK, wanted))
         except (OSError, http.client.HTTPException) as error:
-            raise Broken(_reason(error)) from None
-        if not block and left is None:
+            raise Broken(str(error) or type(error).__name__) from None
+        if not block and wanted is None:
             return
         if not block:
             raise Broken("the connection was closed too early")
-        left = None if left is None else left - len(block)
+        wanted = None if wanted is None else wanted - len(block)
         yield block
 
 
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", "") or error) or type(error).__name__
-
-
-def _append(remote: Remote, part: Part, progress: Progress) -> tuple[int | None, dict[str, str]]:
-    """Download what is missing of ``part``; return the size and the checksums that the server gives.
+def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> Remote:
+    """Download what is missing of ``part``; return ``remote`` with the size and the checksums that the server gives.
 
     Raises:
         Broken: another attempt may succeed. The bytes so far are kept if they are of the version on the server.
     """
-    known = part.version()
-    start = max(0, part.size() - 1) if known or remote.sums else 0  # a range of no bytes would be refused
-    headers = {"Range": f"bytes={start}-"} | ({"If-Range": known} if known else {}) if start else {}
+    version = note.read_text(encoding="latin-1") if note.exists() else ""
+    start = max(0, size(part) - 1) if version else 0  # a range of no bytes would be refused
     try:
-        answer = opened(remote.url, headers)
+        answer = opened(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
     except urllib.error.HTTPError as error:
-        if start and error.code == 416:  # it has fewer bytes now, or all have come
-            part.begin()
-            raise Broken("the file on the server has changed") from None
-        raise
+        if error.code != 416 or not start:
+            raise
+        part.unlink()
+        raise Broken("the file on the server has changed") from None
     with answer:
-        fields = {key.lower(): value for key, value in answer.headers.items()}
-        tag = fields.get("etag", "")
-        now = "" if tag.startswith("W/") else tag or fields.get("last-modified", "")
-        total = answer.length if answer.length is not None else remote.size
-        if answer.status == 206 and headers:
-            found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", fields.get("content-range", ""))
-            if found is None or int(found[1]) != start or (known and now not in ("", known)):
-                part.begin()
-                raise Broken("the server's answer does not continue the partial download")
-            total = remote.size if found[2] == "*" else int(found[2])
-        elif answer.status == 200:
+        tag = answer.headers.get("ETag", "")
+        now = "" if tag.startswith("W/") else tag or answer.headers.get("Last-Modified", "")
+        continues = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-") and now in ("", version)
+        if answer.status == 200:
             start = 0
-            part.begin(now)
-        else:
+            part.write_bytes(b"")  # first: bytes never lie beside the validator of another version
+            note.write_text(now, encoding="latin-1")
+        elif answer.status != 206 or not start:
             raise RunError(f"cannot download {remote.url}: the server returned {answer.status} {answer.reason}.")
-        have = start
-        with part.content.open("r+b") as file:
+        elif not continues:
+            part.unlink()
+            raise Broken("the server's answer does not continue the partial download")
+        total, have = remote.size if answer.length is None else start + answer.length, start
+        with part.open("r+b") as file:
             file.seek(start)
-            for block in blocks(answer, answer.length if not start or total is None else total - start):
+            for block in blocks(answer):
                 file.write(block)
                 have += len(block)
-                progress(part.path.name, have, total or 0)
-    if have < (total or 0):
-        raise Broken(f"received {have:,} of {total:,} bytes")
-    return total, sums_in(fields)
+                progress(name, have, total or 0)
+        if have < (total or 0):
+            raise Broken(f"received {have:,} of {total:,} bytes")
+        said = (word.strip().partition("=") for word in answer.headers.get("x-goog-hash", "").split(","))
+        sums = {k: base64.b64decode(v).hex() for k, _, v in said if k in ("crc32c", "md5") and v}
+    return Remote(url=remote.url, size=total if remote.size is None else remote.size, sums=sums | dict(remote.sums))
 
 
-# ---------------------------------------------------------------- checksums
+def size(path: Path | None) -> int:
+    """Return the number of bytes of a file; 0 if there is none."""
+    return path.stat().st_size if path is not None and path.exists() else 0
 
 
-def mismatch(remote: Remote, path: Path, size: int | None = None, sums: Mapping[str, str] | None = None) -> str:
-    """Return how the file at ``path`` differs from what is known of ``remote``; "" if it does not.
-
-    ``size`` and ``sums``: what the server said when it sent the file.
-    """
-    found, expected = path.stat().st_size, remote.size if remote.size is not None else size
-    if expected is not None and found != expected:
-        return f"received {found:,} bytes; expected {expected:,}"
-    for kind, checksum in {**(sums or {}), **remote.sums}.items():
+def mismatch(remote: Remote, path: Path) -> str:
+    """Return how the file at ``path`` differs from what is known of ``remote``; "" if it does not."""
+    if remote.size is not None and size(path) != remote.size:
+        return f"received {size(path):,} bytes; expected {remote.size:,}"
+    for kind, checksum in remote.sums.items():
         if (computed := checksum_of(path, kind)) != checksum:
             return f"its {kind} is {computed}; expected {checksum}"
     return ""
-
-
-def sums_in(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return the checksums in Google's header ``x-goog-hash: crc32c=..., md5=...``, in hexadecimal by kind."""
-    words = (word.strip().partition("=") for word in fields.get("x-goog-hash", "").split(","))
-    return {kind: base64.b64decode(value).hex() for kind, _, value in words if kind in ("crc32c", "md5") and value}
 
 
 def checksum_of(path: Path, kind: str) -> str:
     """Return the ``sha256``, ``md5``, ``crc32c`` or ``git`` (id of a blob) of a file in hexadecimal."""
     import google_crc32c
 
-    known: dict[str, Any] = {"crc32c": google_crc32c.Checksum, "git": hashlib.sha1, "md5": hashlib.md5}
-    found = known.get(kind, hashlib.sha256)()
+    crc: Any = google_crc32c.Checksum
+    found = crc() if kind == "crc32c" else hashlib.new("sha1" if kind == "git" else kind)
     if kind == "git":
-        found.update(f"blob {path.stat().st_size}\0".encode())
+        found.update(f"blob {size(path)}\0".encode())
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             found.update(block)

@@ -307,9 +307,6 @@ class MinariHdf5Reader(MinariReader):
     def close(self) -> None:
         self.file.close()
 
-    def files(self) -> Sequence[Path]:
-        return [self.folder / METADATA, self.main]
-
     def seed(self, index: int) -> int | None:
         with damage(self.main):
             found = self.file[f"episode_{index}"].attrs.get("seed")

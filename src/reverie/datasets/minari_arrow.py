@@ -27,9 +27,6 @@ class MinariArrowReader(MinariReader):
         self.arrow: Any = pyarrow_of()
         self._table = lru_cache(1)(self._read)
 
-    def files(self) -> Sequence[Path]:
-        return [self.folder / minari.METADATA, *(file for i in range(self.count) for file in self._tables(i))]
-
     def seed(self, index: int) -> int | None:
         file = self.folder / str(index) / minari.METADATA
         content = minari.json_in(file) if file.is_file() else None

@@ -53,9 +53,6 @@ class PyDreamerReader(Reader):
         super().__init__(path, options)
         self.paths = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
 
-    def files(self) -> Sequence[Path]:
-        return self.paths
-
     @cached_property
     def _one_hot(self) -> bool:
         every = (load(path, "action", "reset") for path in self.paths)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -142,10 +142,6 @@ class Reader(ABC):
         The same as ``parts`` except for our own stores.
         """
         return self.parts()
-
-    def files(self) -> Sequence[Path]:
-        """Return the files that the rows are read from, in order."""
-        return [self.path]
 
     def disordered(self) -> np.ndarray:
         """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to."""

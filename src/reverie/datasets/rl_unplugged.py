@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -85,9 +85,6 @@ class RLUnpluggedReader(Reader):
 
     def uses(self, option: str) -> bool:
         return option == "partial"
-
-    def files(self) -> Sequence[Path]:
-        return self.paths
 
     def about(self) -> About:
         text = {"shards": f"{len(self.paths):,}", "transitions": f"{self._scan.transitions:,}"}

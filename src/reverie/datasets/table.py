@@ -97,9 +97,6 @@ class TableReader(TransitionsReader):
         except (TypeError, ValueError) as error:  # a UnicodeDecodeError is a ValueError, too
             raise DataError(f"{self.path} is damaged: its {key.decode()} cannot be read ({error}).") from None
 
-    def files(self) -> Sequence[Path]:
-        return self.paths
-
     def uses(self, option: str) -> bool:
         marked = {"truncated", "end", "episode"} & self.roles.keys()
         return option == "columns" or (option == "time_limit" and not self.whole and not marked)
