@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -14,7 +13,6 @@ from d4rl_files import write as write_hdf5
 from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED, same_rows
-from reverie.agent.recording import stacked
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
@@ -45,17 +43,6 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["d4rl", "parquet"])
-def test_columns_without_numbers_are_refused(tmp_path, to):
-    """Alone, or beside others."""
-    none = spaces.Box(-1, 1, (0,), np.float32)
-    for name, space in {"a": none, "b": spaces.Dict({"at": spaces.Box(-1, 1, (2,), np.float32), "no": none})}.items():
-        source = write_minari(tmp_path / name, [buffer(LIVED[0], stacked(space, [space.sample()] * 4, "obs"))], space)
-        with pytest.raises(ConfigError, match=r"can only store .*, not obs.*\(shape \[0\], float32\) of this dataset"):
-            write(open_reader(str(source)), str(tmp_path / "out"), to)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-@pytest.mark.parametrize("to", ["d4rl", "parquet"])
 def test_columns_keep_their_type(tmp_path, monkeypatch, to):
     """What is written first decides it: integers are not to become of later fractions."""
     monkeypatch.setattr(writers, "BUFFERED", 1)
@@ -68,17 +55,6 @@ def test_columns_keep_their_type(tmp_path, monkeypatch, to):
     source = write_minari(tmp_path / "e", parts[::-1], space)
     write(open_reader(str(source)), str(tmp_path / "out"), to)
     same_rows(source, tmp_path / "out")
-
-
-def test_tables_have_one_name_for_two_columns(tmp_path):
-    at = spaces.Box(-9, 9, (2,), np.float32)
-    space = spaces.Dict({"arm": spaces.Dict({"at": at}), "arm.at": at})
-    obs = {"arm": {"at": np.zeros((4, 2), np.float32)}, "arm.at": np.ones((4, 2), np.float32)}
-    source = write_minari(tmp_path / "d", [buffer(LIVED[0], obs)], space)
-    both = r"tables would call both obs/arm/at and obs/arm\.at 'observation\.arm\.at'"
-    with pytest.raises(ConfigError, match=both):
-        write(open_reader(str(source)), str(tmp_path / "p"), "parquet")
-    assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
 ENV = {"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50}
@@ -103,20 +79,3 @@ def test_a_copy_names_the_environment_with_its_arguments_and_time_limit(tmp_path
         with open_reader(str(source)) as reader:
             named = env_of(reader.about())
         assert {name: getattr(named, name) for name in ENV} == ENV
-
-
-def test_an_environment_without_arguments_or_limit(tmp_path):
-    source = a_run(tmp_path / "run", {"id": "Pendulum-v1"})
-    with open_reader(str(source)) as reader:
-        write(reader, str(tmp_path / "copy"), "d4rl")
-    with open_reader(str(tmp_path / "copy")) as reader:
-        about = reader.about()
-    assert (about.env, about.env_kwargs, about.time_limit) == ("Pendulum-v1", {}, None)
-
-
-def test_arguments_that_cannot_be_read(tmp_path):
-    path = write_hdf5(tmp_path / "a.hdf5", columns())
-    with h5py.File(path, "a") as file:
-        file.attrs["env_kwargs"] = "g=9"
-    with open_reader(str(path)) as reader, pytest.raises(DataError, match=r"env_kwargs is 'g=9': expected a JSON obj"):
-        reader.about()

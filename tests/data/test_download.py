@@ -18,11 +18,9 @@ from minari_files import buffer, write
 from recordings import LIVED, check, expected
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.lock import lock_of
-from reverie.datasets import download
 from reverie.datasets import fetch as fetching
 from reverie.datasets.detect import open_reader
-from reverie.datasets.download import RL_UNPLUGGED, download_minari, download_shards
+from reverie.datasets.download import download_minari
 from reverie.datasets.fetch import Remote, fetch
 
 CONTENT = bytes(range(256)) * 4000
@@ -114,37 +112,10 @@ def test_a_file(server, tmp_path):
     assert len(server.asked) == 1  # it is there
 
 
-def test_a_connection_that_breaks_is_taken_up_again(server, tmp_path):
-    server.files["/a"] = CONTENT
-    server.hashes["/a"] = google(CONTENT)
-    server.break_after = [1000, 300_000]
-    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-    assert [wanted for _, wanted in server.asked] == ["", "bytes=999-", "bytes=300998-"]
-
-
-def test_what_came_is_kept_for_the_next_time(server, tmp_path, monkeypatch):
-    server.files["/a"] = CONTENT
-    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
-    server.break_after = [5000, 0]
-    with pytest.raises(RunError, match="The partial download is kept"):
-        fetch(Remote(url=f"{server.url}/a"), tmp_path / "a")
-    assert (tmp_path / ".a.part").stat().st_size == 5000
-    assert not (tmp_path / "a").exists()
-    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-    assert server.asked[-1][1] == "bytes=4999-"
-
-
 def test_all_came_but_nobody_looked_at_it(server, tmp_path):
     """Killed between the last byte and the check: the server's checksums come with the last byte once more."""
     server.files["/a"], server.hashes["/a"] = CONTENT, google(CONTENT)
     (tmp_path / ".a.part").write_bytes(CONTENT)
-    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-
-
-def test_a_server_without_ranges_begins_anew(server, tmp_path):
-    server.files["/a"] = CONTENT
-    server.ranges = False
-    (tmp_path / ".a.part").write_bytes(b"old" * 100)
     assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
 
 
@@ -165,23 +136,6 @@ def test_what_is_not_what_was_said_is_not_kept(server, tmp_path, remote, hashes,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_of_another_file_is_noticed(server, tmp_path):
-    server.files["/a"], server.hashes["/a"] = CONTENT, google(CONTENT)
-    (tmp_path / ".a.part").write_bytes(b"x" * 5000)
-    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-
-
-def test_servers_that_have_none_or_are_not_there(server, tmp_path):
-    with pytest.raises(RunError, match="the server returned 404"):
-        fetch(Remote(url=f"{server.url}/b"), tmp_path / "b")
-    server.files["/a"], server.fail = CONTENT, [503, 500]
-    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-    with pytest.raises(RunError, match="cannot download"):
-        fetch(Remote(url="http://127.0.0.1:9/a"), tmp_path / "c")
-    with pytest.raises(ConfigError, match="the server 'localhost/x': expected a URL such as https://"):
-        download_shards("Pong", 1, [0], tmp_path, "localhost/x")
-
-
 # ---------------------------------------------------------------- RL Unplugged
 
 
@@ -197,18 +151,6 @@ def test_shards(server, tmp_path, capsys):
     assert [Path(line).name for line in said] == ["run_2-00000-of-00100", "run_2-00007-of-00100"]
     assert open_reader(said[0]).rows() == 14 + len(LIVED)
     assert open_reader(str(folder / "Breakout")).about().text["game"] == "Breakout"
-
-
-def test_shards_come_by_https():
-    """Their checksums come with them: nothing else says that they are the right ones."""
-    assert RL_UNPLUGGED.startswith("https://")
-
-
-def test_shards_that_there_are_not(tmp_path):
-    with pytest.raises(ConfigError, match=r"run 6, shards \[0\]: expected a run of 1 to 5"):
-        download_shards("Breakout", 6, [0], tmp_path)
-    with pytest.raises(ConfigError, match=r"expected .* shards of 0 to 99"):
-        download_shards("Breakout", 1, [100], tmp_path)
 
 
 # ---------------------------------------------------------------- Minari
@@ -251,23 +193,6 @@ def test_a_dataset(server, tmp_path, monkeypatch, capsys, name, pages):
     assert len(server.asked) == asked  # it is there
 
 
-def test_a_dataset_is_not_there_before_it_is_whole(server, tmp_path, monkeypatch):
-    root = tmp_path / "root"
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
-    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
-    offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), "D4RL/door/human-v2")
-    main = next(path for path in server.files if path.endswith("main_data.hdf5"))
-    listed = next(path for path in server.files if path.startswith("/api"))
-    server.break_after = [10**6, 700, 0]  # the list, then the first file, twice
-    with pytest.raises(RunError, match="kept"):
-        download_minari("D4RL/door/human-v2", server.url)
-    assert not (root / "D4RL/door/human-v2").exists()
-    download_minari("D4RL/door/human-v2", server.url)
-    check(open_reader("minari:D4RL/door/human-v2"), expected(LIVED))
-    assert (main, "bytes=699-") in server.asked
-    assert listed in [path for path, _ in server.asked]
-
-
 def test_a_dataset_that_changes_between_two_attempts(server, tmp_path, monkeypatch):
     """Files that had come already are replaced where they are others now, and deleted where there are none any more."""
     root, name = tmp_path / "root", "D4RL/door/human-v2"
@@ -287,33 +212,6 @@ def test_a_dataset_that_changes_between_two_attempts(server, tmp_path, monkeypat
     assert sorted(p.name for p in (root / name).rglob("*.*")) == ["main_data.hdf5", "metadata.json"]
 
 
-def test_one_download_of_a_dataset_at_a_time(server, tmp_path, monkeypatch):
-    place = tmp_path / "door-v0"
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), place.name)
-    with lock_of(place), pytest.raises(RunError, match="door-v0 is in use by process"):
-        download_minari(place.name, server.url)
-    assert not server.asked
-
-    def finished(path):
-        (path / "data").mkdir(parents=True)
-        (path / "data" / "metadata.json").write_text("")
-        return lock_of(path)
-
-    monkeypatch.setattr(download, "lock_of", finished)  # by another process, just before this one gets the lock
-    assert download_minari(place.name, server.url) == place
-    assert not server.asked
-
-
-def test_a_folder_that_is_in_the_way(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    (tmp_path / "door-v0").mkdir()
-    (tmp_path / "door-v0" / "mine.txt").write_text("x")
-    with pytest.raises(RunError, match="door-v0 exists but is not a Minari dataset"):
-        download_minari("door-v0", server.url)
-    assert not server.asked
-
-
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
@@ -328,17 +226,6 @@ def test_lists_that_make_no_sense(server, tmp_path, monkeypatch, listed, said):
     server.files["/api/datasets/farama-minari/D4RL/tree/main/door/human-v2?recursive=true"] = listed
     with pytest.raises(RunError, match=said):
         download_minari("D4RL/door/human-v2", server.url)
-
-
-def test_lists_are_asked_for_again(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), "door-v0")
-    server.fail, server.break_after = [503, 429], [5]
-    download_minari("door-v0", server.url)
-    check(open_reader("minari:door-v0"), expected(LIVED))
-    server.fail = [503] * fetching.ATTEMPTS
-    with pytest.raises(RunError, match=r"cannot download .*: the server returned 503"):
-        download_minari("other-v0", server.url)
 
 
 def test_datasets_that_there_are_not(server, tmp_path, monkeypatch):

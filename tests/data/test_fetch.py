@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import re
-import signal
 import socket
 import struct
 import sys
@@ -19,7 +17,6 @@ from reverie.core.errors import RunError
 from reverie.core.lock import forget, lock_of
 from reverie.datasets import fetch as module
 from reverie.datasets.fetch import ATTEMPTS, KEPT, Remote, fetch
-from reverie.run.signals import Stopped, stopping
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(reversed(range(256))) * 40
@@ -148,12 +145,6 @@ def test_what_another_attempt_mends(serve, tmp_path, first):
     check(fetch(Remote(url=server.url, size=len(OLD)), tmp_path / "a"))
 
 
-def test_attempts_that_bring_something_do_not_count(serve, tmp_path):
-    server = serve(offers(first=1000))
-    check(fetch(Remote(url=server.url), tmp_path / "a"))
-    assert len(server.asked) > 2 * ATTEMPTS
-
-
 def test_attempts_that_bring_nothing_end(serve, tmp_path):
     server = serve(offers(first=1000), offers(first=0))
     with pytest.raises(RunError, match=f"cannot download .*: the connection was closed.*{re.escape(KEPT)}"):
@@ -176,15 +167,6 @@ def test_what_no_attempt_mends(serve, tmp_path, status, said):
         fetch(Remote(url=server.url), tmp_path / "a")
     assert len(server.asked) == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_redirects_keep_the_range(serve, tmp_path):
-    target = serve(offers(first=3000), offers())
-    server = serve(says(b"", "302 Found", Location=target.url))
-    check(fetch(Remote(url=server.url), tmp_path / "a"))
-    assert target.asked == server.asked == [(None, None), (2999, '"old"')]
-    with pytest.raises(RunError, match="the server returned 302"):
-        fetch(Remote(url=serve(says(b"", "302 Found", Location="/a")).url), tmp_path / "b")
 
 
 # ---------------------------------------------------------------- versions
@@ -230,19 +212,6 @@ def test_a_range_that_was_not_asked_for_is_not_taken(serve, tmp_path):
 # ---------------------------------------------------------------- interruptions
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals(serve, tmp_path, number):
-    server = serve(offers())
-    with pytest.raises(Stopped) as stopped, stopping():
-        fetch(Remote(url=server.url), tmp_path / "a", lambda *said: os.kill(os.getpid(), number))
-    assert stopped.value.__notes__ == [KEPT]
-    came = (tmp_path / ".a.part").read_bytes()
-    assert came
-    assert OLD.startswith(came)
-    check(fetch(Remote(url=server.url), tmp_path / "a"))
-    assert server.asked[-1] == (len(came) - 1, '"old"')
-
-
 def test_an_interruption_at_any_line(serve, tmp_path):
     """Ctrl-C before each line of ``fetch.py`` that is executed: the next attempt always ends with the right file."""
     server = serve(offers())
@@ -283,20 +252,6 @@ def test_one_download_of_a_file_at_a_time(serve, tmp_path):
         fetch(Remote(url=server.url), tmp_path / "a")
     assert not server.asked
     check(fetch(Remote(url=server.url), tmp_path / "a"))
-
-
-def test_a_file_that_another_process_has_just_finished(serve, tmp_path, monkeypatch):
-    """After it was looked for, and before its part is locked."""
-    server, path = serve(offers()), tmp_path / "a"
-
-    def flock(file, how):
-        if not path.exists():
-            (tmp_path / ".a.part").write_bytes(OLD)
-            (tmp_path / ".a.part").rename(path)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    check(fetch(Remote(url=server.url), path))
-    assert not server.asked
 
 
 def test_a_file_is_on_the_disk_before_it_takes_its_place(serve, tmp_path, monkeypatch):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 from d4rl_files import columns
 from d4rl_files import write as write_hdf5
-from recordings import FORMATS, same_rows
+from recordings import FORMATS
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.lock import lock_of
-from reverie.datasets import output
 from reverie.datasets.convert import write
 from reverie.datasets.detect import open_reader
 
@@ -52,32 +48,3 @@ def test_names_of_another_format_are_refused(d4rl, tmp_path, name, to, said):
     with pytest.raises(ConfigError, match=rf"{name} is the name of a dataset in the format {said}, but --to is {to}"):
         write(open_reader(str(d4rl)), str(tmp_path / name), to)
     assert [path.name for path in tmp_path.iterdir()] == ["a.hdf5"]
-
-
-def test_one_process_at_a_time_writes_a_target(d4rl, tmp_path, monkeypatch):
-    for to in FORMATS:
-        half = tmp_path / f".{to}.part" / "half"
-        half.parent.mkdir()
-        half.write_text("of a process that lives, or was killed")
-        with lock_of(tmp_path / to):
-            with pytest.raises(RunError, match=f"{to} is in use by process {os.getpid()} .*, or choose another name"):
-                write(open_reader(str(d4rl)), str(tmp_path / to), to)
-            assert half.exists()
-        write(open_reader(str(d4rl)), str(tmp_path / to), to)
-        assert not list(tmp_path.glob(f"{to}/half"))
-
-    def finished(path):
-        path.mkdir()
-        return lock_of(path)
-
-    monkeypatch.setattr(output, "lock_of", finished)  # by another process, just before this one gets the lock
-    with pytest.raises(RunError, match="late exists"):
-        write(open_reader(str(d4rl)), str(tmp_path / "late"), "d4rl")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a.hdf5", "late", *FORMATS])
-
-
-def test_to_a_name_of_minaris(d4rl, tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    write(open_reader(str(d4rl)), "minari:tests/written-v0")
-    same_rows(d4rl, "minari:tests/written-v0")
-    assert minari.load_dataset("tests/written-v0").total_episodes == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, RunError
+from reverie.core.errors import RunError
 from reverie.datasets.output import staged_at, staged_file
 from reverie.datasets.reader import About
 from reverie.datasets.writers import write_d4rl, write_minari
@@ -92,18 +91,3 @@ def test_what_takes_its_name_is_on_the_disk_and_then_the_name(
     wanted = {(path.name, False) for path in (staged, *files, files[-1].parent) if path != tmp_path}
     assert set(synced[:-1]) == wanted
     assert synced[-1] == (tmp_path.name, True)
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"cannot write to .*file: File exists\. Choose a writable folder"):
-        write_minari([fields()], str(tmp_path / "file" / "out"), BOTH, {})
-
-
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), DataError("damaged")])
-def test_a_broken_disk_is_told_from_damaged_data(tmp_path: Path, error: Exception) -> None:
-    error.__context__ = OSError(errno.EIO, "Input/output error")  # of the file that was read
-    expected = (RunError, "out: Input/output error") if isinstance(error, OSError) else (DataError, "damaged")
-    with pytest.raises(expected[0], match=expected[1]), staged_file(tmp_path / "out"):
-        raise error
-    assert not list(tmp_path.iterdir())

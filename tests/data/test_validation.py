@@ -10,12 +10,10 @@ from d4rl_files import columns
 from d4rl_files import write as write_hdf5
 from minari_files import buffer
 from minari_files import write as write_minari
-from recordings import FORMATS, LIVED, Lived, expected, same_rows
-from reverie.core.errors import ConfigError
+from recordings import FORMATS, LIVED, Lived, same_rows
 from reverie.datasets.convert import good, write
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About
-from reverie.datasets.validate import Rules, validate
+from reverie.datasets.validate import validate
 
 
 def report(tmp_path, change, lived=LIVED):
@@ -58,27 +56,6 @@ def test_rows_that_were_never_written(tmp_path):
     assert any("all values are 0: never written?" in text for text in found.findings)
 
 
-@pytest.mark.parametrize("unused", [np.nan, 1e35, 7.0])
-def test_the_action_of_the_last_row_is_not_used(unused):
-    box = spaces.Box(-1, 1, (1,), np.float32)
-    rows = {name: np.array(values) for name, values in expected(LIVED[:1]).items()}
-    rows |= {"obs": np.full((4, 1), 0.5, np.float32), "action": np.zeros((4, 1), np.float32)}
-    rows["action"][-1] = unused
-    assert not any(wrong.any() for _, wrong in Rules(About(observation=box, action=box))(rows))
-    rows["action"][0] = unused
-    assert any(wrong.any() for _, wrong in Rules(About(observation=box, action=box))(rows))
-
-
-@pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.Box(0, 4, (2,), np.int64), spaces.MultiDiscrete([3, 3])])
-def test_class_numbers_may_stay_0(space):
-    about = About(observation=space, action=spaces.Discrete(3))
-    zeros = np.zeros((15, *space.shape), space.dtype)
-    flags = {name: np.zeros(15, bool) for name in ("is_first", "is_last", "is_terminal")}
-    flags["is_first"][0] = flags["is_last"][-1] = True
-    rows = {"obs": zeros, "action": np.zeros(15, np.int64), "reward": np.zeros(15, np.float32), **flags}
-    assert not any(wrong.any() for _, wrong in Rules(about)(rows))
-
-
 def test_a_step_out_of_order(tmp_path):
     found = report(tmp_path, lambda values: values["observations"].__setitem__(6, [77, 77]))
     assert found.bad == [2]
@@ -116,19 +93,6 @@ def test_values_of_another_kind_than_declared(tmp_path):
     assert "obs has dtype float32; its space declares int64" in found.findings
     source = write_minari(tmp_path / "e", [buffer(e, e.observations[:, :1]) for e in LIVED])
     assert "obs has shape (1,); its space declares (2,)" in validate(open_reader(str(source))).findings
-
-
-def test_what_is_sound_is_said_to_be_and_what_was_assumed_as_well(tmp_path):
-    found = report(tmp_path, lambda values: None, [*LIVED, Lived(7, 2, "open")])
-    assert found.sound
-    assert (found.episodes, found.rows) == (6, 22)
-    assert any("an episode has no end" in remark for remark in found.remarks)
-    assert any("replayed in an environment: the data do not name one" in remark for remark in found.remarks)
-
-
-def test_a_negative_number_of_episodes_cannot_be_replayed(d4rl):
-    with pytest.raises(ConfigError, match="replay = -1: expected at least 0"):
-        validate(open_reader(str(d4rl)), -1)
 
 
 @pytest.mark.parametrize("to", FORMATS)

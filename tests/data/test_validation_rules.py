@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import gymnasium
 import numpy as np
 import pytest
@@ -72,35 +70,11 @@ def test_flags(name, row, value, rule):
     assert broken(rows) == {rule: f"1 row in 1 episode, first in row {at}, episode 1"}
 
 
-def test_rows_and_episodes_are_counted():
-    validator = Validator(ABOUT)
-    for seed, wrong in enumerate([[], [1, 3], [], [0, 2, 4]]):
-        rows = episode(5, seed)
-        rows["obs"][wrong] = np.nan
-        assert validator.add(rows) == (not wrong)
-    (found,) = validator.report.findings.values()
-    assert str(found) == "obs is NaN or infinite: 5 rows in 2 episodes, first in row 7, episode 1"
-    assert (validator.report.episodes, validator.report.rows, validator.report.bad) == (4, 24, [1, 3])
-
-
 def test_as_many_steps_as_the_environment_allows():
     assert not broken(episode(5), longest=5)
     assert broken(episode(7), longest=5) == {
         "episode exceeds its environment's limit of 5 steps": "2 rows in 1 episode, first in row 9, episode 1"
     }
-
-
-def test_an_episode_without_steps():
-    assert "episode without steps" in broken(episode(0))
-    assert not broken(episode(1))
-
-
-def test_short_episodes_may_be_the_same():
-    """Of one step they are by chance; two steps that are the same are a copy."""
-    for steps, same in [(1, True), (2, False)]:
-        validator = Validator(ABOUT)
-        assert validator.add(episode(steps))
-        assert validator.add(episode(steps)) == same
 
 
 def test_how_many_rows_of_zeros_were_never_written():
@@ -114,53 +88,6 @@ def test_how_many_rows_of_zeros_were_never_written():
             other = {k: v.copy() for k, v in rows.items()}
             other[name][4 : 4 + count] = 0.5
             assert not broken(other)
-
-
-def test_black_images_were_never_written():
-    for shape, seldom in [((4,), False), ((2, 2), True), ((2, 2, 3), True)]:
-        rows = episode(BLANK)
-        rows["obs"] = np.zeros((BLANK + 1, *shape), np.uint8)
-        rows["action"][:], rows["reward"][:] = 0, 0
-        found = broken(rows, replace(ABOUT, observation=spaces.Box(0, 255, shape, np.uint8)))
-        assert list(found) == ["all values are 0: never written?"] * seldom
-
-
-def test_zeros_beside_a_class_number():
-    """An observation of class numbers alone may stay 0, one that has floats as well may not."""
-    numbers, rows = spaces.Discrete(3), episode(20)
-    rows["obs/a"], rows["obs/b"] = rows.pop("obs"), np.zeros(21, np.int64)
-    for name in ("obs/a", "action", "reward"):
-        rows[name][4:16] = 0
-    validator = Validator(replace(ABOUT, observation=spaces.Dict({"a": BOX, "b": numbers})))
-    assert not validator.add(rows)
-    assert list(validator.report.findings) == ["all values are 0: never written?"]
-
-
-def test_measured_actions_have_no_bounds():
-    rows = episode(3)
-    rows["action"][1] = 5
-    assert list(broken(rows)) == ["action is outside the bounds of its space"]
-    assert not broken(rows, replace(ABOUT, measured=True))
-
-
-@pytest.mark.parametrize(
-    ("space", "inside", "beyond"),
-    [
-        (spaces.Discrete(3, start=2), [2, 4], [1, 5]),
-        (spaces.MultiDiscrete([3, 2], start=[0, 5]), [[2, 6], [0, 5]], [[3, 5], [0, 7], [0, 4]]),
-        (spaces.MultiBinary(2), [[0, 1]], [[2, 0], [0, -1]]),
-        (spaces.Box(0, 255, (1,), np.uint8), [[0], [255]], []),
-        (spaces.Box(0, 9, (1,), np.int64), [[0], [9]], [[10], [-1]]),
-    ],
-)
-def test_bounds_of_whole_numbers(space, inside, beyond):
-    about = replace(ABOUT, observation=space)
-    rows = [episode(3, seed) for seed in range(1 + len(beyond))]
-    for row, values in zip(rows, [inside, *([one] for one in beyond)], strict=True):
-        row["obs"] = np.resize(np.array(values, space.dtype if space.dtype != np.int8 else np.int64), (4, *space.shape))
-        validator = Validator(about)
-        assert validator.add(row) == (row is rows[0])
-        assert list(validator.report.findings) == ([] if row is rows[0] else ["obs is outside the bounds of its space"])
 
 
 class Sums(gymnasium.Env):

@@ -46,12 +46,6 @@ def test_tianshou_vector_buffer(tmp_path):
     check(open_reader(str(tianshou(tmp_path / "a.hdf5", rings))), expected([*first, *second]))
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_tianshou_without_next_observations(tmp_path):
-    path = tianshou(tmp_path / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)], next_obs=False)
-    check(open_reader(str(path)), expected(LIVED, last_seen=False))
-
-
 def test_tianshou_of_old(tmp_path):
     path = tianshou(tmp_path / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)], old=True)
     reader = open_reader(str(path))

@@ -193,6 +193,8 @@ def as_flags(values: np.ndarray, where: str) -> np.ndarray:
         DataError: it has other values, or some are missing.
     """
     values = values.reshape(-1)
+    if values.dtype == bool:
+        return values.copy()  # a mapped file is not kept open
     wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if wrong.any():
         row = int(wrong.argmax())

@@ -267,5 +267,7 @@ def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
 
 def as_stored(values: np.ndarray) -> np.ndarray:
     """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
+    if values.dtype.kind != "f" or values.dtype == np.float32:
+        return values
     with np.errstate(over="ignore"):
-        return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
+        return values.astype(np.float32)
