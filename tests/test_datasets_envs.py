@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import gymnasium
 import numpy as np
@@ -14,9 +15,14 @@ import reverie
 from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED, joined, same_rows
+from reverie.algos.bc import BCConfig
+from reverie.cli import main as cli
+from reverie.core.importing import trusting
 from reverie.datasets.convert import write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
+from reverie.datasets.validate import validate
+from reverie.experiment import OWN_ENV, ExperimentConfig, resolved
 
 minari = pytest.importorskip("minari")
 
@@ -96,16 +102,75 @@ def test_an_environment_that_does_not_answer_is_not_named(d4rl, tmp_path, to, en
 # ---------------------------------------------------------------- environments of one's own
 
 
-def test_a_run_gives_back_the_spaces_of_its_environment(walked, tmp_path, trust):
+WALK = """
+import gymnasium, numpy as np
+
+class Walk(gymnasium.Env):
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict({
+        "at": gymnasium.spaces.Box(-5, 5, (1,), np.float32), "last": gymnasium.spaces.Discrete(3, start=-1)})
+
+    def __init__(self, first=0.0):
+        self.first = first
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.first + self.np_random.uniform(-0.5, 0.5)
+        return {"at": np.full(1, self.x, np.float32), "last": np.int64(-1)}, {}
+
+    def step(self, action):
+        self.x += 2 * action - 1
+        return {"at": np.full(1, self.x, np.float32), "last": np.int64(action)}, 1.0, abs(self.x) >= 3, False, {}
+
+gymnasium.register("Walk-v0", entry_point=Walk, max_episode_steps=7)
+gymnasium.register("Made-v0", entry_point=lambda: Walk(), max_episode_steps=7)
+"""
+
+
+@pytest.fixture
+def walked(tmp_path, monkeypatch):
+    """What trains on an environment of somebody's own, and what forgets its module, as another process has."""
+    (tmp_path / "walk_module.py").write_text(WALK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def forget():
+        sys.modules.pop("walk_module", None)
+        for name in ("Walk-v0", "Made-v0"):
+            gymnasium.registry.pop(name, None)
+
+    def trained(name, **more):
+        settings = {"steps": 40, "learning_starts": 20, "eval_episodes": 0, "tensorboard": False, "console": False}
+        reverie.train("dqn", f"walk_module:{name}", run=tmp_path / "run", say=lambda text: None, **settings | more)
+        return tmp_path / "run"
+
+    yield trained, forget
+    forget()
+
+
+@pytest.fixture
+def trust():
+    with trusting(True):
+        yield
+
+
+def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, trust):
+    """Of a class, whose module registers it: recorded, converted, and by who does not know us."""
     trained, forget = walked
-    run, space = trained("Walk-v0"), gymnasium.make("Walk-v0").observation_space
-    forget()
-    with open_reader(str(run)) as reader:
-        write(reader, str(tmp_path / "copy"))
-    forget()
-    with open_reader(str(tmp_path / "copy")) as reader:
-        assert reader.about().observation == space
-        assert set(joined(reader.parts())["obs/last"]) == {-1, 0, 1}
-    same_rows(run, tmp_path / "copy")
-    config = {"updates": 3, "eval_episodes": 1, "tensorboard": False, "console": False}
-    reverie.train("bc", data=str(tmp_path / "copy"), run=tmp_path / "bc", say=lambda text: None, **config)
+    run = trained("Walk-v0", env_options={"kwargs": {"first": 1.0}})
+    assert cli(["data", "record", str(run), str(tmp_path / "recorded"), "--episodes", "2"]) == 0
+    assert "remark" not in capsys.readouterr().err
+    for source, name in (("run", "converted"), ("recorded", "again")):
+        forget()
+        with open_reader(str(tmp_path / source)) as reader:
+            write(reader, str(tmp_path / name))
+    for name in ("recorded", "converted", "again"):
+        forget()
+        with open_reader(str(tmp_path / name)) as reader:
+            about = reader.about()
+            assert (reader.env_id(), about.env, about.time_limit) == (*["walk_module:Walk-v0"] * 2, 7)
+            report = validate(reader)
+            assert (report.sound, "in an environment:" in str(report.remarks)) == (True, False)
+        found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
+        assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
+    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
+    assert resolved(config, None, str).env.id == "walk_module:Walk-v0"

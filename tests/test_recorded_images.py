@@ -118,12 +118,12 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
     [
         (
             {"frame_stack": 4},
-            r"env.frame_stack = 4: the recorded observations are not stacks of 4 frames \(arm \[2\], .*algo.frames",
+            r"env.frame_stack = 4: the observations are not stacks of 4 frames; .*algo.frames.* rows have arm \[2\]",
         ),
         ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
         (
             {"resize": (64, 64), "include": "arm"},
-            r"env.resize needs image observations; the recorded rows have none \(arm \[2\]",
+            r"env.resize needs image observations, and these have none\. The recorded rows have arm \[2\]",
         ),
         ({"grayscale": True, "include": "arm"}, r"env.grayscale needs image observations"),
     ],

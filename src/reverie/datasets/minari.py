@@ -25,7 +25,7 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
-from reverie.datasets.hdf5 import damage, open_hdf5
+from reverie.datasets.hdf5 import BROKEN, damage, damaged, open_hdf5
 from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
 
@@ -330,10 +330,12 @@ class MinariHdf5Reader(MinariReader):
         """Return one numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
-        with damage(f"{self.main}: episode_{index}/{name}"):
+        try:
             found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
             out = np.empty(found.shape, self._dtype(found, name))
             found.read(h5s.ALL, h5s.ALL, out)
+        except BROKEN as error:
+            raise damaged(f"{self.main}: episode_{index}/{name}", error) from None
         return out
 
     def _dtype(self, found: Any, name: str) -> np.dtype[Any]:
