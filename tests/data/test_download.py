@@ -18,10 +18,9 @@ from minari_files import buffer, write
 from recordings import LIVED, check, expected
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
-from reverie.datasets import fetch as fetching
+from reverie.datasets import download as fetching
 from reverie.datasets.detect import open_reader
-from reverie.datasets.download import download_minari
-from reverie.datasets.fetch import Remote, fetch
+from reverie.datasets.download import Remote, download_minari, fetch
 
 CONTENT = bytes(range(256)) * 4000
 

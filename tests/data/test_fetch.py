@@ -15,8 +15,8 @@ import pytest
 
 from reverie.core.errors import RunError
 from reverie.core.lock import forget, lock_of
-from reverie.datasets import fetch as module
-from reverie.datasets.fetch import ATTEMPTS, KEPT, Remote, fetch
+from reverie.datasets import download as module
+from reverie.datasets.download import ATTEMPTS, KEPT, Remote, fetch
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(reversed(range(256))) * 40
@@ -213,7 +213,7 @@ def test_a_range_that_was_not_asked_for_is_not_taken(serve, tmp_path):
 
 
 def test_an_interruption_at_any_line(serve, tmp_path):
-    """Ctrl-C before each line of ``fetch.py`` that is executed: the next attempt always ends with the right file."""
+    """Ctrl-C before each line of ``download.py`` that is executed: the next attempt always ends with the right file."""
     server = serve(offers())
 
     def interrupted(path: Path, number: int) -> bool:
