@@ -95,11 +95,7 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
 
 
 def address(server: str) -> str:
-    """Return the address of a server without a slash at its end.
-
-    Raises:
-        ConfigError: it is not an address of HTTP.
-    """
+    """Return the address of a server without a slash at its end."""
     parts = urllib.parse.urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"the server '{server}': expected a URL such as {HUGGING_FACE} or http://localhost:8000.")
@@ -115,11 +111,7 @@ def _remote(entry: dict[str, Any], base: str) -> Remote:
 
 
 def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
-    """Return the entries of all files below a folder by path, following the server's pages.
-
-    Raises:
-        RunError: there is no such folder, the server cannot be reached, or it does not answer with a list of files.
-    """
+    """Return the entries of all files below a folder by path, following the server's pages."""
     found: dict[str, dict[str, Any]] = {}
     page = url
     while page:

@@ -62,11 +62,7 @@ def local_names(root: Path | None = None) -> list[str]:
 
 
 def minari_path(name: str) -> Path:
-    """Return the folder of the local dataset called ``name``.
-
-    Raises:
-        DataError: there is none; the message says what there is and how to get it.
-    """
+    """Return the folder of the local dataset called ``name``."""
     root = minari_root()
     if name and (root / name / "data" / METADATA).is_file():
         return root / name
@@ -79,11 +75,7 @@ def minari_path(name: str) -> Path:
 
 
 def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None.
-
-    Raises:
-        DataError: the metadata are damaged.
-    """
+    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
             content = json_in(file)
@@ -404,11 +396,7 @@ class MinariArrowReader(MinariReader):
 
 
 def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
-    """Return the reader for the storage format of the dataset at ``path``.
-
-    Raises:
-        DataError: it is not a Minari dataset, or its storage format is not supported.
-    """
+    """Return the reader for the storage format of the dataset at ``path``."""
     found = metadata_of(path)
     kind = str(found[1]["data_format"]) if found else ""
     if kind not in ("hdf5", "arrow", "parquet"):

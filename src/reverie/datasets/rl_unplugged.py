@@ -51,11 +51,7 @@ class Record(NamedTuple):
 
     @classmethod
     def of(cls, values: dict[str, Values], where: str) -> Record:
-        """Make a record from the features of a tf.Example; ``where`` is for messages.
-
-        Raises:
-            DataError: a feature is missing or of another type.
-        """
+        """Make a record from the features of a tf.Example; ``where`` is for messages."""
         if missing := [name for name in NEEDED if name not in values or not len(values[name])]:
             raise DataError(f"{where} has no {', '.join(missing)}: a record of RL Unplugged has {', '.join(NEEDED)}.")
         before, after = values["o_t"], values["o_tp1"]
@@ -170,11 +166,7 @@ def stacked(pictures: list[bytes], decode: Decode) -> np.ndarray:
 
 
 def png(picture: bytes) -> np.ndarray:
-    """Decode a picture to grey values, uint8 ``[H, W]``.
-
-    Raises:
-        DataError: it cannot be decoded.
-    """
+    """Decode a picture to grey values, uint8 ``[H, W]``."""
     from PIL import Image
 
     try:
@@ -271,11 +263,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, wire type, start, stop) of each field of a message; for varints (wire type 0) start is the value.
-
-    Raises:
-        DataError: the bytes are not a valid message.
-    """
+    """Yield (number, wire type, start, stop) of each field of a message; of varints (type 0) start is the value."""
     at = start
     while at < stop:
         key, at = varint(data, at)
@@ -295,11 +283,7 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
 
 
 def example(data: bytes) -> dict[str, Values]:
-    """Return the features of a tf.Example by name: lists of bytes, float32 arrays or int64 arrays.
-
-    Raises:
-        DataError: the bytes are not a tf.Example.
-    """
+    """Return the features of a tf.Example by name: lists of bytes, float32 arrays or int64 arrays."""
     out: dict[str, Values] = {}
     try:
         for number, _, start, stop in fields(data, 0, len(data)):
