@@ -97,7 +97,9 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _first_drawing(self) -> np.ndarray:
         mode = f"render_mode={self.env.render_mode!r}"
         if self.env.render_mode is None:
-            raise EnvError(f"{self._where} cannot render images ({mode}). Create it with render_mode='rgb_array'.")
+            raise EnvError(
+                f"{self._where} cannot render images: its render_mode is None. Create it with render_mode='rgb_array'."
+            )
         self.env.reset()
         try:
             return self._drawing()

@@ -37,9 +37,6 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 MOMENT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
 
-LONGEST = 1e6
-"""Most seconds that system calls can wait."""
-
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
 MARK = b"\0"
@@ -126,7 +123,7 @@ class WorkerSlot:
         self, context: Any, number: int, make: Maker, columns: dict[str, Column], actions: Column, timeout: float
     ) -> None:
         self.process: Any = None
-        self._context, self._number, self._timeout = context, number, min(timeout, LONGEST)
+        self._context, self._number, self._timeout = context, number, timeout
         self._work = (number, CloudpickleWrapper(make), columns, actions)
         self._action = actions.array()[number]
         self._line: Line | None = None
