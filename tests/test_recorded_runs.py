@@ -659,7 +659,7 @@ def test_flags_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "td3", "--env", "Pendulum-v1", "--experience", "mixed(0.3)"]) == 1
     assert "experience = mixed(part=0.3), but there is no data" in capsys.readouterr().err
     assert main(["train", "td3", "--data", "a", "--experience", "mixed(0)"]) == 1
-    assert "expected a fraction between 0 and 1" in capsys.readouterr().err
+    assert "expected a number in (0, 1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("form", "looks"), [("minari", 3), ("d4rl", 1)])

@@ -91,7 +91,7 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
     check(reader, expected(LIVED, last_seen=last_seen))
     values["dones"] = [[0] * e.steps for e in LIVED[:-1]] + [[2] * LIVED[-1].steps]
     reader = open_reader(str(save(tmp_path / "e", values, kind=kind)), ReadOptions(columns=mapping))
-    with pytest.raises(DataError, match=r"row 4 has the value 2 in row 0: expected true or"):
+    with pytest.raises(DataError, match=r"'dones', of all steps, has the value 2 in row 10: expected true or"):
         reader.rows()
     for role in ("terminal", "truncated", "end"):
         values["dones"] = [[0] * e.steps for e in LIVED[:-1]] + [[0, 0, 1, 1]]

@@ -95,20 +95,28 @@ def _arrow_table(file: Path) -> Any:
 
 
 class TableColumn:
-    """One column of all pieces; a ``transitions.Column``."""
+    """One column of all pieces; a ``transitions.Column``. If its rows are lists, ``flat`` makes each item a row."""
 
-    def __init__(self, pieces: Sequence[Piece], name: str, where: str) -> None:
+    def __init__(self, pieces: Sequence[Piece], name: str, where: str, flat: bool = False) -> None:
         self.arrow, self.pieces, self.name, self.where = pyarrow_of(), pieces, name, where
-        self.edges = np.cumsum([0, *(piece.rows for piece in pieces)])
-        self._array = lru_cache(1)(self._read)
-        first = self._array(0)
-        self.is_list = bool(self.arrow.types.is_list(first.type) or self.arrow.types.is_large_list(first.type))
-        """Whether the values may be episodes."""
+        self.flat, self._array = flat, lru_cache(1)(self._read)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Length of the list in each row of the table, ``[rows]``."""
+        found = [piece.column(self.name).value_lengths() for piece in self.pieces]
+        return np.asarray(np.concatenate([each.fill_null(-1).to_numpy(zero_copy_only=False) for each in found]))
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """Index of the first row of each piece, and the number of rows, ``[pieces + 1]``."""
+        rows = np.cumsum([0, *(piece.rows for piece in self.pieces)])
+        return np.append(0, np.cumsum(self.lengths))[rows] if self.flat else rows
 
     @cached_property
     def _sample(self) -> np.ndarray:
         """The first value that is not missing, ``[1, ...]``."""
-        array = self._array(0)
+        array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         known = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
         return self._numbers(array.slice(known, 1), known)
 
@@ -126,7 +134,7 @@ class TableColumn:
             array.validate(full=True)  # reading beyond the end of a buffer would end the process
         if len(array) != self.pieces[piece].rows:
             raise DataError(f"{self.where} is damaged: it has {len(array):,} values, and its table other rows.")
-        return array
+        return array.flatten() if self.flat else array
 
     def _slices(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """Yield the rows from ``start`` to ``stop - 1`` as Arrow arrays, with the number of the first row of each."""
@@ -141,11 +149,6 @@ class TableColumn:
         if len(shapes := {part.shape[1:] for part in parts}) > 1:
             raise DataError(f"{self.where} has values of different shapes: {sorted(shapes)}.")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def episode(self, row: int) -> np.ndarray:
-        """Return the values of the list in one row of the table, ``[steps, ...]``; of a number itself, ``[1]``."""
-        array = next(self._slices(row, row + 1))[1]
-        return self._numbers(array.flatten() if is_list(self.arrow, array.type) else array, row)
 
     def codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
@@ -165,7 +168,8 @@ class TableColumn:
         """Return an array whose first value is that of ``row`` as numbers. Only floats may be missing: they are NaN."""
         if has_gaps(self.arrow, array):
             gap = next(i for i in range(len(array)) if has_gaps(self.arrow, array.slice(i, 1)))
-            raise DataError(f"{self.where} has no value in row {row + gap:,}: expected one.")
+            what = "step" if self.flat else "row"
+            raise DataError(f"{self.where} has no value in {what} {row + gap:,}: expected one.")
         return numbers(self.arrow, array, self.where)
 
 
@@ -174,16 +178,11 @@ class StackedColumns:
 
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         self.columns = columns
-        self.is_list = all(column.is_list for column in columns)
         self.shape: tuple[int, ...] = (columns[0].shape[0], len(columns))
         self.dtype: np.dtype[Any] = np.result_type(*(column.dtype for column in columns))
 
     def read(self, start: int, stop: int) -> np.ndarray:
         return self._stacked([column.read(start, stop) for column in self.columns])
-
-    def episode(self, row: int) -> np.ndarray:
-        """See ``TableColumn``."""
-        return self._stacked([column.episode(row) for column in self.columns])
 
     def _stacked(self, parts: list[np.ndarray]) -> np.ndarray:
         for column, part in zip(self.columns, parts, strict=True):

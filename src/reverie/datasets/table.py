@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.rows import Rows
 from reverie.core.space_json import space_of
-from reverie.datasets.arrow import StackedColumns, TableColumn, open_table
+from reverie.datasets.arrow import StackedColumns, TableColumn, open_table, pyarrow_of
 from reverie.datasets.reader import (
     About,
     Named,
     ReadOptions,
+    Space,
     action_space,
     as_flags,
     by_number,
@@ -32,7 +31,7 @@ from reverie.datasets.reader import (
     nested_space,
     observed_space,
 )  # fmt: skip
-from reverie.datasets.transitions import STEPLESS, ArrayColumn, Column, Transitions, TransitionsReader, limited
+from reverie.datasets.transitions import STEPLESS, Column, Reordered, Transitions, TransitionsReader, limited
 
 FORMATS = ("Arrow", "Parquet")
 END_ROLES = ("terminal", "truncated", "end")
@@ -79,6 +78,7 @@ class TableReader(TransitionsReader):
         if not self.total:
             raise DataError(f"{path} contains no rows.")
         self.schema = found[self.paths[0]][0]
+        self._made: dict[str, TableColumn] = {}
         self.roles: dict[str, Named] = {k: v for k, v in (options.columns or self._own(COLUMNS_OF_OURS)).items() if v}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
         for name in itertools.chain.from_iterable(map(_names, self.roles.values())):
@@ -101,39 +101,57 @@ class TableReader(TransitionsReader):
         marked = {"truncated", "end", "episode"} & self.roles.keys()
         return option == "columns" or (option == "time_limit" and not self.whole and not marked)
 
-    def column(self, role: str) -> TableColumn | StackedColumns:
-        """Return the column of a role, or the several columns that form its vector."""
-        found = [TableColumn(self.pieces, name, f"{self.path}: '{name}'") for name in _names(self.roles[role])]
-        return found[0] if isinstance(self.roles[role], str) else StackedColumns(found)
-
-    def group(self, role: str, root: str) -> dict[str, Column]:
-        """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
-        keys = {given: given.partition(".")[2] for given in self.roles if given.partition(".")[0] == role}
-        return {f"{root}/{key}" if key else root: self.column(given) for given, key in keys.items()}
-
-    # ------------------------------------------------------------------ rows are steps
-
     @cached_property
     def whole(self) -> bool:
         """True if a row of the table is a whole episode, that is a list of each of the columns that are needed."""
-        return all(self.column(role).is_list for role in self.roles if role.partition(".")[0] in NEEDED)
+        types = pyarrow_of().types
+        named = [name for role in self.roles if _head(role) in NEEDED for name in _names(self.roles[role])]
+        kinds = [self.schema.field(name).type for name in named]
+        return all(types.is_list(kind) or types.is_large_list(kind) for kind in kinds)
+
+    def columns(self, role: str) -> list[TableColumn]:
+        """Return the columns of a role, one value for each step."""
+        for name in _names(self.roles[role]):
+            if name not in self._made:
+                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", self.whole)
+        return [self._made[name] for name in _names(self.roles[role])]
+
+    def column(self, role: str) -> Column:
+        """Return the column of a role, or the several columns that form its vector."""
+        found = self.columns(role)
+        return found[0] if isinstance(self.roles[role], str) else StackedColumns(found)
+
+    def group(self, head: str) -> dict[str, Column]:
+        """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
+        return {_column(role): self.column(role) for role in self.roles if _head(role) == head}
 
     @cached_property
     def transitions(self) -> Transitions:
+        if self.whole and not self.columns("reward")[0].lengths.any():
+            raise DataError(f"{self.path} contains no episode with a step: all lists of rewards are empty.")
+        obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.time_limit
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
-        terminal = flags.get("terminal", np.zeros(self.total, bool))
-        next_obs, limit = self.group("next_obs", "obs"), self.options.time_limit
+        reward = self.column("reward")
+        terminal = flags.get("terminal", np.zeros(reward.shape[0], bool))
         self.note(NO_ENDS, int("terminal" not in flags))
         if self.uses("time_limit"):
             self.note(UNSEEN, int(limit is None and not next_obs))
             flags["truncated"] = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)
+        if self.whole:
+            end = self._whole_ends(flags)
+            index = np.arange(len(end)) + np.repeat(np.arange(self.total), self.columns("reward")[0].lengths)
+            final = {_column(role): self.column(role) for role in self.roles if self._has_final(role)}
+            obs |= {name: Reordered(column, index) for name, column in final.items()}
+            next_obs |= {name: Reordered(column, index + 1) for name, column in final.items()}
+        elif "episode" in self.roles:
+            end = self._episode_ends(end, flags)
         return Transitions(
-            obs=self.group("obs", "obs"),
+            obs=obs,
             next_obs=next_obs,
-            action=self.group("action", "action"),
-            reward=self.column("reward"),
-            end=self._episode_ends(end, flags) if "episode" in self.roles else end,
+            action=self.group("action"),
+            reward=reward,
+            end=end,
             terminal=terminal,
             note=self.note,
             where=str(self.path),
@@ -141,12 +159,13 @@ class TableReader(TransitionsReader):
         )
 
     def _flag(self, role: str) -> np.ndarray:
-        return as_flags(self.column(role).read(0, self.total), f"{self.path}: '{self.roles[role]}'")
+        column = self.column(role)
+        where = f"{self.path}: '{self.roles[role]}'{', of all steps,' if self.whole else ''}"
+        return as_flags(column.read(0, column.shape[0]), where)
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own."""
-        column = self.column("episode")
-        assert isinstance(column, TableColumn)
+        column = self.columns("episode")[0]
         number, ids = column.codes()
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
@@ -174,82 +193,55 @@ class TableReader(TransitionsReader):
         names = dict.fromkeys(self.paths[int(np.searchsorted(self.ends, row, "right"))].name for row in rows)
         return f" (rows are numbered through all tables; these are in {' and '.join(names)})" if self.paths[1:] else ""
 
-    # ------------------------------------------------------------------ rows are episodes
+    def _has_final(self, role: str) -> bool:
+        """Return whether lists of observations have one more than those of rewards: what the last action led to."""
+        steps = self.columns("reward")[0].lengths
+        return _head(role) == "obs" and all((column.lengths == steps + 1).all() for column in self.columns(role))
 
-    def episodes(self, note: Callable[[str, int], None] = lambda what, times: None) -> Iterator[Transitions]:
-        """Yield each episode of a table whose rows are episodes; ``note`` gets what was assumed and how often."""
-        columns = {role: self.column(role) for role in self.roles if role != "episode"}  # a row is one
-        for row in range(self.total):
-            values = {role: column.episode(row) for role, column in columns.items()}
-            if len(values["reward"]):
-                yield self._episode(values, row, note)
-            else:
-                note(STEPLESS, 1)
+    def _whole_ends(self, flags: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return where episodes end that are lists in rows of the table, bool ``[n]``.
 
-    def _episode(self, values: Rows, row: int, note: Callable[[str, int], None]) -> Transitions:
-        steps = len(values["reward"])
-        groups: dict[str, dict[str, Column]] = {head: {} for head in NESTED}
-        for role, found in values.items():
-            head, _, key = role.partition(".")
-            name = "/".join(filter(None, ("action" if head == "action" else "obs", key)))
-            if head == "obs" and len(found) == steps + 1:
-                groups["next_obs"][name], found = ArrayColumn(found[1:]), found[:-1]
-            if len(found) != steps:
-                raise DataError(
-                    f"{self.path}: row {row} has {steps} rewards, but {len(found)} values in '{self.roles[role]}': "
-                    "expected as many (of observations one more, perhaps). If a row is a step, its reward must be a "
-                    "number, not a list."
-                )
-            if head in groups:
-                groups[head][name] = ArrayColumn(found)
-        flags = {role: as_flags(values[role], f"{self.path}, row {row}") for role in END_ROLES if role in values}
+        Raises:
+            DataError: a row has lists of different lengths, or a flag ends an episode before its last step.
+        """
+        steps = self.columns("reward")[0].lengths
+        for role in self.roles:
+            for column in self.columns(role) if role != "episode" else ():
+                if (wrong := column.lengths != steps + self._has_final(role)).any():
+                    row = int(wrong.argmax())
+                    raise DataError(
+                        f"{self.path}: row {row} has {steps[row]} rewards, but {column.lengths[row]} values in "
+                        f"'{column.name}': expected as many (of observations one more in each row, perhaps). If a row "
+                        "is a step, its reward must be a number, not a list."
+                    )
+        self.note(STEPLESS, int(np.count_nonzero(steps == 0)))
+        last = np.zeros(int(steps.sum()), bool)
+        last[np.cumsum(steps)[steps > 0] - 1] = True
         for role, flag in flags.items():
-            if flag[:-1].any():
+            if (early := flag & ~last).any():
+                step = int(early.argmax())
+                row = int(np.searchsorted(np.cumsum(steps), step, "right"))
                 raise DataError(
                     f"{self.path}: the list in row {row} of '{self.roles[role]}' ends the episode in step "
-                    f"{int(flag.argmax())}, but its steps are 0 to {steps - 1}: expected true in the last one only. "
-                    "Correct the table, or do not name this column."
+                    f"{step - int(steps[:row].sum())}, but its steps are 0 to {steps[row] - 1}: expected true in the "
+                    "last one only. Correct the table, or do not name this column."
                 )
-        return Transitions(
-            **groups,  # type: ignore[arg-type]  # obs, next_obs and action
-            reward=ArrayColumn(values["reward"]),
-            end=np.arange(steps) == steps - 1,
-            terminal=flags.get("terminal", np.zeros(steps, bool)),
-            note=note,
-            where=f"{self.path}, row {row}",
-        )
+        return last
 
     # ------------------------------------------------------------------ all
 
-    def disordered(self) -> np.ndarray:
-        return np.empty(0, np.int64) if self.whole else super().disordered()  # a remark tells of whole episodes
-
-    def rows(self) -> int:
-        return sum(e.rows for e in self.episodes()) if self.whole else super().rows()
-
-    def parts(self) -> Iterator[Rows]:
-        if not self.whole:
-            yield from super().parts()
-            return
-        met: Counter[str] = Counter()
-        for episode in self.episodes(lambda what, times: met.update({what: times})):
-            yield from episode.parts()
-        self.notes |= met
-
     def about(self) -> About:
-        first = next(self.episodes(), None) if self.whole else self.transitions
-        if first is None:
-            raise DataError(f"{self.path} contains no episode with a step: all lists of rewards are empty.")
+        found = self.transitions
 
-        def actions(name: str) -> Iterator[np.ndarray]:
-            for each in self.episodes() if self.whole else [self.transitions]:
-                column = each.action[name]
-                yield from (column.read(i, min(i + 4096, column.shape[0])) for i in range(0, column.shape[0], 4096))
+        def actions(column: Column) -> tuple[Space, bool]:
+            starts = range(0, column.shape[0], 4096)
+            blocks = lambda: (column.read(i, min(i + 4096, column.shape[0])) for i in starts)  # noqa: E731
+            return action_space(blocks, self.path)
 
-        seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
+        seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in found.obs.items()}
         # A declared action space is that of the columns that the table itself names.
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
-        done = {} if own else {name: action_space(lambda n=name: actions(n), self.path) for name in first.action}  # type: ignore[misc]  # binds the name
+        done = {} if own else {name: actions(column) for name, column in found.action.items()}
         action = space_of(own, str(self.path)) if own else nested_space({n: s for n, (s, _) in done.items()}, "action")
         return About(
             observation=nested_space(seen, "obs"),
@@ -257,6 +249,14 @@ class TableReader(TransitionsReader):
             measured=any(measured for _, measured in done.values()),
             text={"a row is": "an episode" if self.whole else "a transition"},
         )
+
+
+def _head(role: str) -> str:
+    return role.partition(".")[0]
+
+
+def _column(role: str) -> str:
+    return "/".join(filter(None, ("action" if _head(role) == "action" else "obs", role.partition(".")[2])))
 
 
 def _names(named: Named) -> Sequence[str]:

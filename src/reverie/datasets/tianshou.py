@@ -17,7 +17,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import Hdf5File, damage
 from reverie.datasets.reader import About, ReadOptions, action_space, as_flags, nested_space, observed_space
-from reverie.datasets.transitions import Column, Transitions, TransitionsReader
+from reverie.datasets.transitions import Column, Reordered, Transitions, TransitionsReader
 
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
 CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
@@ -137,20 +137,6 @@ class TianshouReader(TransitionsReader):
             return None
         flags = self.file.column(f"_meta/{name}")
         return as_flags(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'")
-
-
-class Reordered:
-    """The transitions of a column in another order; a ``transitions.Column``."""
-
-    def __init__(self, column: Column, order: np.ndarray) -> None:
-        self.column, self.order = column, order
-        self.shape, self.dtype = (len(order), *column.shape[1:]), column.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        order = self.order[start:stop]
-        runs = [run for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1) if len(run)]
-        parts = [self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class FrameStack:

@@ -61,14 +61,18 @@ class Column(Protocol):
         ...
 
 
-class ArrayColumn:
-    """A column in memory."""
+class Reordered:
+    """The transitions of a column in another order; a ``transitions.Column``."""
 
-    def __init__(self, values: np.ndarray) -> None:
-        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+    def __init__(self, column: Column, order: np.ndarray) -> None:
+        self.column, self.order = column, order
+        self.shape, self.dtype = (len(order), *column.shape[1:]), column.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        return self.values[start:stop]
+        order = self.order[start:stop]
+        runs = [run for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1) if len(run)]
+        parts = [self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
