@@ -44,14 +44,14 @@ MARK = b"\0"
 
 
 class Column(NamedTuple):
-    """One observation key of N environments, or their actions, in shared memory."""
+    """One observation key of N environments, or their actions, in shared memory; ``shape`` includes N."""
 
     memory: Any
     shape: tuple[int, ...]
     dtype: str
 
     def array(self) -> np.ndarray:
-        """Return a view of that memory, ``[N, ...]``; ``shape`` includes N."""
+        """Return a view of that memory, ``[N, ...]``."""
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
