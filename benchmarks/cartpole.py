@@ -20,6 +20,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from results import save
+
 SOLVED, EPISODES, LIMIT = 475.0, 20, 360.0
 
 CHILD = """
@@ -73,7 +75,7 @@ def main() -> int:
             table["rows"] = sorted([*table["rows"], row], key=lambda r: r["seed"])
             print(json.dumps(row), flush=True)
             table["solved"] = f"{sum(r['solved'] for r in table['rows'])} of {len(table['rows'])}"
-            args.out.write_text(json.dumps(table, indent=2) + "\n")
+            save(args.out, table)
     print(table["solved"], "solved;", args.out)
     return 0
 

@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from results import save
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from demo import EPISODES, PRESET, SOLVED, learn  # noqa: E402
@@ -73,7 +75,7 @@ def write(path: Path, table: dict[str, Any]) -> None:
     for row in rows:
         row["solved"] = row["mean"] >= SOLVED and row["seconds"] <= LIMIT
     table["solved"] = f"{sum(row['solved'] for row in rows)} of {len(rows)}"
-    path.write_text(json.dumps(table, indent=2) + "\n")
+    save(path, table)
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from machine import machine
 from maze import CELLS, Maze, cells
+from results import save
 
 HERE = Path(__file__).parent
 
@@ -141,7 +142,7 @@ def main() -> int:
                 continue
             rows = sorted([*rows, done.result()], key=lambda r: (r["task"], r["algorithm"], r["seed"]))
             print(json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells")}), flush=True)
-            args.out.write_text(json.dumps({"machine": host, "summary": summary(rows), "rows": rows}, indent=1) + "\n")
+            save(args.out, {"machine": host, "summary": summary(rows), "rows": rows})
     return 0
 
 

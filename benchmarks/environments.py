@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from results import save
+
 SMALL = (
     "--size nano --algo.batch-size 8 --algo.batch-length 16 --learning-starts 256 --env.vector serial --seed 1 "
     "--algo.optim.lr 6e-4 --algo.optim.warmup 100 --schedule.eval-every 0 --schedule.log-every 1s "
@@ -78,7 +80,7 @@ def main() -> int:
         for name in args.only:
             table[name] = measure(name, Path(folder))
             print(name, json.dumps(table[name]), flush=True)
-            args.out.write_text(json.dumps(table, indent=1) + "\n")
+            save(args.out, table)
     return 0
 
 

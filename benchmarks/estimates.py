@@ -26,6 +26,7 @@ from machine import machine
 from offline import said
 from offline_datasets import FOLDER, dataset_path
 from offline_work import FIRST_SEED, WORK, flags
+from results import save
 
 import reverie
 
@@ -89,7 +90,7 @@ def main() -> int:
             rows.append(done.result())
             print(json.dumps(rows[-1]), flush=True)
             rows.sort(key=lambda row: (row["env"], row["level"], row["algorithm"]))
-            args.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+            save(args.out, {"machine": machine(), "rows": rows})
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import save
 
 from reverie.core.discover import version
 from reverie.core.hardware import describe, matrix_rates
@@ -63,4 +64,4 @@ def tidy(value: Any) -> Any:
 
 def write(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """The result of a script."""
-    path.write_text(json.dumps(tidy({"machine": machine}) | {"rows": [tidy(row) for row in rows]}, indent=1) + "\n")
+    save(path, tidy({"machine": machine}) | {"rows": [tidy(row) for row in rows]})

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from results import save
 
 
 class Task(NamedTuple):
@@ -172,7 +173,7 @@ def main() -> int:
             "learning": rows,
         }
         print(json.dumps({k: v for k, v in row.items() if k != "curve"}), flush=True)
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
+        save(args.out, table)
         if args.plot:
             plot(rows, args.out.with_suffix(".png"))
     return 0

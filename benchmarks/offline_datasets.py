@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model_free import TASKS, folder_of, run_seed
+from results import save
 
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 
@@ -138,18 +139,20 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--runs", type=Path, default=Path("runs/experts"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--recording", default="1", help="number of the machine's recording: agents differ on another")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     if unknown := sorted(set(args.envs) - set(RECORDINGS)):
         parser.error(f"{', '.join(unknown)}: expected some of {', '.join(RECORDINGS)}")
     args.folder.mkdir(parents=True, exist_ok=True)
     table = json.loads(args.out.read_text()) if args.out.exists() else {}
+    found = table.setdefault(args.recording, {})
     for env in args.envs:
         record(env, args)
-        table[env] = {level: about(dataset_path(args.folder, env, level)) for level in levels(env)}
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
-        for level, found in table[env].items():
-            print(f"{env} {level}: {json.dumps(found)}", flush=True)
+        found[env] = {level: about(dataset_path(args.folder, env, level)) for level in levels(env)}
+        save(args.out, table)
+        for level, held in found[env].items():
+            print(f"{env} {level}: {json.dumps(held)}", flush=True)
     return 0
 
 

@@ -20,9 +20,9 @@ TASKS = ("bc", "td3_bc", "bcq", "cql", "iql", "crr", "discrete_bcq", "discrete_c
 
 
 def offline(name: str, *tasks: str, note: str = "") -> System:
-    """The same library, by the script for recorded data."""
+    """The same library, with its algorithms for recorded data."""
     lived = LIVED[name]
-    return System(lived.title, tasks, lived.environment, lived.packages, f"offline_{lived.script}", note=note)
+    return System(lived.title, tasks, lived.environment, lived.packages, lived.script, note=note)
 
 
 SYSTEMS = {

@@ -11,7 +11,7 @@ from words import grid
 
 Row = Mapping[str, Any]
 Datasets = Mapping[str, Mapping[str, Row]]
-"""``offline_datasets.json``: what each dataset of an environment holds, by level."""
+"""A recording of ``offline_datasets.json``: what each dataset of an environment holds, by level."""
 
 ALIKE = {"cql": "cql_learned"}
 """Algorithms, and ours with the settings that others have by default."""

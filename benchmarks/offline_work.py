@@ -8,6 +8,8 @@ from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from results import save
+
 
 class Work(NamedTuple):
     """The same networks, batches, learning rates and evaluations for everybody on one environment."""
@@ -99,7 +101,7 @@ def collect(
             continue
         print(json.dumps(row), flush=True)
         table = {"machine": here, "rows": merged(rows_in(out), row, names)}  # others may write as well
-        out.write_text(json.dumps(table, indent=1) + "\n")
+        save(out, table)
     return failed
 
 

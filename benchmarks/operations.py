@@ -12,7 +12,6 @@ so it is counted by a stand-in. Settings are those of `update.py`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import traceback
@@ -22,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from results import save
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from update import SETTINGS, config
@@ -114,7 +114,7 @@ def main() -> int:
         for place, number in first.items():
             print(f"  {number:6,}  {place}")
         print(f"  {rest:6,}  the rest", flush=True)
-    args.out.write_text(json.dumps({"torch": torch.__version__, "reverie": version(), "rows": rows}, indent=1) + "\n")
+    save(args.out, {"torch": torch.__version__, "reverie": version(), "rows": rows})
     return 0
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from machine import machine
+from results import save
 
 PRECISIONS = ("float32", "bfloat16")
 IMAGE = {
@@ -85,7 +86,7 @@ def main() -> int:
             curves[precision][str(seed)] = points
         table["tasks"][task] = judged(curves) | {"curves": curves}
         print(task, json.dumps(judged(curves)), flush=True)
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
+        save(args.out, table)
     return 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from results import save
 
 from reverie.nn import matmul
 
@@ -49,7 +50,7 @@ def main() -> None:
         rows.append({"shape": [m, k, n], "mkl_us": mkl * 1e6, "onednn_us": onednn * 1e6, "ratio": mkl / onednn})
         print(json.dumps({key: v if key == "shape" else round(v, 2) for key, v in rows[-1].items()}), flush=True)
     out = {"torch": torch.__version__, "threads": args.threads, "rows": rows}
-    Path(__file__).with_suffix(".json").write_text(json.dumps(out, indent=1) + "\n")
+    save(Path(__file__).with_suffix(".json"), out)
 
 
 if __name__ == "__main__":

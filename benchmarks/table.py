@@ -228,9 +228,9 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "parts": parts_table,
     "threads": threads_table,
     "precision": precision_table,
-    "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")),
+    "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")["1"]),
     "offline_peers": lambda result: offline_peers_table(
-        result["rows"], beside("offline").get("rows", []), beside("offline_datasets")
+        result["rows"], beside("offline").get("rows", []), beside("offline_datasets")["1"]
     ),
     "offline_rates": model_free_peers_table,
     "estimates": lambda result: estimates_table(result["rows"]),

@@ -227,7 +227,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--size", "13m"], 1, "Did you mean '1m', '12m' or '100m'?"),
         (["train", "dreamer_v3", "--preset", "atri"], 1, "unknown preset 'atri'. Did you mean 'atari'"),
         (["train", "dreamer_v3", "--env", "CartPol-v1"], 1, "Did you mean 'CartPole-v1'"),
-        (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' could not be imported"),
+        (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
         (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
         (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
         (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 2, "Set only one of them"),

@@ -16,8 +16,10 @@ from rates import (
     BATCH,
     CHOICES,
     COPY_EVERY,
+    DISCOUNT,
     DISCRETE,
     OBS,
+    OFFLINE,
     QUANTILES,
     RATE,
     UNITS,
@@ -58,9 +60,20 @@ def filled(task: str, rows: Experience) -> MDPDataset:
     )  # fmt: skip
 
 
+def offline(task: str) -> QLearningAlgoBase:
+    """As in `offline_d3rlpy.py`."""
+    import offline_d3rlpy
+    from offline_task import Work
+
+    discrete, sizes = task in DISCRETE, tuple(UNITS)
+    work = Work(task, sizes, RATE, BATCH, DISCOUNT, vae=sizes, quantiles=QUANTILES)
+    made: QLearningAlgoBase = offline_d3rlpy.learner(work, OBS, CHOICES if discrete else ACTIONS, discrete)
+    return made
+
+
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
-    made, replay = learner(task), filled(task, experience(task))
+    made, replay = (offline if task in OFFLINE else learner)(task), filled(task, experience(task))
     return repeated(lambda: made.update(replay.sample_transition_batch(BATCH)))
 
 

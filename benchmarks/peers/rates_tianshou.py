@@ -14,8 +14,10 @@ from rates import (
     COPY_EVERY,
     DELAY,
     DISCOUNT,
+    DISCRETE,
     NOISE,
     OBS,
+    OFFLINE,
     QUANTILES,
     RATE,
     ROWS,
@@ -123,9 +125,23 @@ def filled(rows: Experience) -> ReplayBuffer:
     return replay
 
 
+def offline(task: str) -> OffPolicyAlgorithm:
+    """As in `offline_tianshou.py`."""
+    import offline_tianshou
+    from offline_task import Work
+
+    discrete, sizes = task in DISCRETE, tuple(UNITS)
+    work = Work(task, sizes, RATE, BATCH, DISCOUNT, vae=sizes, quantiles=QUANTILES)
+    parts = offline_tianshou.Parts(work, OBS, CHOICES if discrete else ACTIONS, discrete)
+    made: OffPolicyAlgorithm = offline_tianshou.ALGORITHMS[task](parts)
+    return made
+
+
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
-    learner, replay = ALGORITHMS[task](), filled(experience(task))
+    learner = offline(task) if task in OFFLINE else ALGORITHMS[task]()
+    replay = filled(experience(task))
+    replay = learner.process_buffer(replay) if task in OFFLINE else replay
 
     def update() -> None:
         with policy_within_training_step(learner.policy):

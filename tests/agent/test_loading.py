@@ -55,7 +55,7 @@ def test_where_the_environment_is_not_installed_its_spaces_are_enough(trained: P
     shutil.copytree(trained, elsewhere)
     config = (elsewhere / "config.yaml").read_text()
     (elsewhere / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: not_here:CartPole-v1"))
-    with pytest.raises(EnvError, match=r"'not_here' could not be imported .*reverie\.load\(run, env=Spaces\)"):
+    with pytest.raises(EnvError, match=r"'not_here' cannot be imported .*reverie\.load\(run, env=Spaces\)"):
         load(elsewhere, trust=True)
     obs = np.ones((5, 4), np.float32)
     torch.manual_seed(0)

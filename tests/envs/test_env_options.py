@@ -266,7 +266,7 @@ def test_config_goes_to_plain_values_and_back():
         ("CartPole-v7", "unknown environment 'CartPole-v7'. Did you mean 'CartPole-v1'"),
         ("Pong-v5", "Did you mean .*ALE/Pong-v5"),
         ("MinAtar/Brekout-v1", "Did you mean 'MinAtar/Breakout-v1'"),
-        ("no_such_module:Env-v0", "the module 'no_such_module' could not be imported"),
+        ("no_such_module:Env-v0", "module 'no_such_module' cannot be imported"),
         ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing 'env_zoo' does not register it: gymnasium"),
         ("", "unknown environment ''"),
     ],

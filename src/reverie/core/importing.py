@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
-from reverie.core.errors import ConfigError, UntrustedError, did_you_mean, told
+from reverie.core.errors import ConfigError, ReverieError, UntrustedError, did_you_mean, told
 
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 trusts = _trusting.get
@@ -123,6 +123,30 @@ def is_file(module: str) -> bool:
     return module.endswith(".py") or any(sep in module for sep in {"/", os.sep})
 
 
+def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
+    """Import the module of ``module:Name``, also one in the current folder.
+
+    Raises:
+        ReverieError: of ``kind``, its text begins with ``what``: it cannot be imported, or is the path of a file.
+    """
+    module, _, path = name.partition(":")
+    importable(module)
+    if is_file(module):
+        raise kind(
+            f"{what}: '{module}' is the path of a file: expected the name of a module, as in "
+            f"'{dotted(module)}:{path or 'Class'}', in the current folder or in one of PYTHONPATH."
+        )
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a user's module may raise anything
+        if not absent(module, error):
+            raise kind(f"{what}: importing module '{module}' failed: {told(error)}") from error
+        raise kind(
+            f"{what}: module '{module}' cannot be imported ({error}). Use the form 'module:Class', and install it, run "
+            "in the folder of module.py or add that folder to PYTHONPATH."
+        ) from error
+
+
 def imported(name: str, *, what: str, base: type) -> Any:
     """Return the class named ``module:Class``, which must be derived from ``base``; error texts begin with ``what``.
 
@@ -131,22 +155,8 @@ def imported(name: str, *, what: str, base: type) -> Any:
     Raises:
         ConfigError: the module cannot be imported, or has no such class.
     """
+    home = module_of(name, what)
     module, _, path = name.partition(":")
-    importable(module)
-    if is_file(module):
-        raise ConfigError(
-            f"{what}: '{module}' is the path of a file: expected the name of a module, as in "
-            f"'{dotted(module)}:{path or 'Class'}', in the current folder or in one of PYTHONPATH."
-        )
-    try:
-        home = importlib.import_module(module)
-    except Exception as error:  # a user's module may raise anything
-        if not absent(module, error):
-            raise ConfigError(f"{what}: importing module '{module}' failed: {told(error)}") from error
-        raise ConfigError(
-            f"{what}: module '{module}' cannot be imported ({error}). Use the form 'module:Class', and run in the "
-            "folder of module.py or add that folder to PYTHONPATH."
-        ) from error
     found: Any = home
     for part in path.split("."):
         found = getattr(found, part, None)

@@ -51,8 +51,7 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 class Step:
     """The current rows of N environments, without the action that follows.
 
-    ``reward[i]`` came with ``obs[i]`` and was caused by the action before it; it is 0 where ``is_first``. ``is_last``
-    ends an episode for whatever cause; ``is_terminal`` says that the value of the future is 0.
+    ``reward[i]`` came with ``obs[i]`` and was caused by the action before it.
     """
 
     obs: Obs  # [N, ...]
@@ -64,15 +63,6 @@ class Step:
     def __len__(self) -> int:
         return self.is_first.shape[0]
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Step:
-        """Return a step with ``fn`` applied to every tensor."""
-        rows = {name: fn(getattr(self, name)) for name in ("reward", *FLAGS)}
-        return Step(obs={k: fn(v) for k, v in self.obs.items()}, **rows)
-
-    def to(self, device: torch.device | str) -> Step:
-        """Return this step on another device, without waiting for the copy."""
-        return self.map(lambda x: x.to(device, non_blocking=True))
-
     def obs_on(self, device: torch.device | str) -> Obs:
         """Return the observations on another device, without waiting for the copy."""
         return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
@@ -82,9 +72,7 @@ class Step:
 class Batch:
     """B windows of T consecutive rows of one stream each. A is the width of the flat action.
 
-    Row t holds ``obs[:, t]``, ``reward[:, t]`` that came with it and was caused by ``action[:, t - 1]`` (0 where
-    ``is_first``), and ``action[:, t]``, taken after seeing it (zeros where ``is_last``). ``is_last`` ends an episode
-    for whatever cause; ``is_terminal`` says that the value of the future is 0.
+    Row t is as above: ``reward[:, t]`` came with ``obs[:, t]``, and ``action[:, t]`` was taken after seeing it.
     """
 
     obs: Obs  # [B, T, ...]

@@ -21,7 +21,7 @@ Wrapper = Mapping[str, Any]
 """A wrapper's ``name``, ``entry_point`` (``module:Class``), and ``kwargs``, None if they were not recorded."""
 HARMLESS = {
     *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
-    *("RenderCollection", "DataCollector", "Open", "EpisodeInfo"),
+    *("RenderCollection", "DataCollector", "Single", "EpisodeInfo"),
     "TimeLimit",  # declared elsewhere, too
 }
 """Wrappers without which an environment is still the same task."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
-from reverie.core.importing import absent, dotted, importable, is_file
+from reverie.core.importing import module_of
 from reverie.envs import dmc
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
@@ -57,27 +56,20 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
     return env
 
 
-class Single:
-    """Returns the one instance that the user passed, which belongs to the user and is never closed here."""
-
-    def __init__(self, env: Env) -> None:
-        self.env = Open(env)
-
-    def __call__(self) -> Env:
-        """Return the same environment each time."""
-        return self.env
-
-
-class Open(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ignores ``close``: the user goes on with the environment. Its spec is the environment's."""
+class Single(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The one instance that the user passed: called, it returns itself. It belongs to the user and is never closed."""
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as of Gymnasium's own wrappers
         """The spec of the environment alone, which others can make again without this wrapper."""
         return self.env.spec
 
+    def __call__(self) -> Env:
+        """Return the same environment each time."""
+        return self
+
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the user goes on with the environment."""
 
 
 class NoEnvironment(EnvError):
@@ -163,7 +155,7 @@ def _foreign(env: object) -> str:
 def _from_registry(config: EnvConfig, render: bool) -> Env:
     module, _, name = config.id.rpartition(":")
     if module:
-        import_for(module, config.id)
+        module_of(config.id, f"environment '{config.id}'", EnvError)
     load_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
@@ -197,29 +189,6 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
         if required or isinstance(error, GymError):
             raise
         return plain()
-
-
-def import_for(module: str, env_id: str) -> None:
-    """Import the ``module`` that registers ``env_id``.
-
-    Raises:
-        EnvError: the module cannot be imported, or is the path of a file.
-    """
-    if is_file(module):
-        raise EnvError(
-            f"environment '{env_id}': '{module}' is the path of a file: expected the name of a module, as in "
-            f"'{dotted(module)}:{env_id.removeprefix(f'{module}:') or 'Id'}', in the current folder or in one of "
-            "PYTHONPATH."
-        )
-    importable(module)
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        where = f"environment '{env_id}': "
-        if not absent(module, error):
-            raise EnvError(f"{where}importing module '{module}' failed: {told(error)}") from error
-        remedy = "Install it, or put it in the current folder or on PYTHONPATH."
-        raise EnvError(f"{where}the module '{module}' could not be imported ({error}). {remedy}") from error
 
 
 def put_away(env: Env) -> None:

@@ -13,9 +13,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from reverie.core.errors import EnvError
-from reverie.core.importing import check_module, findable
+from reverie.core.importing import check_module, findable, module_of
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import import_for
 from reverie.envs.suites import load_suite
 
 IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames", "mission")
@@ -28,7 +27,7 @@ def registered(env_id: str) -> EnvSpec | None:
     with contextlib.suppress(EnvError):  # making the environment will report it
         check_module(env_id, "the dataset")
         if module:
-            import_for(module, env_id)
+            module_of(env_id, "the dataset", EnvError)
         load_suite(name)
     if name not in gymnasium.registry:  # Gymnasium takes a name without a version as that of its newest one
         with contextlib.suppress(gymnasium.error.Error):

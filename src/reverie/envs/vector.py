@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,8 +128,7 @@ class VectorEnv:
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # gives the answer that is due
         self._torn = False  # whether a step was begun and not finished
-        self._error: ReverieError | None = None  # the failure that ended all environments
-        self._closed = False
+        self._error: ReverieError | None = None  # why all environments have ended
         self.exact_rewards: list[float] = []
         """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
         self.logged: dict[int, Summary] = {}
@@ -197,8 +196,6 @@ class VectorEnv:
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
-        if self._closed:
-            raise EnvError("the environments are closed.")
 
     def _checked(self, action: Tensor) -> np.ndarray:
         if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
@@ -258,11 +255,7 @@ class VectorEnv:
                 self._restarter.again(number, failed)
         except ReverieError as error:
             self._end(error)
-
-    def _end(self, error: ReverieError) -> NoReturn:
-        self._error = error
-        self.close()
-        raise error
+            raise
 
     def _log(self, over: list[int]) -> None:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
@@ -285,6 +278,7 @@ class VectorEnv:
                 self._say(missing[0])
         if wrong:
             self._end(EnvError(wrong[0]))
+            self._check_open()
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
@@ -315,7 +309,7 @@ class VectorEnv:
         environments, and after an interrupted step.
         """
         self._settle()
-        if self._ended is None or self._torn or self._closed:
+        if self._ended is None or self._torn or self._error is not None:
             return [None] * self.num_envs
         for number in range(self.num_envs):
             self._slots[number].send("snapshot")
@@ -351,8 +345,11 @@ class VectorEnv:
 
     def close(self) -> None:
         """Close all environments and end their processes. May be called twice."""
-        if not self._closed:
-            self._closed = True
+        self._end(EnvError("the environments are closed."))
+
+    def _end(self, error: ReverieError) -> None:
+        if self._error is None:
+            self._error = error
             close(self._slots)
 
 

@@ -44,14 +44,14 @@ MARK = b"\0"
 
 
 class Column(NamedTuple):
-    """One observation key of N environments, or their actions, in shared memory."""
+    """One observation key of N environments, or their actions, in shared memory; ``shape`` includes N."""
 
     memory: Any
     shape: tuple[int, ...]
     dtype: str
 
     def array(self) -> np.ndarray:
-        """Return a view of that memory, ``[N, ...]``; ``shape`` includes N."""
+        """Return a view of that memory, ``[N, ...]``."""
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
@@ -180,7 +180,9 @@ class WorkerSlot:
                 if self._timeout:
                     left = self._sent + self._timeout - time.monotonic()
                     if not self._line.ready(max(left, min(self._timeout, MOMENT))):
-                        raise Failed(self._overdue())
+                        self.stop(0.0)
+                        late = f"no response from its worker process within env.timeout = {self._timeout:g} seconds"
+                        raise Failed(EnvError(f"environment {self._number} timed out: {late}"))
                 turn, what, result = self._line.heard()
         except (EOFError, OSError) as error:
             raise Failed(self._lost()) from error
@@ -188,13 +190,6 @@ class WorkerSlot:
             raise Failed(*result)
         self._made = True
         return result
-
-    def _overdue(self) -> EnvError:
-        self.stop(0.0)
-        return EnvError(
-            f"environment {self._number} timed out: no response from its worker process within "
-            f"env.timeout = {self._timeout:g} seconds"
-        )
 
     def _lost(self) -> EnvError:
         self.process.join(PATIENCE)
