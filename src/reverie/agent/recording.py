@@ -16,7 +16,7 @@ from gymnasium import spaces
 from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, warn
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.words import Say, plural
@@ -28,7 +28,6 @@ from reverie.envs.make import put_away, readable
 from reverie.envs.task import settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 from reverie.log.console import tell
-from reverie.run.evaluate import LONG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +167,6 @@ def play(
             seen.append(deepcopy(shown(obs)))
             rewards.append(reward)
             terminations.append(terminated)
-            if len(rewards) == LONG and most is None:
-                warn(
-                    f"an episode of the recording has not ended after {LONG:,} steps. If it never ends, stop this and "
-                    "give --steps in place of --episodes: the last episode is truncated there."
-                )
             over = terminated or truncated or len(rewards) == most
         agent.observer(agent.observer.given(env, obs), agent.observer.stacks(1)[0], True)  # checks what ended it
     truncations = np.zeros(len(rewards), bool)
