@@ -102,7 +102,9 @@ def test_estimates_compare_with_estimates_from_the_same_data_and_discount(capsys
     ]
 
 
-@pytest.mark.parametrize(("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE")])
+@pytest.mark.parametrize(
+    ("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE, discount 1")]
+)
 def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str, group: str) -> None:
     """Agents that learned from a part of the data compare with those that learned from all of it."""
     for data in ("/a/all.hdf5", "/a/tenth.hdf5"):
@@ -110,9 +112,9 @@ def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str,
         config = ExperimentConfig().merge({"env.id": env, "data.path": data})
         run = SeedsFolder(path).run(0)
         run.run.mkdir(parents=True)
-        (run.run / "metrics.jsonl").write_text(
-            json.dumps({"step": 9, ("estimate/return" if env == "none" else "eval/score"): 5.0})
-        )
+        (run.run / "metrics.jsonl").write_text(json.dumps({"step": 9, "estimate/return": 5.0, "estimate/discount": 1}))
+        if env != "none":
+            (run.run / "eval.json").write_text(json.dumps({"env_steps": 9, "score": {"mean": 5.0}}))
         run.state = "finished"
         write_seeds(config, SeedsFolder(path), [run])
         found = read_contender(path)

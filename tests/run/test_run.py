@@ -105,19 +105,6 @@ def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> 
     assert any("already" in text for text in said)
 
 
-def test_a_finished_run_says_what_it_has_not_learned_with(tmp_path: Path) -> None:
-    said: list[str] = []
-    train(settings(steps=60, eval_episodes=0), run=tmp_path / "run", say=say_nothing)
-    train(settings(steps=60, eval_episodes=0, console=False), run=tmp_path / "run", say=said.append)
-    assert not [line for line in said if "learned" in line]
-    other = settings(steps=60, eval_episodes=0, algo__horizon=7, replay_ratio=0.75)
-    train(other, run=tmp_path / "run", say=said.append)
-    assert any(
-        "has not used these changed settings: " in line and "replay_ratio: " in line and "algo.horizon" in line
-        for line in said
-    )
-
-
 # ---------------------------------------------------------------- what cannot be trained
 
 

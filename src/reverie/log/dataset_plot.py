@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reverie.core.statistics import binned
-from reverie.log.figure import BLUE, GREY, ORANGE, save_figure, styled
+from reverie.log.plot import BLUE, GREY, ORANGE, save_figure, styled
 
 MAX_DIMENSIONS = 12
 """Most dimensions of an action that are shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reverie.core.files import write_atomic
 from reverie.core.statistics import Interval, Series, running_mean
 from reverie.core.words import plural
-from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
 from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
 
+BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
 MAX_TRACES = 12
@@ -27,8 +30,8 @@ RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of 
 def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means. One at the
-    end of training, which is on other episodes, gets a mark of its own.
+    Evaluations are drawn as interquartile means with 95 % intervals. One at the end of training, which is on other
+    episodes, gets a mark of its own.
     """
     rows = read_metrics(metrics, SCORES)
     train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
@@ -41,8 +44,8 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
         smooth = running_mean(train[1])
         axes.plot(train[0], smooth, alone(train), color=BLUE, linewidth=2, label="training episodes, running mean")
     if len(on_the_way[0]):
-        measure = "interquartile mean" if any("eval/score_iqm" in row for row in rows) else "mean"
-        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
+        label = "evaluation, interquartile mean"
+        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=label)
         _band(axes, *on_the_way, label="its 95 % interval")
     if len(final[0]):
         _finals(axes, final)
@@ -267,8 +270,25 @@ def _widen(axes: Axes) -> None:
 
 
 def _interval(scored: Sequence[Mapping[str, float]]) -> Interval:
-    """Return steps, interquartile mean, low and high of each evaluation; earlier versions have the mean and NaN."""
+    """Return steps, interquartile mean, low and high of each evaluation; the mean and NaN where there are none."""
     steps = np.array([row["step"] for row in scored], float)
     middle = np.array([row.get("eval/score_iqm", row["eval/score"]) for row in scored], float)
     low, high = (np.array([row.get(f"eval/score_iqm_{end}", np.nan) for row in scored]) for end in ("low", "high"))
     return steps, middle, low, high
+
+
+def styled(axes: Axes, xlabel: str, ylabel: str) -> Axes:
+    """Give ``axes`` a light grid, no frame on the top and the right, and labels; return them."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    return axes
+
+
+def save_figure(figure: Figure, png: Path) -> Path:
+    """Write ``figure`` to the file ``png`` and return its path."""
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
+    write_atomic(png, content.getvalue())
+    return png

@@ -70,26 +70,17 @@ def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps:
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
     ) as ffmpeg:
         assert ffmpeg.stdin is not None
-        try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
-                for frame in frames:
-                    ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
-            _, said = ffmpeg.communicate()
-        except BaseException:
-            ffmpeg.kill()
-            with contextlib.suppress(OSError):
-                ffmpeg.stdin.close()  # it may hold bytes that nobody reads any more
-            raise
+        with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
+            for frame in frames:
+                ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
+        _, said = ffmpeg.communicate()
     if ffmpeg.returncode:
         first = re.sub(r"^\[.*?\] ", "", said.decode(errors="replace").strip().partition("\n")[0])
         raise OSError(errno.EIO, f"ffmpeg: {first or f'exit code {ffmpeg.returncode}'}")
 
 
 def pictures(frames: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield uint8 ``frames`` ``[T, H, W, C]`` as ``write_video`` shows them, ``[H', W', 3]`` each.
-
-    One at a time, as all of them would need several times the memory of ``frames``.
-    """
+    """Yield uint8 ``frames`` ``[T, H, W, C]`` as ``write_video`` shows them, ``[H', W', 3]`` each, to save memory."""
     peak = int(frames.max())
     for frame in frames[:, None]:
         yield pad_even(upscale(to_rgb(frame, peak)))[0]
@@ -98,15 +89,12 @@ def pictures(frames: np.ndarray) -> Iterator[np.ndarray]:
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     """Return ``frames`` ``[..., H, W, C]``, uint8 or floats in 0..255, as RGB ``[..., H, W, 3]`` uint8.
 
-    One channel is grey and three are RGB. Any other number is a stack of masks or planes: each gets its own colour, and
-    colours are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values
-    are symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range. What is RGB already
-    is returned itself.
+    One channel is grey and three are RGB. Any other number is a stack of masks: each gets its own colour, and colours
+    are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values are
+    symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
     factor, channels = 255 / peak if 0 < peak < 32 else 1.0, frames.shape[-1]
-    if factor == 1.0 and channels == 3 and frames.dtype == np.uint8:
-        return frames
     light = frames.astype(np.float32) * factor
     if channels == 1:
         light = np.repeat(light, 3, axis=-1)
