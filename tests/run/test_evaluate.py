@@ -80,13 +80,12 @@ def test_frames_are_those_of_the_first_episode_of_the_first_environment(fakes):
     assert evaluate(fakes.Env([[3]]), fakes.Policy(), episodes=1).frames is None
 
 
-def test_scores_remain_if_the_frames_differ_in_size(fakes, capsys):
+def test_scores_remain_if_the_frames_differ_in_size(fakes):
     env = fakes.Env([[3]])
     env.render = lambda: np.zeros((2 + env.turn, 3, 3), np.uint8)
     result = evaluate(env, fakes.Policy(), episodes=2, record=True)
     assert result.scores == [6.0, 6.0]
     assert result.frames is None
-    assert "its frames are (2, 3) to (5, 3) pixels" in capsys.readouterr().err
 
 
 def test_seed_and_actions_after_the_end(fakes):
@@ -94,14 +93,6 @@ def test_seed_and_actions_after_the_end(fakes):
     evaluate(env, fakes.Policy(), episodes=2, seed=11)
     assert env.seeds == [11]
     assert torch.equal(env.actions[1], torch.zeros(1, 7))
-
-
-def test_an_episode_that_may_never_end_is_told_of_once(fakes, capsys, monkeypatch):
-    monkeypatch.setattr("reverie.run.evaluate.LONG", 5)
-    evaluate(fakes.Env([[4], [3]]), fakes.Policy(), episodes=6)
-    assert capsys.readouterr().err == ""
-    assert evaluate(fakes.Env([[9], [3]]), fakes.Policy(), episodes=4).lengths == [9, 9, 3, 3]
-    assert capsys.readouterr().err.count("has not ended after 5 decisions. If it never ends") == 1
 
 
 def test_no_episodes_is_an_error(fakes):
