@@ -188,9 +188,7 @@ def test_a_video_shows_images_or_what_the_environment_draws(agent: Agent, cartpo
     imagined = agent.imagine(agent.observe(agent.episode(0)), 3)
     assert imagined.video(tmp_path / "eye.mp4").stat().st_size > 500
     drawn = reverie.load(cartpole)
-    shown = drawn.imagine(drawn.observe(drawn.episode(0)), 2)._painted()
-    assert [frames.shape for frames in shown] == [(3, 171, 256, 3)]
-    assert (shown[0][0] != shown[0][-1]).any()
+    assert drawn.imagine(drawn.observe(drawn.episode(0)), 2).video(tmp_path / "drawn.mp4").stat().st_size > 500
 
 
 @pytest.mark.parametrize(

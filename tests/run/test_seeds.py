@@ -87,6 +87,7 @@ class Actor:
             sink = JsonlSink(run / "metrics.jsonl")
             sink.write({"eval/score": 10.0 * self.seed, "episode/score": 1.0}, 120)
             sink.close()
+            (run / "eval.json").write_text(json.dumps({"env_steps": 120, "score": {"mean": 10.0 * self.seed}}))
         Actor.cast.append(self)
         Actor.most = max(Actor.most, sum(not actor.ended for actor in Actor.cast))
 

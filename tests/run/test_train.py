@@ -45,7 +45,7 @@ def setting(fakes, lengths=((3,),), algo=None, **clock):
 def test_a_run_collects_updates_and_feeds_back(fakes):
     run = setting(fakes, lengths=[[3], [-2], [4]])
     ending = run.go(schedule=Schedule(log_every=0, save_every=0, report_every=0))
-    assert ending.reason == "finished"
+    assert ending.signal is None
     assert ending.checkpoint == Path(f"saved-{run.clock.env_steps}")
     assert 40 <= run.clock.env_steps < 43
     assert run.clock.updates == run.algo.updates == (run.clock.env_steps - 3) // 2
@@ -149,7 +149,7 @@ def test_a_signal_finishes_the_turn_saves_and_says_where(fakes, number, capfd):
 
     ending = run.go(evaluator=evaluator, schedule=Schedule(eval_every=1))
     assert evaluated == [1, 2, 3]  # nothing long is begun after the signal
-    assert ending.reason == "interrupted"
+    assert ending.signal is not None
     assert run.clock.updates == 6  # the turn had two updates
     assert run.saves == [(run.clock.env_steps, False)]
     assert ending.checkpoint == Path("saved-4")
@@ -192,7 +192,7 @@ def test_a_console_that_is_gone_does_not_end_a_run(fakes):
         raise BrokenPipeError
 
     ending = run.go(sinks=[SimpleNamespace(write=gone), run.sink], schedule=Schedule(log_every=10))
-    assert ending.reason == "finished"
+    assert ending.signal is None
     assert run.sink.entries
 
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,41 +72,15 @@ class Agent:
         checkpoint: Path,
         step: int,
     ) -> None:
-        """Set up an agent; users call :func:`reverie.load`.
-
-        Args:
-            config: settings of the run.
-            algo: learner with its weights loaded.
-            flat: an environment that defines the spaces; it is not stepped.
-            factory: makes the environment, or None to make ``config.env.id``.
-            run: run folder.
-            checkpoint: folder of the loaded checkpoint.
-            step: step at which it was written.
-        """
-        self.config = config
-        self.algo = algo
-        self.run = run
-        self.checkpoint = checkpoint
-        self.step = step
+        """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
+        self.config, self.algo, self.factory = config, algo, factory
+        self.run, self.checkpoint, self.step = run, checkpoint, step
         self.observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
         self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
-        self.factory = factory
         self._codec = ActionCodec(self.action_space)
-
-    def __copy__(self) -> Agent:
-        return self._with(vars(self))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
-        values = {**vars(self), "factory": None}  # an environment can seldom be copied
-        return self._with(copy.deepcopy(values, memo) | {"factory": self.factory})
-
-    def _with(self, values: dict[str, Any]) -> Agent:
-        other = object.__new__(type(self))
-        vars(other).update(values)
-        return other
 
     def __repr__(self) -> str:
         config = self.config
@@ -368,12 +341,8 @@ class Agent:
             ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
             EnvError: the environment cannot be made.
         """
-        if episodes < 1:
-            raise ConfigError(f"episodes = {episodes}: expected at least 1.")
-        given: Any = seed
-        if not (given is None or isinstance(given, Integral)):
-            raise ConfigError(f"seed = {brief(seed)}: expected an integer, at least 0.")
-        seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
+        AtLeast(1).check("episodes", episodes)
+        seed = derived_seeds(self.config.seed)["test"] if seed is None else seed
         AtLeast(0).check("seed", seed)
         limit = {} if time_limit is None else {"env.time_limit": time_limit}
         config = self.config.merge({"eval_episodes": episodes, **limit})
@@ -387,11 +356,7 @@ class Agent:
 
 
 def mode_of(actions: str) -> Mode:
-    """Return the policy's mode for ``actions``.
-
-    Raises:
-        ConfigError: ``actions`` is neither "mode" nor "sample".
-    """
+    """Return the policy's mode for ``actions``."""
     if actions not in MODES:
         raise ConfigError(
             f"actions = {brief(actions)}: expected one of {', '.join(MODES)}.{did_you_mean(str(actions), MODES)}"

@@ -352,9 +352,6 @@ def actions_of(
 
     ``columns`` are all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
     ``is_terminal``; ``width`` is A; ``draws`` is the number of actions per row.
-
-    Raises:
-        DataError: the policy's actions do not have ``width`` numbers.
     """
     seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     fixed = {name: columns[name] for name in ("reward", *FLAGS)}
@@ -503,11 +500,7 @@ def estimate(
 
 
 def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
-    """Return ``config`` with the data to estimate from, and with rewards as they were recorded.
-
-    Raises:
-        RunError: no data are given, and the run had none.
-    """
+    """Return ``config`` with the data to estimate from, and with rewards as they were recorded."""
     if data is not None:
         config = config.merge({"data": dataset_config(data, config.data.storage)})
     if not config.data.path:

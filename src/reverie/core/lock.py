@@ -53,11 +53,7 @@ class FileLock:
         self.descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock.
-
-        Raises:
-            RunError: another process holds it, or the folder is not writable.
-        """
+        """Take the lock."""
         if fcntl is None:
             return self
         while True:
@@ -82,11 +78,7 @@ class FileLock:
             self.descriptor = None
 
     def _take(self, descriptor: int) -> bool:
-        """Lock the open file; return False if its last owner deleted it meanwhile.
-
-        Raises:
-            RunError: another process holds the lock.
-        """
+        """Lock the open file; return False if its last owner deleted it meanwhile."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,22 +120,14 @@ class FolderLock(FileLock):
         super().__init__(folder / LOCK, folder, instead)
 
     def __enter__(self) -> Self:
-        """Take the lock, and delete the unfinished files that a killed process left in the folder.
-
-        Raises:
-            RunError: another process holds it, or the folder is not writable.
-        """
+        """Take the lock, and delete the unfinished files that a killed process left in the folder."""
         super().__enter__()
         delete_staged(self.guarded)
         return self
 
 
 def lock_of(target: Path) -> FileLock:
-    """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it, in a folder that is made.
-
-    Raises:
-        RunError: the folder cannot be made.
-    """
+    """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it; makes its folder."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

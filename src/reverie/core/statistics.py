@@ -86,9 +86,6 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarr
     Args:
         scores: ``[R]`` or ``[..., R, M]``.
         others: ``[Q]`` or ``[..., Q, M]``, of the same tasks.
-
-    Raises:
-        DataError: the numbers of tasks differ.
     """
     a, b = table(scores), table(others)
     if a.shape[-1] != b.shape[-1]:
@@ -177,11 +174,7 @@ def binned(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def table(scores: ArrayLike) -> np.ndarray:
-    """Return ``scores`` as ``[..., R, M]`` float64.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return ``scores`` as ``[..., R, M]`` float64."""
     values = np.asarray(scores, np.float64)
     if values.ndim == 0 or not values.size:
         raise DataError(f"scores of shape {values.shape}: expected [R] for R runs, or [R, M] for R runs on M tasks.")

@@ -32,9 +32,6 @@ def filled(template: T, tensors: Sequence[Tensor] | Mapping[str, Tensor]) -> T:
     """Return ``template`` with its tensors replaced by ``tensors``, moved to the same devices and dtypes.
 
     ``tensors`` are in the order of ``leaves``, or by their places as from ``named``: then keys may have another order.
-
-    Raises:
-        RunError: their number, their places or their shapes differ.
     """
     if isinstance(tensors, Mapping):
         tensors = [tensors[place] for place in named(template) if place in tensors]

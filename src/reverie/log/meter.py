@@ -30,11 +30,7 @@ class Meter:
         return sum(self._counts.values())
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add the scalars of one update.
-
-        Raises:
-            DataError: a tensor does not have exactly one element.
-        """
+        """Add the scalars of one update."""
         if not metrics:
             return
         names, values = tuple(metrics), list(metrics.values())

@@ -47,11 +47,7 @@ class JsonlSink:
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
     def write(self, values: Values, step: int) -> None:
-        """Append the scalars among ``values``, after all that could not be written before.
-
-        Raises:
-            OSError: the disk did not take all; the rest is kept for the next call.
-        """
+        """Append the scalars among ``values``, after all that could not be written before."""
         row = {name: value if math.isfinite(value) else None for name, value in scalars(values).items()}
         if row:
             self._unwritten += (json.dumps({"step": step, **row}) + "\n").encode()

@@ -33,10 +33,6 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. What would
     be over in less than ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears
     under its name only once it is complete; until then an older one stays.
-
-    Raises:
-        OSError: the file cannot be written.
-        ValueError: there are no frames, or they are not bytes of that shape.
     """
     if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
         raise ValueError(
@@ -58,11 +54,7 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
 
 
 def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps: int) -> None:
-    """Write ``frames`` ``[H, W, 3]`` uint8, whose ``size`` (W, H) is even, as H.264 mp4.
-
-    Raises:
-        OSError: ffmpeg fails, as on a full disk; the reason is the first line that it printed.
-    """
+    """Write ``frames`` ``[H, W, 3]`` uint8, whose ``size`` (W, H) is even, as H.264 mp4."""
     given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps), "-i", "-"]
     wanted = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "10", str(path)]
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-xerror", *given, *wanted]

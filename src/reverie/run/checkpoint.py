@@ -138,11 +138,7 @@ class Checkpoints:
         )
 
     def select(self, name: Path | str | None) -> Path:
-        """Return the checkpoint called ``name``, as :meth:`find` does; if that is None, the newest whole one.
-
-        Raises:
-            RunError: there is none.
-        """
+        """Return the checkpoint called ``name``, as :meth:`find` does; if that is None, the newest whole one."""
         path = self.find(name) if name is not None else self.latest()
         if path is None:
             raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
@@ -152,9 +148,6 @@ class Checkpoints:
         """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
 
         A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
-
-        Raises:
-            RunError: there is no such checkpoint; lists those that exist.
         """
         known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
         listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
@@ -171,11 +164,7 @@ class Checkpoints:
         return self.all()[-self.keep :]
 
     def mark_best(self, path: Path) -> None:
-        """Mark ``path`` as the best checkpoint, which is kept until another is marked.
-
-        Raises:
-            RunError: the disk is full or not writable.
-        """
+        """Mark ``path`` as the best checkpoint, which is kept until another is marked."""
         with writing(self.folder / "best"):
             _replace_file(self.folder / "best", path.name.encode())
 
@@ -227,9 +216,6 @@ def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> d
     """Return the states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
 
     ``verified``: all of its files have just been verified and need not be again.
-
-    Raises:
-        RunError: the checkpoint is damaged, from a newer version, or lacks one of ``parts``.
     """
     path = Path(path)
     if not verified:

@@ -94,9 +94,6 @@ def evaluate(
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
     ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn in one size. Schedules of
     exploration go on from ``env_steps``; they matter only in mode ``explore``.
-
-    Raises:
-        ConfigError: ``episodes`` is not at least 1.
     """
     if episodes < 1:
         raise ConfigError(f"episodes = {episodes}: expected at least 1 for an evaluation.")

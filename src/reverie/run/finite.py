@@ -43,12 +43,7 @@ class FiniteCheck:
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
     def add(self, metrics: Metrics, update: int) -> None:
-        """Check the loss terms of update number ``update``, counted from 1.
-
-        Raises:
-            DataError: a metric is not a scalar tensor, or has a name of the loop's own. Only the first update with the
-                same names is checked for that.
-        """
+        """Check the loss terms of update number ``update``, counted from 1."""
         names = tuple(metrics)
         terms = self._terms.get(names)
         if terms is None:

@@ -43,11 +43,7 @@ class RunFolder:
 
     @classmethod
     def at(cls, run: Path | str) -> RunFolder:
-        """Return the folder of a run that a user names, by an absolute path: an environment may change the directory.
-
-        Raises:
-            ConfigError: it is a URL.
-        """
+        """Return the folder that a user names, by an absolute path: an environment may change the directory."""
         check_local(run, "run")
         return cls(Path(os.path.expanduser(run)).absolute(), run)
 
@@ -102,11 +98,7 @@ def is_of(path: Path, step: int) -> bool:
 
 
 def read_spec(folder: RunFolder) -> dict[str, Any] | None:
-    """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file."""
     if not folder.spec.is_file():
         return None
     try:
@@ -126,9 +118,6 @@ def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True
         now: the environment's, by :func:`reverie.core.signature.signature`.
         bounds: those of vectors are compared too, as policies see what they never saw where numbers are scaled
             otherwise; data and environment often declare different ones.
-
-    Raises:
-        RunError: it has not, and the message names each difference; or spec.json is damaged.
     """
     if (saved := read_spec(folder)) is None:
         return
@@ -178,11 +167,7 @@ class _Unique(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file.
-
-    Raises:
-        ConfigError: the file is missing, not YAML, not a mapping, or has a key twice.
-    """
+    """Read the mapping in a YAML file."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Unique)
     except ConfigError as error:
@@ -197,12 +182,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_saved(path: Path) -> Saved:
-    """Read the settings of the run in ``path``.
-
-    Raises:
-        RunError: there is no run, or its config.yaml cannot be used by this version.
-        ConfigError: config.yaml is not readable as YAML, or ``path`` is a URL.
-    """
+    """Read the settings of the run in ``path``."""
     check_local(path, "run")
     config = RunFolder(path).config
     if not config.is_file():
@@ -213,11 +193,7 @@ def read_saved(path: Path) -> Saved:
 
 
 def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
-    """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``.
-
-    Raises:
-        RunError: it is none, or of a newer version.
-    """
+    """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
     if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     if content["schema"] > SCHEMA:
@@ -279,11 +255,7 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 
 def check_origin(saved: Saved, run: Path, *given: str) -> None:
-    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data.
-
-    Raises:
-        UntrustedError: a module is not installed, and the user has neither imported nor trusted it.
-    """
+    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data."""
     algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
     kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     names = {

@@ -28,12 +28,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_metrics(metrics: Mapping[str, object]) -> None:
-    """Check the metrics of an update.
-
-    Raises:
-        DataError: one is not a scalar tensor, or has a name of the loop's own. A captured update would report a number
-            of Python's for ever.
-    """
+    """Check the metrics of an update."""
     check_names(metrics)
     for name, value in metrics.items():
         if not isinstance(value, Tensor) or value.numel() != 1:

@@ -36,11 +36,7 @@ class Schedule(Config):
 
 
 def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
-    """Return ``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds.
-
-    Raises:
-        ConfigError: neither a number nor a number with one of those units, or negative.
-    """
+    """Return ``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds."""
     match = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE]\+?\d+)?)\s*([smh]?)\s*", str(value))
     if match is None or not math.isfinite(amount := float(match[1])):
         raise ConfigError(

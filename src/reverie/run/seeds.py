@@ -146,9 +146,6 @@ def train_runs(
         jobs: most processes at a time.
         show: called with each run whose state has changed, and often with None.
         say: called with a sentence about a signal.
-
-    Raises:
-        RunError: a run was refused and none has begun: the others, with the same settings, would be refused too.
     """
     running: dict[int, Child] = {}
     refused: list[str] = []
