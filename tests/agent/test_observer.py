@@ -35,7 +35,7 @@ def test_a_batch_with_parts_of_different_lengths_is_refused() -> None:
     observer = seeing(gymnasium.spaces.Dict(parts))
     for cameras, states in ((3, 2), (2, 3)):
         obs = {"camera": np.zeros((cameras, 4, 4, 3), np.uint8), "state": np.zeros((states, 2), np.float32)}
-        with pytest.raises(DataError, match=f"not of one length: expected {cameras} observations in each"):
+        with pytest.raises(DataError, match="or a batch with parts of one length"):
             observer.split(obs)
 
 
@@ -44,10 +44,9 @@ def test_all_that_reset_or_step_returned_is_refused() -> None:
     seen = np.zeros(2, np.float32)
     for space, obs in ((vector, seen), (gymnasium.spaces.Dict(state=vector), {"state": seen})):
         observer = seeing(space)
-        with pytest.raises(DataError, match=r"obs has 2 values, .* as reset\(\) .*: pass the first value alone"):
-            observer.split((obs, {}))
-        with pytest.raises(DataError, match=r"obs has 5 values, .* as step\(\) .*: pass the first value alone"):
-            observer.split((obs, 0.0, False, False, {"success": True}))
+        for given in ((obs, {}), (obs, 0.0, False, False, {"success": True})):
+            with pytest.raises(DataError, match=r"obs has \d values, .* as reset\(\) .*: pass the first value alone"):
+                observer.split(given)
     assert seeing(gymnasium.spaces.Tuple([vector, gymnasium.spaces.Dict(state=vector)])).split((seen, {"state": seen}))[
         0
     ]
@@ -60,7 +59,7 @@ def test_lists_that_are_no_batch_are_refused() -> None:
         DataError, match=r"obs is a list of 2 dictionaries: expected a single dictionary.*\[2, \.\.\.\]"
     ):
         seeing(gymnasium.spaces.Dict(state=vector)).split([{"state": seen}, {"state": seen}])
-    with pytest.raises(DataError, match=r"its parts form no array\. Expected an observation of Box\("):
+    with pytest.raises(DataError, match=r"obs = .*: expected an observation of Box\(.* or a batch"):
         seeing(vector).split([seen, seen[:1]])
     assert seeing(vector).split([seen, seen])[0] is False
 

@@ -73,13 +73,14 @@ def test_result_says_what_happened(tmp_path: Path) -> None:
     assert "GB" in said[0]
 
 
-def test_an_existing_run_is_continued(trained: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_an_existing_run_is_continued(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("run")
     shutil.copytree(trained, run)
     before = read_metrics(run / "metrics.jsonl")
     said: list[str] = []
     result = train(settings(steps=300), run=run, say=said.append)
-    assert "continuing" in said[0]
+    assert said[0].startswith("continuing run from env step ")  # the path as it was given
     assert result.env_steps >= 300
     rows = read_metrics(run / "metrics.jsonl")
     assert rows[: len(before)] == before

@@ -95,7 +95,9 @@ def _loaded(
     path = checkpoints.select(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
     alone = config.env.id == NO_ENV
-    recorded = spaces_of(folder) if alone else None
+    recorded = None
+    with contextlib.suppress(RunError) if env is not None else contextlib.nullcontext():  # damaged: nothing to compare
+        recorded = spaces_of(folder) if alone else None
     if isinstance(env, str):
         if not alone and env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
             raise RunError(
