@@ -16,7 +16,7 @@ import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dream_figures import distinct, painted
+from reverie.agent.dream_figures import painted
 from reverie.agent.dreaming import check_finite, dream, fitting, gather, measure, one_hot
 from reverie.agent.loading import load
 from reverie.api import train_config as train
@@ -142,13 +142,6 @@ def test_the_context_fits_the_length_of_the_episodes(
     assert gather(episodes, found, 3, found + 1, 20).shape == shape
 
 
-def test_an_episode_is_drawn_once() -> None:
-    batch = gather(rows(4, 4, 4), 1, 3, 2, 20)
-    assert distinct(batch) == [0]
-    batch.action[1, 2, 0] = 1.0
-    assert distinct(batch) == [0, 1]
-
-
 def test_dreams_are_of_the_rewards_that_were_learned(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,11 +245,3 @@ def test_a_dream_that_is_not_finite_overwrites_nothing(corridor: Path, monkeypat
     with pytest.raises(RunError, match="expected finite numbers"):
         dream(agent, context=1, horizon=2, sequences=1)
     assert sorted(corridor.rglob("*")) == before
-
-
-def test_errors_whose_squares_float32_does_not_hold() -> None:
-    real = np.zeros((2, 4), np.float32)
-    guess = np.array([[0, 0, 3e38, 3e38], [0, 0, 0, -3e38]], np.float32)
-    errors, repeated, _ = measure({"reward": real}, {"reward": guess}, {}, 2)
-    np.testing.assert_allclose(errors["reward"], [3e38 / np.sqrt(2), 3e38], rtol=1e-6)
-    assert repeated["reward"].tolist() == [0, 0]

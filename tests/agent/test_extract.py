@@ -191,23 +191,6 @@ def test_a_video_shows_images_or_what_the_environment_draws(agent: Agent, cartpo
     assert drawn.imagine(drawn.observe(drawn.episode(0)), 2).video(tmp_path / "drawn.mp4").stat().st_size > 500
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        ({"classes": {9: 0}}, "latents from 0 to 3"),
-        ({"classes": {0: 4}}, "classes from 0 to 3"),
-        ({"classes": np.full((1, 4), 1.5)}, "classes from 0 to 3"),
-        ({"classes": np.zeros((2, 4), int)}, r"expected finite numbers of shape \[1, 4\]"),
-        ({"deter": np.zeros((1, 3))}, r"expected finite numbers of shape \[1, 32\]"),
-        ({"stoch": np.nan}, r"expected finite numbers of shape \[1, 4, 4\]"),
-    ],
-)
-def test_what_is_no_state(agent: Agent, edit: dict[str, Any], message: str) -> None:
-    state = agent.observe(agent.episode(0))
-    with pytest.raises(DataError, match=message):
-        state.replace(**edit)
-
-
 def test_wrong_input_of_observe_and_imagine(agent: Agent) -> None:
     rows = agent.episode(0)
     state, wrong = agent.observe(rows), rows.map(lambda x: x)
@@ -272,8 +255,3 @@ def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped: Agent, tmp_
     ):  # fmt: skip
         with pytest.raises(DataError, match=says):
             mapped.steer(state, probe, beside)
-
-
-def test_an_agent_without_probes_says_so(agent: Agent) -> None:
-    with pytest.raises(ConfigError, match=r"has no probes: train DreamerV2 with algo.probe.heads"):
-        agent.probe(agent.observe(agent.episode(0)))

@@ -30,15 +30,6 @@ def seeing(space: gymnasium.Space[Any]) -> Observer:
     return Observer(make_flat(EnvConfig(), lambda: env, 0, False), EnvConfig())
 
 
-def test_a_batch_with_parts_of_different_lengths_is_refused() -> None:
-    parts = {"camera": gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8), "state": gymnasium.spaces.Box(-1, 1, (2,))}
-    observer = seeing(gymnasium.spaces.Dict(parts))
-    for cameras, states in ((3, 2), (2, 3)):
-        obs = {"camera": np.zeros((cameras, 4, 4, 3), np.uint8), "state": np.zeros((states, 2), np.float32)}
-        with pytest.raises(DataError, match="or a batch with parts of one length"):
-            observer.split(obs)
-
-
 def test_all_that_reset_or_step_returned_is_refused() -> None:
     vector = gymnasium.spaces.Box(-1, 1, (2,))
     seen = np.zeros(2, np.float32)
@@ -50,18 +41,6 @@ def test_all_that_reset_or_step_returned_is_refused() -> None:
     assert seeing(gymnasium.spaces.Tuple([vector, gymnasium.spaces.Dict(state=vector)])).split((seen, {"state": seen}))[
         0
     ]
-
-
-def test_lists_that_are_no_batch_are_refused() -> None:
-    vector = gymnasium.spaces.Box(-1, 1, (2,))
-    seen = np.zeros(2, np.float32)
-    with pytest.raises(
-        DataError, match=r"obs is a list of 2 dictionaries: expected a single dictionary.*\[2, \.\.\.\]"
-    ):
-        seeing(gymnasium.spaces.Dict(state=vector)).split([{"state": seen}, {"state": seen}])
-    with pytest.raises(DataError, match=r"obs = .*: expected an observation of Box\(.* or a batch"):
-        seeing(vector).split([seen, seen[:1]])
-    assert seeing(vector).split([seen, seen])[0] is False
 
 
 def test_a_state_may_be_gone_back_to(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import torch
 
 from reverie.agent.estimate import BLOCK, actions_of, agreement_of, orders
 from reverie.core.discover import algorithm_config, algorithms
-from reverie.core.errors import DataError
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
@@ -144,11 +143,6 @@ def test_orders_hold_every_row_once_and_little_else(lengths):
         assert (column[: len(rows)] == np.arange(rows[0], rows[0] + len(rows))).all()
         assert first[rows[0]]
         assert not first[rows[1:]].any()
-
-
-def test_actions_of_another_width_are_refused():
-    with pytest.raises(DataError, match=r"actions have shape \(2,\), those of the data \(3,\)"):
-        actions_of(Sees(), columns(), 3)
 
 
 def test_a_policy_that_has_explored_draws_as_it_did_then():

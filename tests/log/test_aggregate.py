@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from reverie.api import measured_as
 from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
-from reverie.log import aggregate as aggregation
 from reverie.log.aggregate import (
     Aggregate,
     common_steps,
@@ -23,7 +21,7 @@ from reverie.log.aggregate import (
     write_aggregate,
 )
 from reverie.log.aggregate import aggregate as aggregate_of
-from reverie.log.metrics import FINAL, JsonlSink, read_metrics
+from reverie.log.metrics import FINAL, JsonlSink
 from reverie.run.folder import RunFolder, found_at_end, write_found
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
@@ -121,22 +119,6 @@ def test_a_seed_that_was_good_enough_keeps_its_score(tmp_path: Path) -> None:
     assert found.curve.measured[0][0].tolist() == [100, 200]  # and is drawn no further
 
 
-def test_a_seed_that_went_further_is_looked_at_where_the_others_are(tmp_path: Path) -> None:
-    short, long = evaluations((100, 1.0), (200, 2.0)), evaluations((100, 3.0), (200, 4.0), (300, 5.0))
-    found = aggregate(folders(tmp_path, short, long), EVERY_100)
-    assert found.curve.steps.tolist() == [100, 200]
-    assert found.curve.scores.tolist() == [[1, 2], [3, 4]]
-    assert found.curve.measured[1][0].tolist() == [100, 200, 300]  # it is drawn further
-
-
-def test_a_missed_evaluation_is_not_made_up(tmp_path: Path) -> None:
-    found = aggregate(
-        folders(tmp_path, evaluations((100, 1.0), (300, 3.0)), evaluations((100, 1.0), (200, 2.0), (300, 3.0))),
-        EVERY_100,
-    )
-    assert found.curve.steps.tolist() == [100, 300]
-
-
 def test_without_evaluations_the_curve_is_of_training(tmp_path: Path) -> None:
     """Entries of the log come by the clock on the wall, at other steps for each seed."""
     first = [(step, {"episode/score": float(step)}) for step in range(10, 210, 20)]
@@ -190,13 +172,6 @@ def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path: Path) -> None
     assert content["estimate"]["discount"] == 0.9
 
 
-def test_estimates_beside_scores_are_in_the_file_alone(tmp_path: Path) -> None:
-    found = aggregate({0: run_of(tmp_path / "0", [(20, {"estimate/return": 1.0})], final=7.0)}, EVERY_100)
-    assert table(found).splitlines()[0].split()[1] == "score"
-    assert "estimate" not in table(found)
-    assert written(found, tmp_path / "aggregate.json")["estimate"]["mean"]["value"] == 1.0
-
-
 def written(found: Aggregate | None, path: Path) -> dict[str, Any]:
     write_aggregate(path, found, {"algorithm": "td3"})
     content: dict[str, Any] = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
@@ -217,12 +192,6 @@ def test_the_file_is_json_without_nan(tmp_path: Path) -> None:
     assert written(None, tmp_path / "none.json") == {"algorithm": "td3"}
 
 
-def test_what_learned_from_recorded_data_alone_counts_updates(tmp_path: Path) -> None:
-    rows = evaluations((100, 1.0), (200, 2.0))
-    found = aggregate(folders(tmp_path, rows), EVERY_100.merge({"data.path": "cheetah.hdf5"}))
-    assert "updates" in table(found).splitlines()[0]
-
-
 def test_the_table_is_for_people(tmp_path: Path) -> None:
     runs = {
         seed: run_of(tmp_path / str(seed), evaluations((15_000, 1.0)), final=score)
@@ -233,23 +202,3 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     assert "   IQM     -430.08   -1000.00 to -140.25" in text.splitlines()
     two = table(aggregate(dict(list(runs.items())[:2]), EVERY_100))
     assert "median     -145.12   too few seeds" in two
-
-
-def test_the_log_of_one_seed_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together the logs of long runs may not fit into memory."""
-
-    class Rows(list[dict[str, Any]]):
-        """Unlike a list itself, it can be referred to weakly."""
-
-    held: list[weakref.ref[Rows]] = []
-
-    def read(path: Path, names: tuple[str, ...]) -> Rows:
-        assert not any(rows() for rows in held)
-        found = Rows(read_metrics(path, names))
-        held.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(aggregation, "read_metrics", read)
-    rows = [(step, {"eval/score": 1.0, "loss/actor": 2.0}) for step in (100, 200)]
-    assert aggregate(folders(tmp_path, rows, rows, rows), EVERY_100).curve.steps.tolist() == [100, 200]
-    assert len(held) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,17 +55,6 @@ def test_lines_are_aligned_and_hold_what_matters() -> None:
     assert cells["policy"] == "-0.010"
 
 
-def test_header_returns_when_columns_change_and_now_and_then() -> None:
-    stream, minutes = io.StringIO(), itertools.count(0.0, 60.0)
-    sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: next(minutes))
-    sink.write({"episode/score": 1.0}, 1)
-    sink.write({"loss/dyn": 1.0}, 2)
-    for step in range(60):
-        sink.write({"loss/dyn": 1.0}, step)
-    headers = [line for line in stream.getvalue().splitlines() if "steps/s" in line]
-    assert len(headers) == 4
-
-
 def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
     stream, now = io.StringIO(), [0.0]
     sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: now[0])
@@ -80,13 +68,6 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
     assert [line.split()[1] for line in lines if "step" not in line] == ["0", "12", "20", "24"]
     assert max(map(len, lines)) <= 100
     assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "actor"]  # actor, critic; then no room
-
-
-def test_arrays_alone_print_nothing() -> None:
-    stream = io.StringIO()
-    sink = console_sink(Clock(), 1000, "t", stream)
-    sink.write({"report": np.zeros((2, 2))}, 1)
-    assert stream.getvalue() == "t\n"
 
 
 def test_terminal_gets_a_panel() -> None:
@@ -121,13 +102,6 @@ def test_how_sure_an_evaluation_is_stands_on_both() -> None:
     screen.print(live)
     text = screen.export_text()
     assert all(piece in text for piece in ("iqm", "-148", "low95", "-160", "high95", "-140"))
-
-
-def test_too_few_episodes_show_no_interval() -> None:
-    stream = io.StringIO()
-    console_sink(Clock(), 1000, "t", stream).write({"eval/score": 1.0, "eval/score_iqm": 1.0}, 100)
-    assert "iqm" in stream.getvalue()
-    assert "95" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -174,34 +148,11 @@ def test_pace_forgets_what_was_before_the_first_update() -> None:
     assert pace.left() == "0:00:44"
 
 
-def test_pace_of_a_continued_run_does_not_count_what_came_before_its_first_step() -> None:
-    clock, now = Clock(), [0.0]
-    clock.position, clock.updates = 3993, 1448
-    pace = Pace(clock, 10_000, lambda: now[0])
-    now[0], clock.position = 8.0, 3994
-    assert (pace.rate(), pace.shown(), pace.left()) == (0.0, "-", "-")
-    now[0], clock.position = 10.0, 4194
-    assert (pace.rate(), pace.shown()) == (100.0, "100")
-
-
 def test_numbers_are_short() -> None:
     assert [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)] == [
         "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",
     ]  # fmt: skip
     assert span(3661.9) == "1:01:01"
-
-
-def test_a_run_on_recorded_data_alone_counts_updates():
-    clock, stream = Clock(), io.StringIO()
-    clock.position = clock.updates = 20  # it counts updates as steps
-    console_sink(clock, 100, "t", stream, "updates").write({"loss/critic": 1.0}, 20)
-    header = stream.getvalue().splitlines()[1].split()
-    assert header[:4] == ["time", "updates", "updates/s", "left"]
-    live, drawn = console_sink(clock, 100, "t", terminal := Terminal(), "updates"), ""
-    live.close()
-    drawn = terminal.getvalue()
-    assert "20 of at most 100 updates" in drawn
-    assert "steps" not in drawn
 
 
 # ---------------------------------------------------------------- several runs
@@ -264,12 +215,6 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_numbers_that_were_not_finite_do_not_take_the_place_of_others(tmp_path: Path) -> None:
-    entry(tmp_path / "m.jsonl", 1, episode__score=3.0)
-    entry(tmp_path / "m.jsonl", 2, episode__score=float("nan"))
-    assert Lane("x", tmp_path / "m.jsonl", 10).cells()["return"] == "3"
-
-
 def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path: Path) -> None:
     stream, now = io.StringIO(), [0.0]
     lanes = [Lane("seed 9", tmp_path / "a", 100, "updates"), Lane("seed 10", tmp_path / "b", 100)]
@@ -311,11 +256,3 @@ def test_a_terminal_shows_a_line_for_each(tmp_path: Path, width: int) -> None:
     board.changed(lanes[0])
     board.close()
     assert "stopped" in next(line for line in screen(board, width).splitlines() if "seed 0" in line)
-
-
-def test_who_wants_no_display_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    board, lane = Board([], "t"), Lane("x", tmp_path / "m", 1)
-    board.changed(lane)
-    board.update()
-    board.close()
-    assert capsys.readouterr().out == ""

@@ -16,7 +16,7 @@ import pytest
 import reverie
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.words import say_nothing
-from reverie.log import plot, trackers
+from reverie.log import trackers
 from reverie.log.sinks import Guarded, VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink, check_installed
 
@@ -123,12 +123,6 @@ def test_without_a_login_it_says_what_to_do_and_nothing_is_begun(tmp_path, run, 
         reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", wandb=True, say=say_nothing, **SETTINGS)
 
 
-def test_a_disabled_one_says_so(run, wandb):
-    sink = WandbSink(run, None, say_nothing)
-    wandb.run.offline, wandb.run.url = False, None
-    assert sink.where == "nothing is sent: W&B is disabled (WANDB_MODE)"
-
-
 def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -203,17 +197,6 @@ def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):
     assert [m.value for m in client.get_metric_history(sink.ident, "x")] == [0, 1, 2, 3]
 
 
-def test_a_server_that_stays_away_is_told_of(run, mlflow):
-    said: list[str] = []
-    sink = MlflowSink(run, None, said.append)
-    sink._client = None
-    sink.write({"x": 1.0, "y": 2.0}, 1)
-    sink.close()
-    assert len(said) == 1
-    assert said[0].startswith("MLflow: 2 values and 0 videos were not sent (")
-    assert "metrics.jsonl and videos/ contain them" in said[0]
-
-
 def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_is_said(run, mlflow, monkeypatch):
     monkeypatch.setattr(MlflowSink, "PATIENCE", 0.2)
     said: list[str] = []
@@ -238,15 +221,6 @@ def test_a_package_that_is_not_there_is_named_before_anything_is_made(tmp_path, 
     with pytest.raises(ConfigError, match=r"wandb = True: the package wandb is not installed.*reverie-rl\[wandb\]"):
         reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", wandb=True, say=say_nothing, **SETTINGS)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("clip", "title"), [("none", ""), ("sign", "; training returns sum clipped rewards")])
-def test_the_curve_says_of_what_rewards_it_is(tmp_path, monkeypatch, clip, title):
-    drawn: list[str] = []
-    monkeypatch.setattr(plot, "learning_curve", lambda metrics, png, *about: drawn.append(about))
-    settings = {**SETTINGS, "env.clip_reward": clip}
-    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=say_nothing, **settings)
-    assert drawn == [(f"dqn on CartPole-v1{title}", "env steps")]
 
 
 class Mine:

@@ -89,23 +89,6 @@ def test_an_existing_run_is_continued(trained: Path, tmp_path: Path, monkeypatch
     assert updates[-1] > before[-2]["counters/updates"] > 0
 
 
-def test_another_precision_goes_on_with_the_stored_latents(trained: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    before = np.load(max((run / "checkpoints").glob("*/replay/deter.npy")))
-    train(settings(algo__precision="bfloat16", steps=220, replay_ratio=0.05), run=run, say=say_nothing)
-    after = np.load(max((run / "checkpoints").glob("*/replay/deter.npy")))[:, : before.shape[1]]
-    assert after.dtype == np.float16
-    assert (after == before.astype(np.float16)).mean() > 0.5  # the others were updated
-
-
-def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    said: list[str] = []
-    train(settings(steps=200), run=tmp_path / "run", say=said.append)
-    assert any("already" in text for text in said)
-
-
 # ---------------------------------------------------------------- what cannot be trained
 
 

@@ -25,15 +25,10 @@ def dataset_plot(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     title: str = "",
 ) -> Path:
-    """Draw the figure and return its path.
+    """Draw the return ``scores`` and the ``lengths`` of all episodes and the use of actions; return ``png``.
 
-    Args:
-        png: the file to write.
-        scores: the return of each episode.
-        lengths: the number of steps of each episode.
-        actions: by name, counts of each class or each bin of the range, ``[dimensions, bins]``.
-        ranges: by name, the bounds of continuous actions with one dimension.
-        title: title of the figure.
+    ``actions``: by name, counts of each class or each bin of the range, ``[dimensions, bins]``; ``ranges``: by name,
+    the bounds of continuous actions with one dimension.
     """
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
     grid = figure.add_gridspec(1 + len(actions), 2)

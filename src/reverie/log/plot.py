@@ -65,17 +65,10 @@ def seeds_curve(
 ) -> Path | None:
     """Draw the learning curves of several seeds in thin lines, and their interquartile mean with its 95 % interval.
 
-    Args:
-        png: the file to write.
-        seeds: ``(steps [K], scores [K])`` of each seed.
-        middle: ``(steps [K], interquartile mean [K], low [K], high [K])``; NaN where there is no interval.
-        final: the same for the evaluation at the end of training, K = 1; K = 0 if there was none.
-        title: title of the axes.
-        what: whether the scores come from evaluations or from training episodes.
-        unit: label of the steps.
-
-    Returns:
-        ``png``; None if there is nothing to draw.
+    ``seeds``: ``(steps [K], scores [K])`` of each. ``middle``: ``(steps [K], interquartile mean [K], low [K], high
+    [K])``, NaN where there is no interval; ``final``: the same for the evaluation at the end of training, K = 1, or 0
+    if there was none. ``what``: where the scores come from; ``unit``: label of the steps. None if there is nothing to
+    draw.
     """
     if not len(middle[0]) and not len(final[0]):
         return None
@@ -97,12 +90,8 @@ def seeds_curve(
 def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> Path | None:
     """Draw the interquartile means of the seeds of several settings with their intervals, one panel per environment.
 
-    Args:
-        png: the file to write.
-        groups: environment -> setting -> ``(steps [K], interquartile mean [K], low [K], high [K])``.
-
-    Returns:
-        ``png``; None if there is nothing to draw.
+    ``groups``: environment -> setting -> ``(steps [K], interquartile mean [K], low [K], high [K])``. None if there is
+    nothing to draw.
     """
     panels = {env: drawn for env, given in groups.items() if (drawn := {k: v for k, v in given.items() if len(v[0])})}
     if not panels:
@@ -133,16 +122,10 @@ def dream_traces(
     title: str = "",
     trained_horizon: int | None = None,
 ) -> Path:
-    """Draw the truth and the prediction of each of D numbers; return ``png``.
+    """Draw the truth and the prediction of each of D numbers, ``[T, D]`` in the same units; return ``png``.
 
-    Args:
-        png: the file to write.
-        truth: ``[T, D]``.
-        prediction: ``[T, D]``, in the same units.
-        context: number of rows that the model observed; they are shaded.
-        names: D titles. Only the first twelve are drawn.
-        title: title of the figure.
-        trained_horizon: number of steps that training imagines; its end is marked if more are shown.
+    The ``context`` rows that the model observed are shaded. Only the first twelve of the D ``names`` are drawn. The end
+    of ``trained_horizon``, the steps that training imagines, is marked if more are shown.
     """
     shown = min(truth.shape[1], MAX_TRACES)
     columns = 1 if shown == 1 else 2 if shown <= 8 else 3
@@ -177,15 +160,10 @@ def dream_errors(
     units: Mapping[str, str] | None = None,
     trained_horizon: int | None = None,
 ) -> Path:
-    """Draw the error of each prediction over imagined steps, beside that of a baseline; return ``png``.
+    """Draw the error of each prediction over imagined steps ``[H]``, beside that of a baseline; return ``png``.
 
-    Args:
-        png: the file to write.
-        errors: ``[H]`` each.
-        baseline: ``[H]`` each, the errors of repeating the last row; names of ``errors`` may be missing.
-        title: title of the figure.
-        units: labels of the errors; "error" if missing.
-        trained_horizon: number of steps that training imagines; its end is marked if more are shown.
+    Names of ``errors`` may be missing in ``baseline``, the errors of repeating the last row, and in ``units``. For
+    ``trained_horizon`` see :func:`dream_traces`.
     """
     columns = min(2, len(errors))
     lines = -(-len(errors) // columns)

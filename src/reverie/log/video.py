@@ -30,9 +30,8 @@ SHORTEST = 3
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
-    Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. What would
-    be over in less than ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears
-    under its name only once it is complete; until then an older one stays.
+    Small images are enlarged and odd sides padded, as 4:2:0 colour needs even ones. What would be over in less than
+    ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears once it is complete.
     """
     if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
         raise ValueError(
@@ -152,11 +151,9 @@ def caption(text: str, width: int) -> np.ndarray:
 def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, beside: bool = False) -> np.ndarray:
     """Return truth, dream and difference of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
 
-    Args:
-        truth: uint8 ``[B, T, H, W, C]``, the observations of the environment.
-        prediction: the same shape in the same units, uint8 or float.
-        context: number of rows that the model observed. They have a green border, imagined rows a red one.
-        beside: put the three side by side instead.
+    ``truth``: uint8 ``[B, T, H, W, C]``; ``prediction``: the same in the same units, uint8 or float. The ``context``
+    rows that the model observed have a green border, imagined rows a red one. ``beside``: put the three side by side
+    instead.
     """
     peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))
