@@ -7,7 +7,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import DataError
 from reverie.log import meter as module
 from reverie.log.meter import Meter
 
@@ -49,11 +48,6 @@ def test_gradients_and_dtypes_are_no_matter() -> None:
     meter.add({"a": torch.tensor(1.5, dtype=torch.bfloat16), "b": torch.tensor(2), "c": 3.0, "d": torch.tensor(True)})
     meter.add({"w": torch.ones((), requires_grad=True) * 2})
     assert meter.flush() == {"a": 1.5, "b": 2.0, "c": 3.0, "d": 1.0, "w": 2.0}
-
-
-def test_more_than_a_scalar_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match=r"'x' has shape \(2,\): expected a scalar"):
-        Meter().add({"x": torch.zeros(2)})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it lasts as long as the test

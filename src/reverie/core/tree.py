@@ -15,9 +15,7 @@ T = TypeVar("T")
 
 def leaves(tree: Any) -> list[Tensor]:
     """Return the tensors in ``tree``, from left to right; other leaves are skipped."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    return [leaf for branch in _branches(tree).values() for leaf in leaves(branch)]
+    return list(named(tree).values())
 
 
 def named(tree: Any, above: str = "") -> dict[str, Tensor]:
