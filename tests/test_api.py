@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import yaml
 
@@ -15,10 +14,9 @@ import reverie
 from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
-from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
-from tiny import CONFIG, NETWORKS, SMALL, settings
+from tiny import NETWORKS, SMALL, settings
 
 
 def test_train_by_name_with_overrides(tmp_path: Path) -> None:
@@ -49,17 +47,6 @@ def test_train_with_configuration_objects(tmp_path: Path) -> None:
     assert load(result.run, env=Corridor).config.algo == algo
     config = ExperimentConfig().merge(SMALL)
     assert reverie.train(config, run=tmp_path / "b", say=say_nothing).reason == "finished"
-
-
-def test_a_single_file_of_settings_and_numbers_of_numpy(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("replay_ratio: 0.125")
-    made = reverie.api.settings_of(CONFIG, None, None, None, (), {"seed": np.int64(4)})
-    assert made.seed == 4
-    assert type(made.seed) is int
-    made = reverie.api.settings_of(
-        "dqn", "CartPole-v1", None, None, str(tmp_path / "mine.yaml"), {"steps": np.int64(4)}
-    )
-    assert (made.replay_ratio, made.steps) == (0.125, 4)
 
 
 def test_threads_are_those_of_before_afterwards(tmp_path: Path) -> None:
@@ -110,11 +97,3 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
     assert any("Nested cannot write: RunError: another training is running in this process" in line for line in said)
     assert not (tmp_path / "inner").exists()
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"), [("gamma", "algo.discount"), ("learning_rate", "algo.lr"), ("total_timesteps", "steps")]
-)
-def test_names_of_other_libraries_are_understood(wrong: str, right: str) -> None:
-    with pytest.raises(ConfigError, match=rf"unknown option '{wrong}'\. Did you mean '{right}'\?"):
-        reverie.train("dqn", "CartPole-v1", **{wrong: 1})

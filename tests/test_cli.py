@@ -445,7 +445,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     assert [path.name for path in (elsewhere / "x" / "checkpoints").iterdir()] == ["step-000000030"]
     assert not (elsewhere / "x" / "eval.json").exists()
     assert main(args) == 0
-    assert "/x from env step 30" in capfd.readouterr().out
+    assert "continuing x from env step 30" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("odd", "heard")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie.agent import estimate as module
 from reverie.agent.estimate import Estimator, Reported
 from reverie.cli import main
 from reverie.commands.estimate import Watched
@@ -83,14 +82,6 @@ def test_python_follows_the_updates_and_may_end_them(run: Path) -> None:
     watched = reverie.estimate(run, updates=9, watch=watch)
     assert told == [(1, 9), (2, 9), (3, 9), (4, 9)]
     assert watched.estimate.words() == reverie.estimate(run, updates=4).estimate.words()
-
-
-def test_the_estimate_of_a_run_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(module, "REPORT_EVERY", 0.0)
-    train(tmp_path, {"data.estimate_updates": 3, "schedule.eval_every": 1, "say": said.append})
-    lines = [line for line in said if " of 3 updates of FQE, 0:0" in line]
-    assert [line.rpartition(": ")[2].partition(" of")[0] for line in lines] == ["1", "2"] * 3, said
 
 
 def test_a_long_estimate_has_a_line_every_30_seconds() -> None:

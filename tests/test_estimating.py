@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 import torch
 
 import reverie
 from reverie.agent import estimate as estimation
-from reverie.agent.estimate import Agreement, Estimator, PolicyEstimate, config_for, everything
+from reverie.agent.estimate import Agreement, Estimator, PolicyEstimate
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
@@ -27,8 +23,6 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Step, Window
 from reverie.datasets.dataset import CLIPPED, DatasetConfig
-from reverie.experiment import ExperimentConfig
-from reverie.log.console import LiveSink
 from tiny import NETWORKS
 
 STATES, CLASSES, GAMMA = 4, 2, 0.9
@@ -146,15 +140,6 @@ def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
     assert found.cut_off == found.episodes == 1000
 
 
-def test_without_a_future_an_action_is_worth_its_reward():
-    columns, chance = recorded(300), [0.0, 1.0, 0.0, 1.0]
-    found = Estimator(learner(Table(chance)), dataset(columns), OBS, ACTION, FAST.merge({"discount": 0.0})).estimate(
-        500
-    )
-    assert found.value.value == pytest.approx(exact(columns, chance, gamma=0.0), abs=0.1)
-    assert found.discount == 0.0
-
-
 def test_recorded_returns_are_discounted_and_of_whole_episodes():
     columns = recorded(50)
     found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION).estimate(1)
@@ -185,17 +170,6 @@ def test_units_are_of_the_size_of_values_even_where_all_episodes_are_alike(unit)
     assert scale(1, [0.0]) == 1.0
 
 
-def test_rewards_whose_squares_float32_does_not_hold():
-    columns, unit = recorded(40), 2.0**70
-    policy = learner(Table([0.3] * 4))
-    one = Estimator(policy, dataset(columns), OBS, ACTION, FAST).estimate(5)
-    large = {**columns, "reward": columns["reward"] * np.float32(unit)}
-    other = Estimator(policy, dataset(large), OBS, ACTION, FAST).estimate(5)
-    assert other.value.value == pytest.approx(one.value.value * unit)
-    assert other.loss == pytest.approx(one.loss * unit**2)
-    assert json.loads(json.dumps(other.to_dict(), allow_nan=False))["loss"] == other.loss
-
-
 def test_estimates_are_of_true_rewards_where_the_learner_sees_clipped_ones():
     columns = recorded(40)
     clipped = {**columns, "reward": np.sign(columns["reward"])}
@@ -204,12 +178,6 @@ def test_estimates_are_of_true_rewards_where_the_learner_sees_clipped_ones():
     given = Estimator(policy, dataset(clipped), OBS, ACTION, FAST, rewards=columns["reward"]).estimate(5)
     assert given == expected
     assert Estimator(policy, dataset(clipped), OBS, ACTION, FAST).estimate(5) != expected
-
-
-def test_settings_are_those_of_the_learner():
-    algo = learner(None, frames=3, frame_keys="state")
-    assert (config_for(algo).discount, config_for(algo).frames, config_for(algo).frame_keys) == (GAMMA, 3, "state")
-    assert config_for(SimpleNamespace()).discount == 0.99
 
 
 def test_stacks_of_frames():
@@ -223,22 +191,6 @@ def test_stacks_of_frames():
     state = seen[0].obs["state"]  # [E, 1, 3, S]
     assert state.shape == (40, 1, 3, STATES)
     assert (state == state[:, :, :1]).all()
-
-
-def test_stacks_of_frames_cost_no_windows():
-    rows: Any = Recorded(recorded(5))
-    rows.reader = SimpleNamespace(path=Path("memory"))
-    config = ExperimentConfig(data=DatasetConfig(path="memory"))
-    frames = [{}, {"frames": 3, "frame_keys": "state"}]
-    offered = [
-        len(
-            Estimator(
-                learner(Table([0.0] * 4)), everything(config, rows, settings.frames, 0), OBS, ACTION, settings
-            ).rows
-        )
-        for settings in map(FAST.merge, frames)
-    ]
-    assert offered[0] == offered[1] > 0
 
 
 def test_estimates_go_on_and_disturb_nothing():
@@ -353,15 +305,6 @@ def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(
     assert reverie.estimate(run, data, updates=3).estimate.clipped == "none"
 
 
-def test_the_live_display_says_so():
-    stream = io.StringIO()
-    sink = LiveSink(SimpleNamespace(position=1, updates=1, seconds=1.0), 10, "iql on a[/b]", stream)
-    sink.write({"estimate/return": 3.25}, 1)
-    sink.close()
-    assert "estimated by FQE 3.25" in " ".join(stream.getvalue().split())
-    assert "iql on a[/b]" in stream.getvalue()
-
-
 def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data, tmp_path):
     found = []
     for run, counts in {"one": (6,), "two": (3, 6)}.items():
@@ -414,12 +357,6 @@ def test_any_run_on_any_data(data, tmp_path, capsys):
         assert json.loads((path / "estimate.json").read_text())["updates"] == 3
 
 
-@pytest.mark.parametrize(("flag", "least"), [("seed", 0), ("draws", 1)])
-def test_numbers_that_cannot_be(data, tmp_path, capsys, flag, least):
-    assert main(["estimate", str(tmp_path), "--data", str(data), f"--{flag}", str(least - 1)]) == 1
-    assert f"{flag} = {least - 1}: expected at least {least}." in capsys.readouterr().err
-
-
 def test_a_run_may_delete_the_checkpoint_meanwhile(data, tmp_path, monkeypatch):
     run, estimate = tmp_path / "lived", Estimator.estimate
     shutil.copytree(data, run)
@@ -450,11 +387,6 @@ def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp
     (run / "config.yaml").write_text(text.replace("experiment:", "custom: {env: Pendulum-v1}\nexperiment:"))
     reverie.estimate(run, data=data, updates=1)
     assert [space is None for space in given] == [False, True]
-
-
-def test_actions_that_are_none(tmp_path):
-    with pytest.raises(ConfigError, match="actions = 'best': expected one of mode, sample"):
-        reverie.estimate(tmp_path, actions="best")
 
 
 def test_what_an_estimate_cannot_say_stands_beside_it():
@@ -491,28 +423,6 @@ def test_how_near_the_policy_is_to_the_recorded_actions_stands_beside_its_estima
     assert "differ from the recorded ones by 0.40 of half their range" in distant.words()
     assert "takes the recorded action" not in distant.words()
     assert distant.metrics()["estimate/action_distance"] == 0.4
-
-
-def test_reading_options_have_the_names_that_errors_name(tmp_path, capsys):
-    run = tmp_path / "run"
-    steps = {f"x{i}": np.arange(12.0) for i in range(2)} | {
-        "did": [0, 1] * 6,
-        "won": [1.0] * 12,
-        "of": [0] * 6 + [1] * 6,
-    }
-    pyarrow.parquet.write_table(pyarrow.table(steps), tmp_path / "log.parquet")
-    columns = "{obs: [x0, x1], action: did, reward: won, episode: of}"
-    given = {"data.columns": {"obs": ["x0", "x1"], "action": "did", "reward": "won", "episode": "of"}}
-    reverie.train("bc", data=tmp_path / "log.parquet", run=run, say=lambda text: None, updates=1,
-                  **SMALL | ALONE | given)  # fmt: skip
-    command = ["estimate", str(run), "--updates", "1"]
-    assert main([*command, "--data", str(tmp_path / "log.parquet")]) == 1
-    assert "Pass the names, such as --data.columns '{obs: " in capsys.readouterr().err
-    for flag in ("--data.columns", "--columns"):
-        assert main([*command, "--data", str(tmp_path / "log.parquet"), flag, columns]) == 0
-    capsys.readouterr()
-    assert main([*command, "--columns", columns, "--time-limit", "3"]) == 2
-    assert "--columns, --time-limit without --data: the data that the run was trained on" in capsys.readouterr().err
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

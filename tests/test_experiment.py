@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
 import shutil
@@ -58,11 +57,6 @@ def test_train_ratio_is_replay_ratio_in_other_units() -> None:
     assert ExperimentConfig().ratio(window) == experiments.DEFAULT_REPLAY_RATIO
 
 
-@pytest.mark.parametrize(("every", "wanted"), [(0, False), ("0", False), ("0.0", False), ("0s", False), ("5m", True)])
-def test_never_is_never_in_any_unit(every: int | str, wanted: bool) -> None:
-    assert settings(schedule__eval_every=every, eval_episodes=1).evaluates_on_the_way == wanted
-
-
 def test_a_learner_that_could_never_start_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"learning_starts = 999 windows.*learning would never start"):
         build(settings(learning_starts=999, replay__capacity=200))
@@ -78,12 +72,6 @@ def test_a_replay_larger_than_memory_is_refused_with_the_numbers(monkeypatch: py
     with pytest.raises(ConfigError, match=r"need 0\.0 GB, but only 0\.0 GB of memory is available\. Lower it to \d+"):
         build(settings(steps=1000))
     build(settings(steps=10)).close()  # a run so short that it never fills its replay
-
-
-def test_memory_is_reserved_only_for_rows_that_can_come() -> None:
-    small = build(settings(steps=50, replay__capacity=10**12))
-    assert 50 <= small.replay.storage.capacity * small.replay.storage.streams <= 200
-    small.close()
 
 
 # ---------------------------------------------------------------- environments from Python
@@ -124,9 +112,8 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
     agent = reverie.load(tmp_path / "run", env=env)
     assert agent.evaluate(3).scores == [20.0] * 3
     assert not env.closed
-    with pytest.raises(TypeError, match=r"is an instance.*cannot be pickled.*reverie.load in the other pro"):
+    with pytest.raises(TypeError, match=r"is an instance.*cannot be pickled or copied"):
         pickle.dumps(agent)
-    assert copy.deepcopy(agent).evaluate(1).scores == [20.0]
     with pytest.raises(ConfigError, match=r"actions = 'modes'.*mode, sample.*Did you mean 'mode'"):
         agent.evaluate(1, actions="modes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="actions = 3"):
@@ -192,13 +179,6 @@ class Module(torch.nn.Module):
 def test_an_environment_of_another_library_is_no_function_that_makes_one() -> None:
     with pytest.raises(ConfigError, match=r"^env is .* a test_experiment\.Module: expected an id, .* Wrap env"):
         build(settings(), Module())  # type: ignore[arg-type]
-
-
-def test_an_instance_cannot_be_two() -> None:
-    with pytest.raises(ConfigError, match=r"env\.num = 2.*Pass a function"):
-        build(ExperimentConfig().merge(SMALL), env=Corridor())
-    with pytest.raises(ConfigError, match=r"eval_every = 5: evaluations during training need a second environment"):
-        build(ExperimentConfig().merge(SMALL).merge({"env.num": 1, "schedule.eval_every": 5}), env=Corridor())
 
 
 def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:

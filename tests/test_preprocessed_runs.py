@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 
 import reverie
 from reverie.api import train_config as train
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig, build
 from reverie.presets import base
@@ -179,20 +178,6 @@ def test_priorities_are_written_and_weights_are_learned_from(name: str) -> None:
 # ---------------------------------------------------------------- bad input
 
 
-class Open(gymnasium.Env[Any, Any]):
-    """Actions of any size."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "dreamer_v3"])
-def test_actions_without_bounds_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=r"action 'action' is unbounded in dimensions \[0, 1\].* Declare them"):
-        reverie.train(name, env=Open, run=tmp_path / "run", console=False)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -209,11 +194,6 @@ def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any],
     with pytest.raises(ConfigError, match=said):
         train(settings("td3", **more), run=tmp_path / "run", say=say_nothing)
     assert not (tmp_path / "run").exists()
-
-
-def test_images_are_not_normalised(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"only vectors are normalised, but the observations are 'image' \(image\)"):
-        train(settings("discrete_sac", **{"algo.normalise": "running"}), run=tmp_path / "run", say=say_nothing)
 
 
 def test_a_run_that_could_not_learn_says_why(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import reverie
-from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 
@@ -52,21 +51,6 @@ def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
     assert batch.is_first[0].nonzero().tolist() == [[0]]
     assert batch.is_last[0].nonzero().tolist() == [[40]]
     assert batch.index.tolist() == [2]
-
-
-def test_episodes_count_from_the_end_as_well(pendulum: Path) -> None:
-    data = DatasetConfig(path=str(pendulum))
-    for number in range(4):
-        one, two = episode(data, number), episode(data, number - 4)
-        assert one.index == two.index == number
-        assert torch.equal(one.obs["observation"], two.obs["observation"])
-    assert not torch.equal(episode(data, 0).reward, episode(data, -1).reward)
-
-
-@pytest.mark.parametrize("number", [4, -5, 100])
-def test_an_episode_that_does_not_exist_is_told(pendulum: Path, number: int) -> None:
-    with pytest.raises(ConfigError, match=rf"episode = {number}: .*has 4 episodes, 0 to 3, or -4 to -1 from the end"):
-        episode(DatasetConfig(path=str(pendulum)), number)
 
 
 def test_an_agent_gives_the_episodes_that_it_collected(dreamer: reverie.Agent) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -159,12 +160,6 @@ def test_settings_that_do_not_fit_a_run_do_not_fit_one_on_data_alone(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         train(pendulum, tmp_path / "run", updates=1, **settings)
-
-
-def test_cal_ql_goes_on_with_another_discount(pendulum: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"algorithm": "cql", "algo.floor": "monte_carlo", "algo.samples": 2}
-    train(pendulum, tmp_path / "run", updates=2, **settings)
-    assert train(pendulum, tmp_path / "run", updates=3, **settings, **{"algo.discount": 0.9}).updates == 3
 
 
 @pytest.fixture
@@ -436,6 +431,10 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     agent = reverie.load(tmp_path / "run", say=said.append)
     assert not said
     other = reverie.load(tmp_path / "run", env="Pendulum-v1", say=said.append)
+    (line,) = said  # of bounds that were measured from the data
+    assert re.match(
+        r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent learned with", line
+    )
     with h5py.File(pendulum) as file:
         low, high = file["actions"][:].min(0), file["actions"][:].max(0)
     assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)
@@ -460,38 +459,12 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     assert reverie.load(tmp_path / "run").action_space == agent.action_space
 
 
-def test_an_environment_of_the_users_own(pendulum: Path, tmp_path: Path) -> None:
-    def make() -> gymnasium.Env[Any, Any]:
-        return gymnasium.make("Pendulum-v1", max_episode_steps=7)
-
-    result = train(pendulum, tmp_path / "run", updates=3, env=make, **{"experience": "recorded"})
-    assert result.evaluation is not None
-    assert result.evaluation.lengths == [7]
-
-
-def test_rows_of_a_run_are_data_with_its_environment(tmp_path: Path) -> None:
-    """What one agent lived, another learns from, and is evaluated where that one was, with all of its settings."""
-    env = {"resize": None, "clip_reward": "tanh", "time_limit": 15, "exclude": ""}
-    settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 60}
-    reverie.train("sac", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options=env, **settings)
-    result = train(tmp_path / "lived", tmp_path / "run", updates=3)
-    assert result.evaluation is not None
-    assert result.evaluation.lengths == [15]
-    assert result.evaluation.scores[0] < -15  # true rewards
-    assert "clip_reward: tanh" in (tmp_path / "run/config.yaml").read_text()
-
-
-def test_the_environment_that_data_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_that_data_name(tmp_path: Path) -> None:
     from reverie.agent.recording import RecordConfig, record
-
-    monkeypatch.setattr("reverie.agent.recording.LONG", 12)
 
     settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 30}
     reverie.train("td3", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options={"time_limit": 12}, **settings)
     record(reverie.load(tmp_path / "lived"), str(tmp_path / "data"), RecordConfig(episodes=3, noise=1.0))
-    assert "an episode of the recording has not ended after 12 steps" in capsys.readouterr().err
     result = train(tmp_path / "data", tmp_path / "run", updates=3)
     assert result.evaluation is not None
     assert result.evaluation.lengths == [12]
@@ -547,15 +520,6 @@ def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
     assert train(path, tmp_path / "run", updates=6).updates == 6
 
 
-def test_the_same_data_in_another_place(pendulum: Path, tmp_path: Path) -> None:
-    train(pendulum, tmp_path / "run", updates=3)
-    path = tmp_path / "moved.hdf5"
-    path.write_bytes(pendulum.read_bytes())
-    said: list[str] = []
-    assert train(path, tmp_path / "run", updates=6, say=said.append).updates == 6
-    assert any("data.path:" in line and "moved.hdf5" in line for line in said)
-
-
 def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
     said = r"does not fit the environment CartPole-v1: .* is vector \(3,\) in the data, but \(4,\) in CartPole-v1; "
     with pytest.raises(DataError, match=said + r"action .*categorical of 2"):
@@ -585,11 +549,6 @@ def test_data_in_memory_are_told_to_be_written(pendulum: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match=said):
         with_data(ExperimentConfig(), [episode], tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_data_may_be_settings(pendulum: Path, tmp_path: Path) -> None:
-    for name, data in {"one": {"path": str(pendulum)}, "two": DatasetConfig(path=str(pendulum))}.items():
-        assert train(data, tmp_path / name, updates=3).updates == 3
 
 
 def test_flags(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

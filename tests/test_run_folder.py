@@ -23,7 +23,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.api import train_config as train
 from reverie.core import discover
 from reverie.core.errors import DataError, RunError
-from reverie.core.files import check_writable, write_atomic, write_json
+from reverie.core.files import write_atomic, write_json
 from reverie.core.lock import FolderLock
 from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec, conversion
@@ -35,7 +35,7 @@ from reverie.log.metrics import FINAL, read_metrics
 from reverie.presets import layered
 from reverie.run import run as life
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, check_spec, read_saved, settings_changes
+from reverie.run.folder import RunFolder, check_spec, read_saved
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
@@ -131,13 +131,6 @@ def test_the_one_before_a_damaged_one_is_continued_and_reported(run: Path) -> No
     assert said[0].startswith(f"checkpoint {bad} cannot be used (state.json is damaged: 1 bytes instead of")
     assert result.files["checkpoint"].is_dir()
     assert (run / "checkpoints" / bad).is_dir()
-
-
-def test_a_checkpoint_is_chosen_by_its_name(run: Path) -> None:
-    first = Checkpoints(run / "checkpoints").all()[0]
-    assert load(run, env=Steps, checkpoint=first.name).checkpoint == first
-    with pytest.raises(RunError, match=rf"no checkpoint '{first.name}9' in .*Did you mean '{first.name}'"):
-        load(run, env=Steps, checkpoint=f"{first.name}9")
 
 
 # ---------------------------------------------------------------- one writer, many readers
@@ -240,15 +233,6 @@ def test_changed_settings_are_told_and_the_former_ones_kept(run: Path) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
 
 
-def test_a_digit_that_flipped_in_the_settings_is_told(run: Path) -> None:
-    settings = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(settings.replace("horizon: 3\n", "horizon: 7\n"))
-    said: list[str] = []
-    config = layered("dreamer_v3", files=[run / "config.yaml"]).merge({"steps": 90})
-    train(config, env=Steps, run=run, say=said.append)
-    assert "algo.horizon: 3 -> 7" in said
-
-
 def test_a_short_name_for_the_algorithm_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of ``module:Class``, whose package has been installed since and gives it a name."""
     config = CONFIG.merge({"algo": Own().merge(CONFIG.algo.to_dict())})
@@ -261,22 +245,6 @@ def test_a_short_name_for_the_algorithm_goes_on(tmp_path: Path, monkeypatch: pyt
     assert read_saved(tmp_path / "run").algorithm == "own"
     again = layered("own", files=[tmp_path / "run" / "config-000000060.yaml"])
     assert (type(again.algo), again.steps) == (Own, 60)
-
-
-def test_a_run_that_is_done_is_not_written(run: Path) -> None:
-    before, said = contents(run), []
-    result = train(CONFIG.merge({"steps": 30, "algo.batch_length": 4}), env=Steps, run=run, say=said.append)
-    assert contents(run) == before
-    assert any("has already made 60 env steps (steps = 30): increase steps" in line for line in said)
-    assert result.reason == "finished"
-    assert result.files["checkpoint"].is_dir()
-
-
-def test_settings_are_compared_to_the_leaves() -> None:
-    before = {"a": {"x": 1, "y": [1, 2]}, "b": None}
-    assert settings_changes(before, {"a": {"x": 2, "y": [1, 2]}, "b": None}) == ["a.x: 1 -> 2"]
-    assert settings_changes(before, {"a": {"x": 1}, "b": 3, "c": 4}) == [
-        "a.y: [1, 2] -> not set", "b: None -> 3", "c: not set -> 4"]  # fmt: skip
 
 
 # ---------------------------------------------------------------- other spaces
@@ -363,15 +331,6 @@ def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_the
     check_spec(folder, signature(seen, bounded(5.0)))
 
 
-def test_runs_of_earlier_versions_do_not_say_their_spaces(run: Path) -> None:
-    (run / "spec.json").unlink()
-    assert load(run, env=Steps).obs_spec["vec"].shape == (5,)
-    with pytest.raises(RunError, match=r"does not fit these settings: .*size mismatch"):
-        load(run, env=Wider)
-    train(CONFIG.merge({"steps": 70}), env=Steps, run=run, say=say_nothing)
-    assert json.loads((run / "spec.json").read_text())["observation"]["vec"]["shape"] == [5]
-
-
 @pytest.mark.parametrize("text", ["[]", "{}", '{"observation": {}, "action": {}}', "null"])
 def test_a_damaged_description_of_the_spaces_is_told(text: str, run: Path) -> None:
     (run / "spec.json").write_text(text)
@@ -395,22 +354,6 @@ def test_scores_are_not_lost_in_a_read_only_folder(
     assert report.files == {}
     assert "cannot write somewhere: Permission denied" in report.unwritten
     assert capsys.readouterr().err == f"warning: {report.unwritten}\n"
-
-
-def test_dreams_begin_only_where_they_can_be_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = load(run, env=Steps)
-    (run / "dream").write_text("in the way")
-    with pytest.raises(RunError, match=r"cannot write to .*dream: .* is a file"):
-        dream(agent)
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(RunError, match=r"cannot write to .*: .*run is read-only"):
-        check_writable(RunFolder(run).videos / "deep")
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write to .*file/run: .*file is a file"):
-        train(CONFIG, env=Steps, run=tmp_path / "file" / "run", say=say_nothing)
 
 
 @pytest.mark.parametrize("sink", ["JsonlSink", "TensorBoardSink"])

@@ -60,9 +60,9 @@ def test_a_folder_of_several_runs_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("seed-2", "seed-10"):
+    for name in ("seed-1", "seed-2"):
         (tmp_path / "seeds" / name).mkdir(parents=True)
         (tmp_path / "seeds" / name / "config.yaml").touch()
     for args in (["eval", "seeds"], ["train", "--resume", "seeds"]):
         assert main(args) == 1
-        assert capsys.readouterr().err.endswith("There are runs inside: seed-2, seed-10.\n")
+        assert capsys.readouterr().err.endswith("There are runs inside: seed-1, seed-2.\n")

@@ -19,9 +19,8 @@ from demo import PRESET
 from PIL import Image
 
 import reverie
-from reverie.agent.dream_episodes import played
 from reverie.agent.dream_figures import painted
-from reverie.agent.dreaming import imagined
+from reverie.agent.dreaming import imagined, played
 from reverie.core.statistics import interval, iqm
 from reverie.log.plot import seeds_curve
 from reverie.log.video import dream_video
@@ -40,7 +39,8 @@ def dream_gif(run: Path, out: Path, episodes: int, context: int, seed: int) -> N
     with played(agent, 200, "eval", seed) as (found, _):
         long = (episode for episode in found if episode.shape[1] > context + 5)
         for episode in itertools.islice(long, episodes):
-            truth, dream = painted(agent, episode, imagined(agent, episode, context), [0])
+            real = {key: x.numpy() for key, x in episode.obs.items()}
+            truth, dream = painted(agent, real, imagined(agent, episode, context))
             pictures = dream_video(truth, dream, context, beside=True)
             frames += [Image.fromarray(x).quantize(64, dither=Image.Dither.NONE) for x in pictures]
             times += [MILLISECONDS] * (len(pictures) - 1) + [HOLD]

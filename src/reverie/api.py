@@ -45,10 +45,9 @@ from reverie.experiment import (
     with_beginning,
 )
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
-from reverie.log.board import Board, Lane, NoBoard, board_of
-from reverie.log.console import tell
+from reverie.log.console import Board, Lane, tell
 from reverie.log.sinks import TRACKERS, Outputs
-from reverie.log.trackers import check_installed, check_reachable
+from reverie.log.trackers import check_installed
 from reverie.presets import SHORT_NAMES, layered, overlay, resized
 from reverie.replay.mix import Experience
 from reverie.run.folder import (
@@ -174,9 +173,7 @@ def train_config(
     Raises:
         ReverieError: see :func:`reverie.run.run.run`.
     """
-    trackers = {tracker: getattr(config, tracker) for tracker in TRACKERS}
-    check_installed(trackers)
-    check_reachable(trackers)
+    check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: they need a second environment, but only one instance was passed")
         config = config.merge({"schedule.eval_every": 0})
@@ -367,7 +364,7 @@ def _train_seeds(
         say(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
         if choose_device(config.device) == "cpu" and trouble():
             say(trouble())
-    board: Board = board_of(list(lanes.values()), title) if left and config.console else NoBoard()
+    board = Board(list(lanes.values()) if left and config.console else [], title)
 
     def command(one: SeedRun) -> list[str]:
         settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]

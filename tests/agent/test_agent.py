@@ -33,20 +33,6 @@ def test_what_an_agent_is_can_be_read(trained: Path) -> None:
         load(3)  # type: ignore[arg-type]
 
 
-def test_act_on_one_observation(trained: Path) -> None:
-    agent = load(trained)
-    env = gymnasium.make("CartPole-v1")
-    obs, _ = env.reset(seed=0)
-    state, done, actions = None, False, []
-    while not done:
-        action, state = agent.act(obs, state)
-        assert env.action_space.contains(action)
-        actions.append(action)
-        obs, _, terminated, truncated, _ = env.step(action)
-        done = terminated or truncated
-    assert len(actions) >= 8
-
-
 def test_an_agent_is_told_which_action_was_executed_instead(trained: Path) -> None:
     agent = load(trained)
     _, state = agent.act(np.zeros((3, 4), np.float32))
@@ -88,14 +74,8 @@ def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
     agent = load(trained)
     with pytest.raises(DataError, match="obs is an empty batch"):
         agent.act(np.zeros((0, 4), np.float32))
-    for seed, expected in (
-        ("a", "an integer"),
-        (1.5, "an integer"),
-        (-1, "at least 0"),
-        (2**70, r"at .*, below 2\^63"),
-    ):
-        with pytest.raises(ConfigError, match=f"seed = {seed!r}: expected {expected}"):
-            agent.evaluate(2, seed=seed)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="seed = -1: expected at least 0"):
+        agent.evaluate(2, seed=-1)
     assert agent.evaluate(1, seed=np.int64(3)).scores == agent.evaluate(1, seed=3).scores  # type: ignore[arg-type]
 
 
@@ -177,18 +157,3 @@ def test_the_state_is_what_tells_equal_observations_apart(trained: Path) -> None
 def test_what_does_not_fit_is_named(trained: Path, obs: np.ndarray, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load(trained).act(obs)
-
-
-def test_a_state_of_another_batch_is_refused(trained: Path) -> None:
-    agent = load(trained)
-    _, state = agent.act(np.zeros((2, 4), np.float32))
-    with pytest.raises(DataError, match="3 observations, state is of 2 environments"):
-        agent.act(np.zeros((3, 4), np.float32), state)
-
-
-def test_what_is_no_state_is_refused(trained: Path) -> None:
-    agent = load(trained)
-    with pytest.raises(
-        DataError, match=r"state = 'sample': expected the state that the last call of act returned.*by name"
-    ):
-        agent.act(np.zeros(4, np.float32), "sample")

@@ -16,9 +16,8 @@ import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dream_episodes import fitting, gather
-from reverie.agent.dream_figures import distinct, newest, painted
-from reverie.agent.dreaming import check_finite, dream, measure, one_hot
+from reverie.agent.dream_figures import painted
+from reverie.agent.dreaming import check_finite, dream, fitting, gather, measure, one_hot
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, RunError
@@ -104,21 +103,19 @@ def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corrid
     shown = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]
     assert len(shown) == 7
     assert np.abs(shown[0].astype(int) - shown[6]).max() > 100
-    batch = Batch(
-        obs={"observation": torch.tensor([[[0.0, 0, 0, 0], [1, 0, 0, 0]]] * 5)}, action=torch.zeros(5, 2, 2),
-        reward=torch.zeros(5, 2), is_first=torch.zeros(5, 2), is_last=torch.zeros(5, 2),
-        is_terminal=torch.zeros(5, 2), weight=torch.ones(5), index=torch.arange(5),
-    )  # fmt: skip
-    real, imagined = painted(agent, batch, {"observation": batch.obs["observation"].numpy()[:, ::-1]}, range(3))
+    seen = np.array([[[0.0, 0, 0, 0], [1, 0, 0, 0]]] * 3, np.float32)
+    pictures = painted(agent, {"observation": seen}, {"observation": seen[:, ::-1], "reward": seen})
+    assert pictures is not None
+    real, imagined = pictures
     assert real.shape == imagined.shape == (3, 2, 171, 256, 3)
     assert (real[:, ::-1] == imagined).all()
     assert (real[0, 0] != real[0, 1]).any()
-    assert painted(agent, batch, {}, [0]) is None
+    assert painted(agent, {"observation": seen}, {}) is None
     instance = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     before = instance.reset(seed=0)[0]
-    assert painted(load(run, env=instance), batch, {"observation": real}, [0]) is None
+    assert painted(load(run, env=instance), {"observation": seen}) is None
     np.testing.assert_allclose(instance.unwrapped.state, before)  # its episode may be going on
-    assert painted(load(corridor, env=Corridor), batch, {"observation": real}, [0]) is None
+    assert painted(load(corridor, env=Corridor), {"observation": seen}) is None
 
 
 def rows(*lengths: int) -> list[Batch]:
@@ -143,19 +140,6 @@ def test_the_context_fits_the_length_of_the_episodes(
     found, episodes = fitting(iter(rows(*lengths)), 3)
     assert found == context
     assert gather(episodes, found, 3, found + 1, 20).shape == shape
-
-
-def test_an_episode_is_drawn_once() -> None:
-    batch = gather(rows(4, 4, 4), 1, 3, 2, 20)
-    assert distinct(batch) == [0]
-    batch.action[1, 2, 0] = 1.0
-    assert distinct(batch) == [0, 1]
-
-
-def test_of_stacked_pictures_the_newest_is_shown() -> None:
-    frames = np.arange(2 * 8).reshape(2, 8)
-    assert newest(frames, 4).tolist() == [[6, 7], [14, 15]]
-    assert newest(frames, 1).tolist() == frames.tolist()
 
 
 def test_dreams_are_of_the_rewards_that_were_learned(
@@ -243,17 +227,13 @@ def test_predictions_of_another_shape_are_refused() -> None:
         measure(truth, {"w": truth["v"]}, spec, 3)
 
 
-@pytest.mark.parametrize(("row", "where", "advice"), [
-    (3, "imagined step 2", "--checkpoint, or a --horizon below that step."),
-    (2, "imagined step 1", "--checkpoint."),
-    (1, "row 2, which the model has seen", "--checkpoint."),
-])  # fmt: skip
-def test_predictions_that_are_not_finite_are_refused(row: int, where: str, advice: str) -> None:
+@pytest.mark.parametrize(("row", "where"), [(3, "imagined step 2"), (1, "row 2, which the model has seen")])
+def test_predictions_that_are_not_finite_are_refused(row: int, where: str) -> None:
     guess = np.zeros((2, 5, 3), np.float32)
     check_finite({"v": guess}, 2, Path("step-000000007"))
     guess[1, row:, 2] = np.inf
     said = f"world model of step-000000007 predicts inf for 'v' at {where}: expected finite numbers. Nothing was "
-    with pytest.raises(RunError, match=re.escape(said) + ".*" + re.escape(advice) + "$"):
+    with pytest.raises(RunError, match=re.escape(said)):
         check_finite({"reward": np.zeros((2, 5)), "v": guess}, 2, Path("step-000000007"))
 
 
@@ -265,11 +245,3 @@ def test_a_dream_that_is_not_finite_overwrites_nothing(corridor: Path, monkeypat
     with pytest.raises(RunError, match="expected finite numbers"):
         dream(agent, context=1, horizon=2, sequences=1)
     assert sorted(corridor.rglob("*")) == before
-
-
-def test_errors_whose_squares_float32_does_not_hold() -> None:
-    real = np.zeros((2, 4), np.float32)
-    guess = np.array([[0, 0, 3e38, 3e38], [0, 0, 0, -3e38]], np.float32)
-    errors, repeated, _ = measure({"reward": real}, {"reward": guess}, {}, 2)
-    np.testing.assert_allclose(errors["reward"], [3e38 / np.sqrt(2), 3e38], rtol=1e-6)
-    assert repeated["reward"].tolist() == [0, 0]

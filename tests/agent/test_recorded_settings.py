@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
-import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -22,7 +21,6 @@ from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, make_gym
-from reverie.envs.task import registered
 from reverie.experiment import NO_ENV, ExperimentConfig, check_fit, resolved
 
 minari = pytest.importorskip("minari")
@@ -128,19 +126,6 @@ def test_settings_of_the_environment_are_recorded(tmp_path, factory, settings, l
         assert count == length
 
 
-def test_copies_keep_the_settings(tmp_path):
-    agent = Player(id="MountainCar-v0", action_repeat=4, time_limit=10)
-    about = recorded(tmp_path / "d", agent)[1].about()
-    for to in ("minari", "store"):
-        reader = open_reader(str(tmp_path / "d"))
-        write(reader, str(tmp_path / to), to)
-        assert reader.remarks() == []
-        assert env_of(open_reader(str(tmp_path / to)).about()) == env_of(about)
-    reader = open_reader(str(tmp_path / "d"))
-    write(reader, str(tmp_path / "d.h5"), "d4rl")
-    assert "not its settings while recording: env.action_repeat = 4" in reader.remarks()[0]
-
-
 def test_what_settings_rule_out_is_said(tmp_path):
     about = recorded(tmp_path / "a", Player(id="MountainCar-v0", time_limit=10))[1].about()
     with pytest.raises(ConfigError, match=r"recorded with env\.action_repeat = 1"):
@@ -172,12 +157,6 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[0]
 
 
-def test_copies_that_cannot_name_wrappers_say_so(tmp_path):
-    _, reader = recorded(tmp_path / "d", Player(lambda: ClipReward(car(max_episode_steps=9), -0.5, 0.5)))
-    write(reader, str(tmp_path / "d.h5"), "d4rl")
-    assert reader.remarks()[0].endswith(":ClipReward")
-
-
 def test_wrappers_that_leave_the_task_as_it_is_or_belong_to_it(tmp_path):
     _, reader = recorded(tmp_path / "a", Player(lambda: RecordEpisodeStatistics(car(max_episode_steps=9))))
     assert doubts(validate(reader)) == []
@@ -206,20 +185,3 @@ def test_minigrid_is_recorded_as_learners_see_it(tmp_path, mission):
     texts = episode.observations.get("mission", [])
     assert len(texts) == 6 * mission
     assert all(" a " in text for text in texts)  # "go fetch a blue key"
-
-
-def test_images_are_compressed_and_their_size_is_told_before(tmp_path):
-    said = []
-    record(Player(id="Frames-v0"), str(tmp_path / "frames"), RecordConfig(steps=60), said.append)
-    assert said == ["recording 60 steps: about 0.0 MB"]
-    with h5py.File(tmp_path / "frames/data/main_data.hdf5") as file:
-        assert [file[f"episode_{i}/observations"].compression for i in range(2)] == ["gzip", "gzip"]
-    found = minari.MinariDataset(tmp_path / "frames/data")
-    assert found.spec.dataset_id == "frames-v0"  # Minari reads none without a version
-    assert found.total_episodes == 2
-    np.testing.assert_array_equal(found[0].observations[:, 0, 0, 0], range(41))
-
-
-def test_a_name_without_a_version_is_that_of_the_newest():
-    assert registered("CartPole").id == "CartPole-v1"
-    assert registered("Nothing") is None

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
-import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -52,24 +51,6 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
     assert len(np.unique(actions)) > 300
 
 
-def test_a_reward_that_the_environment_does_not_give_is_found(agent, tmp_path):
-    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2))
-    with h5py.File(tmp_path / "d/data/main_data.hdf5", "a") as file:
-        file["episode_1/rewards"][7] += 1.0
-    found = validate(open_reader(str(tmp_path / "d")))
-    assert found.bad == [1]
-    rule = next(iter(found.findings.values()))
-    assert str(rule).startswith("differs from a replay in Pendulum-v1: 1 row in 1 episode, first in row 209")
-
-
-def test_record_steps(agent, tmp_path):
-    done = record(agent, str(tmp_path / "d"), RecordConfig(steps=250))
-    assert (done.episodes, done.steps) == (2, 250)
-    rows = joined(open_reader(str(tmp_path / "d")).parts())
-    assert rows["is_last"].nonzero()[0].tolist() == [200, 251]
-    assert not rows["is_terminal"].any()
-
-
 def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
     class Short(gymnasium.Wrapper):
         def step(self, action):
@@ -79,17 +60,6 @@ def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
     env = Short(gymnasium.make("Pendulum-v1"))
     episode = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, None)
     assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
-
-
-def test_a_reward_that_is_an_array_of_one_number_is_recorded(agent):
-    class Arrays(gymnasium.Wrapper):
-        def step(self, action):
-            obs, _, *_, info = self.env.step(action)
-            return obs, np.array([0.5]), np.array([False]), False, info
-
-    episode = play(agent, Arrays(gymnasium.make("Pendulum-v1")), RecordConfig(steps=3), np.random.default_rng(0), 0, 3)
-    assert episode["rewards"].tolist() == [0.5, 0.5, 0.5]
-    assert episode["truncations"].tolist() == [False, False, True]
 
 
 def test_environments_that_reuse_their_arrays(agent):
@@ -122,22 +92,6 @@ def test_observations_that_their_space_cannot_hold_are_not_recorded(agent, tmp_p
     with pytest.raises(DataError, match=r"episode 0: obs is -?\d.* in row 0: expected a value of uint8"):
         record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
-
-
-def test_without_noise_the_agent_does_what_it_does(agent, tmp_path):
-    record(agent, str(tmp_path / "d"), RecordConfig(episodes=1))
-    rows = joined(open_reader(str(tmp_path / "d")).parts())
-    state = None
-    for obs, action in zip(rows["obs"][:-1], rows["action"][:-1], strict=True):
-        chosen, state = agent.act(obs, state)
-        np.testing.assert_allclose(chosen, action, rtol=1e-5, atol=1e-6)
-
-
-def test_epsilon_of_one_is_the_space_alone(agent, tmp_path):
-    record(agent, str(tmp_path / "d"), RecordConfig(episodes=1, epsilon=1.0, seed=3))
-    actions = joined(open_reader(str(tmp_path / "d")).parts())["action"][:-1]
-    assert abs(actions.mean()) < 0.35
-    assert actions.std() == pytest.approx(2 / np.sqrt(3), abs=0.2)
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 4, (2,), np.int64)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import pytest
 from reverie.api import measured_as
 from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
-from reverie.log import aggregate as aggregation
 from reverie.log.aggregate import (
-    MOST_POINTS,
     Aggregate,
     common_steps,
     evaluation_scores,
@@ -24,7 +21,7 @@ from reverie.log.aggregate import (
     write_aggregate,
 )
 from reverie.log.aggregate import aggregate as aggregate_of
-from reverie.log.metrics import FINAL, JsonlSink, read_metrics
+from reverie.log.metrics import FINAL, JsonlSink
 from reverie.run.folder import RunFolder, found_at_end, write_found
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
@@ -48,8 +45,9 @@ def run_of(path: Path, rows: list[tuple[int, dict[str, float]]], final: float | 
     return folder
 
 
-def evaluations(*points: tuple[int, float]) -> list[tuple[int, dict[str, float]]]:
-    return [(step, {"eval/score": score}) for step, score in points]
+def evaluations(*points: tuple[int, float], final: tuple[int, float] | None = None) -> list[Any]:
+    rows = [(step, {"eval/score": score, FINAL: 0.0}) for step, score in points]
+    return rows + ([(final[0], {"eval/score": final[1], FINAL: 1.0})] if final else [])
 
 
 def folders(tmp_path: Path, *metrics: list[tuple[int, dict[str, float]]]) -> dict[int, RunFolder]:
@@ -74,9 +72,8 @@ def test_the_scores_are_those_of_the_end(tmp_path: Path) -> None:
 
 def test_a_later_look_at_the_agent_is_not_its_score(tmp_path: Path) -> None:
     """``reverie eval`` writes eval.json too: with other episodes, or of an earlier checkpoint."""
-    rows = evaluations((100, 1.0), (200, 2.0), (200, 3.0))
-    runs = {0: run_of(tmp_path / "0", rows, final=99.0, checkpoint="step-000000100")}
-    assert aggregate(runs, EVERY_100).scores == [3.0]
+    runs = {0: run_of(tmp_path / "0", evaluations((100, 1.0)), final=99.0, checkpoint="step-000000100")}
+    assert aggregate(runs, EVERY_100).scores == [None]
     write_found(runs[0].evaluation, {"env_steps": 200, "score": {"mean": 4.0}, "scores": [4.0]})
     for _ in range(2):
         write_found(runs[0].evaluation, {"env_steps": 100, "score": {"mean": 99.0}, "checkpoint": "step-000000100"})
@@ -86,32 +83,16 @@ def test_a_later_look_at_the_agent_is_not_its_score(tmp_path: Path) -> None:
     assert aggregate(runs, EVERY_100).scores == [4.0]
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"score": 3}', '{"env_steps": 1, "score": {"mean": null}}'])
-def test_a_damaged_evaluation_is_done_without(tmp_path: Path, damage: str) -> None:
-    runs = folders(tmp_path, evaluations((100, 1.0), (200, 2.0)))
-    runs[3].evaluation.write_text(damage)
-    assert aggregate(runs, EVERY_100).scores == [2.0]
-
-
 def test_a_curve_has_the_evaluations_of_all_seeds_at_the_steps_that_they_were_due(tmp_path: Path) -> None:
     """Turns of several environments differ by a step or two; the evaluation at the end is not part of the curve."""
-    first = evaluations((101, 1.0), (203, 2.0), (300, 3.0), (300, -7.0))
-    second = evaluations((100, 5.0), (200, 6.0), (302, 7.0), (302, -7.0))
+    first = evaluations((101, 1.0), (203, 2.0), (300, 3.0), final=(300, -7.0))
+    second = evaluations((100, 5.0), (200, 6.0), (302, 7.0), final=(302, -7.0))
     curve = aggregate(folders(tmp_path, first, second), EVERY_100).curve
     assert curve.what == "evaluation"
     assert curve.steps.tolist() == [100, 200, 300]
     assert curve.scores.tolist() == [[1, 2, 3], [5, 6, 7]]
     assert [e.value for e in curve.measures["mean"]] == [3, 4, 5]
     assert np.isnan(curve.interval()[2]).all()  # of two seeds there is no interval
-
-
-def test_the_end_between_two_evaluations_is_no_point_of_the_curve(tmp_path: Path) -> None:
-    rows = evaluations((100, 1.0), (200, 2.0), (250, 50.0))
-    found = aggregate(folders(tmp_path, rows, rows), EVERY_100)
-    assert found.curve.steps.tolist() == [100, 200]
-    assert found.scores == [50.0, 50.0]
-    short = evaluations((50, 50.0))
-    assert not len(aggregate(folders(tmp_path / "b", short, short), EVERY_100).curve.steps)
 
 
 def marked(*points: tuple[int, float, int]) -> list[tuple[int, dict[str, float]]]:
@@ -123,41 +104,19 @@ def test_a_final_evaluation_before_a_continuation_is_no_point_of_the_curve(tmp_p
     prolonged = marked((250, 50.0, 1), (300, 3.0, 0), (400, 4.0, 0), (400, 60.0, 1))
     found = aggregate(folders(tmp_path, prolonged), EVERY_100)
     assert (found.curve.steps.tolist(), found.curve.scores.tolist()) == ([300, 400], [[3, 4]])
-    assert found.scores == [60.0]
     shorter = marked((200, 2.0, 0), (250, 50.0, 1), (250, 2.5, 0), (270, 2.7, 0), (280, 60.0, 1))
     assert [part.tolist() for part in evaluation_scores([{"step": s} | v for s, v in shorter], 30)] == [
         [180, 240, 270], [2.0, 2.5, 2.7],
     ]  # fmt: skip
 
 
-def test_an_evaluation_during_training_is_no_score(tmp_path: Path) -> None:
-    assert aggregate(folders(tmp_path, marked((100, 1.0, 0))), EVERY_100).scores == [None]
-
-
 def test_a_seed_that_was_good_enough_keeps_its_score(tmp_path: Path) -> None:
-    quick = evaluations((100, 400.0), (200, 500.0), (200, 490.0))
-    slow = evaluations((100, 10.0), (200, 20.0), (300, 300.0), (400, 500.0), (400, 480.0))
+    quick = evaluations((100, 400.0), (200, 500.0), final=(200, 490.0))
+    slow = evaluations((100, 10.0), (200, 20.0), (300, 300.0), (400, 500.0), final=(400, 480.0))
     found = aggregate(folders(tmp_path, quick, slow), EVERY_100.merge({"stop_score": 480.0}))
     assert found.curve.steps.tolist() == [100, 200, 300, 400]
     assert found.curve.scores.tolist() == [[400, 500, 500, 500], [10, 20, 300, 500]]
     assert found.curve.measured[0][0].tolist() == [100, 200]  # and is drawn no further
-    assert found.final()[0].tolist() == [400]
-
-
-def test_a_seed_that_went_further_is_looked_at_where_the_others_are(tmp_path: Path) -> None:
-    short, long = evaluations((100, 1.0), (200, 2.0)), evaluations((100, 3.0), (200, 4.0), (300, 5.0))
-    found = aggregate(folders(tmp_path, short, long), EVERY_100)
-    assert found.curve.steps.tolist() == [100, 200]
-    assert found.curve.scores.tolist() == [[1, 2], [3, 4]]
-    assert found.curve.measured[1][0].tolist() == [100, 200, 300]  # it is drawn further
-
-
-def test_a_missed_evaluation_is_not_made_up(tmp_path: Path) -> None:
-    found = aggregate(
-        folders(tmp_path, evaluations((100, 1.0), (300, 3.0)), evaluations((100, 1.0), (200, 2.0), (300, 3.0))),
-        EVERY_100,
-    )
-    assert found.curve.steps.tolist() == [100, 300]
 
 
 def test_without_evaluations_the_curve_is_of_training(tmp_path: Path) -> None:
@@ -170,15 +129,6 @@ def test_without_evaluations_the_curve_is_of_training(tmp_path: Path) -> None:
     assert curve.scores[0, :-2] == pytest.approx(curve.steps[:-2])
     assert curve.scores[0, -1] == 190.0  # its last entry
     assert curve.scores[1] == pytest.approx(1000 + curve.steps)
-
-
-def test_evaluations_by_the_clock_are_interpolated(tmp_path: Path) -> None:
-    first = evaluations(*((step, float(step)) for step in range(7, 3000, 10)))
-    second = evaluations(*((step, -float(step)) for step in range(3, 2950, 11)))
-    curve = aggregate(folders(tmp_path, first, second), ExperimentConfig().merge({"schedule.eval_every": "5m"})).curve
-    assert curve.what == "evaluation"
-    assert len(curve.steps) == MOST_POINTS
-    assert curve.scores[0] == pytest.approx(curve.steps)
 
 
 def test_points_have_intervals_across_seeds(tmp_path: Path) -> None:
@@ -222,13 +172,6 @@ def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path: Path) -> None
     assert content["estimate"]["discount"] == 0.9
 
 
-def test_estimates_beside_scores_are_in_the_file_alone(tmp_path: Path) -> None:
-    found = aggregate(folders(tmp_path, [(20, {"estimate/return": 1.0, "eval/score": 7.0})]), EVERY_100)
-    assert table(found).splitlines()[0].split()[1] == "score"
-    assert "estimate" not in table(found)
-    assert written(found, tmp_path / "aggregate.json")["estimate"]["mean"]["value"] == 1.0
-
-
 def written(found: Aggregate | None, path: Path) -> dict[str, Any]:
     write_aggregate(path, found, {"algorithm": "td3"})
     content: dict[str, Any] = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
@@ -237,21 +180,16 @@ def written(found: Aggregate | None, path: Path) -> dict[str, Any]:
 
 def test_the_file_is_json_without_nan(tmp_path: Path) -> None:
     rows = evaluations((100, 1.0), (200, 2.0))
-    two = written(aggregate(folders(tmp_path, rows, rows), EVERY_100), tmp_path / "two.json")
+    runs = {seed: run_of(tmp_path / f"seed-{seed}", rows, final=2.0) for seed in (3, 4, 5)}
+    two = written(aggregate({seed: runs[seed] for seed in (3, 4)}, EVERY_100), tmp_path / "two.json")
     assert two["score"]["iqm"] == {"value": 2.0, "low": None, "high": None}
     assert two["curve"]["steps"] == [100, 200]
     assert two["curve"]["seeds"] == {"3": [1.0, 2.0], "4": [1.0, 2.0]}
     assert two["curve"]["iqm"] == {"value": [1.0, 2.0], "low": [None, None], "high": [None, None]}
-    three = written(aggregate(folders(tmp_path / "b", rows, rows, rows), EVERY_100), tmp_path / "three.json")
+    three = written(aggregate(runs, EVERY_100), tmp_path / "three.json")
     assert three["score"]["iqm"] == {"value": 2.0, "low": 2.0, "high": 2.0}
     assert (three["confidence"], three["unit"]) == (0.95, "env steps")
     assert written(None, tmp_path / "none.json") == {"algorithm": "td3"}
-
-
-def test_what_learned_from_recorded_data_alone_counts_updates(tmp_path: Path) -> None:
-    rows = evaluations((100, 1.0), (200, 2.0))
-    found = aggregate(folders(tmp_path, rows), EVERY_100.merge({"data.path": "cheetah.hdf5"}))
-    assert "updates" in table(found).splitlines()[0]
 
 
 def test_the_table_is_for_people(tmp_path: Path) -> None:
@@ -264,23 +202,3 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     assert "   IQM     -430.08   -1000.00 to -140.25" in text.splitlines()
     two = table(aggregate(dict(list(runs.items())[:2]), EVERY_100))
     assert "median     -145.12   too few seeds" in two
-
-
-def test_the_log_of_one_seed_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together the logs of long runs may not fit into memory."""
-
-    class Rows(list[dict[str, Any]]):
-        """Unlike a list itself, it can be referred to weakly."""
-
-    held: list[weakref.ref[Rows]] = []
-
-    def read(path: Path, names: tuple[str, ...]) -> Rows:
-        assert not any(rows() for rows in held)
-        found = Rows(read_metrics(path, names))
-        held.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(aggregation, "read_metrics", read)
-    rows = [(step, {"eval/score": 1.0, "loss/actor": 2.0}) for step in (100, 200)]
-    assert aggregate(folders(tmp_path, rows, rows, rows), EVERY_100).curve.steps.tolist() == [100, 200]
-    assert len(held) == 3

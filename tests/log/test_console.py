@@ -1,16 +1,17 @@
-"""The console: aligned lines into a file, a live panel on a terminal, the same numbers on both."""
+"""The console: aligned lines into a file, a live panel on a terminal, the same numbers on both; several runs."""
 
 from __future__ import annotations
 
 import io
-import itertools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from reverie.log.console import LiveSink, Pace, PlainSink, console_sink, losses, short, span
+from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink, losses, short, span
+from reverie.log.metrics import JsonlSink
 
 
 @dataclass
@@ -54,17 +55,6 @@ def test_lines_are_aligned_and_hold_what_matters() -> None:
     assert cells["policy"] == "-0.010"
 
 
-def test_header_returns_when_columns_change_and_now_and_then() -> None:
-    stream, minutes = io.StringIO(), itertools.count(0.0, 60.0)
-    sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: next(minutes))
-    sink.write({"episode/score": 1.0}, 1)
-    sink.write({"loss/dyn": 1.0}, 2)
-    for step in range(60):
-        sink.write({"loss/dyn": 1.0}, step)
-    headers = [line for line in stream.getvalue().splitlines() if "steps/s" in line]
-    assert len(headers) == 4
-
-
 def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
     stream, now = io.StringIO(), [0.0]
     sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: now[0])
@@ -78,13 +68,6 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
     assert [line.split()[1] for line in lines if "step" not in line] == ["0", "12", "20", "24"]
     assert max(map(len, lines)) <= 100
     assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "actor"]  # actor, critic; then no room
-
-
-def test_arrays_alone_print_nothing() -> None:
-    stream = io.StringIO()
-    sink = console_sink(Clock(), 1000, "t", stream)
-    sink.write({"report": np.zeros((2, 2))}, 1)
-    assert stream.getvalue() == "t\n"
 
 
 def test_terminal_gets_a_panel() -> None:
@@ -117,15 +100,8 @@ def test_how_sure_an_evaluation_is_stands_on_both() -> None:
     assert [cells[name] for name in ("eval", "iqm", "low95", "high95")] == ["-150.5", "-148", "-160", "-140"]
     screen = Console(file=io.StringIO(), width=120, record=True)
     screen.print(live)
-    assert "IQM, 95 %" in (text := screen.export_text())
-    assert "-148 (-160 to -140)" in text
-
-
-def test_too_few_episodes_show_no_interval() -> None:
-    stream = io.StringIO()
-    console_sink(Clock(), 1000, "t", stream).write({"eval/score": 1.0, "eval/score_iqm": 1.0}, 100)
-    assert "iqm" in stream.getvalue()
-    assert "95" not in stream.getvalue()
+    text = screen.export_text()
+    assert all(piece in text for piece in ("iqm", "-148", "low95", "-160", "high95", "-140"))
 
 
 @pytest.mark.parametrize(
@@ -172,16 +148,6 @@ def test_pace_forgets_what_was_before_the_first_update() -> None:
     assert pace.left() == "0:00:44"
 
 
-def test_pace_of_a_continued_run_does_not_count_what_came_before_its_first_step() -> None:
-    clock, now = Clock(), [0.0]
-    clock.position, clock.updates = 3993, 1448
-    pace = Pace(clock, 10_000, lambda: now[0])
-    now[0], clock.position = 8.0, 3994
-    assert (pace.rate(), pace.shown(), pace.left()) == (0.0, "-", "-")
-    now[0], clock.position = 10.0, 4194
-    assert (pace.rate(), pace.shown()) == (100.0, "100")
-
-
 def test_numbers_are_short() -> None:
     assert [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)] == [
         "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",
@@ -189,14 +155,104 @@ def test_numbers_are_short() -> None:
     assert span(3661.9) == "1:01:01"
 
 
-def test_a_run_on_recorded_data_alone_counts_updates():
-    clock, stream = Clock(), io.StringIO()
-    clock.position = clock.updates = 20  # it counts updates as steps
-    console_sink(clock, 100, "t", stream, "updates").write({"loss/critic": 1.0}, 20)
-    header = stream.getvalue().splitlines()[1].split()
-    assert header[:4] == ["time", "updates", "updates/s", "left"]
-    live, drawn = console_sink(clock, 100, "t", terminal := Terminal(), "updates"), ""
-    live.close()
-    drawn = terminal.getvalue()
-    assert "20 of at most 100 updates" in drawn
-    assert "steps" not in drawn
+# ---------------------------------------------------------------- several runs
+
+
+def entry(path: Path, step: int, **values: float) -> None:
+    sink = JsonlSink(path)
+    sink.write({name.replace("__", "/"): value for name, value in values.items()} | {"time/seconds": step / 10}, step)
+    sink.close()
+
+
+def screen(board: Board, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width, record=True)
+    console.print(board)
+    return console.export_text()
+
+
+def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "m.jsonl")
+    assert tail.read() == []
+    entry(tail.path, 10, a=1.0)
+    assert [row["a"] for row in tail.read()] == [1.0]
+    assert tail.read() == []
+    with tail.path.open("a") as file:
+        file.write('{"step": 20, "a"')
+        file.flush()
+        assert tail.read() == []
+        file.write(': 2.0}\nnonsense\n[3]\n{"no": "step"}\n{"step": 30, "a": 3.0}\n')
+    assert [row["a"] for row in tail.read()] == [2.0, 3.0]
+
+
+def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 10}\n{"step": 20}\n{"step": 30}\n')
+    tail = Tail(path)
+    assert len(tail.read()) == 3
+    path.write_text('{"step": 10}\n')
+    assert [row["step"] for row in tail.read()] == [10]
+    path.write_text('{"step": 10}\n{"step": 15}\n')
+    assert [row["step"] for row in tail.read()] == [15]
+
+
+def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
+    entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
+    lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)
+    assert (lane.position, lane.updates, lane.seconds) == (200, 90, 20.0)
+    lane.begin()
+    assert lane.cells() == {
+        "steps": "200 / 1,000", "share": "20%", "return": "-5", "eval": "-", "rate": "-", "left": "-",
+    }  # fmt: skip
+    entry(lane.tail.path, 300, eval__score=7.0)
+    lane.read()
+    now = [100.0]
+    assert lane.pace is not None
+    lane.pace._marks, lane.pace._moves, lane.pace._now = [(90.0, 300)], True, lambda: now[0]
+    entry(lane.tail.path, 400)
+    lane.read()
+    assert {name: lane.cells()[name] for name in ("return", "eval", "rate", "left")} == {
+        "return": "-5", "eval": "7", "rate": "10", "left": "0:01:00",
+    }  # fmt: skip
+
+
+def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path: Path) -> None:
+    stream, now = io.StringIO(), [0.0]
+    lanes = [Lane("seed 9", tmp_path / "a", 100, "updates"), Lane("seed 10", tmp_path / "b", 100)]
+    lanes[1].state, lanes[1].note = "finished", "finished already"
+    board = Board(lanes, "t", stream, lambda: now[0])
+    lanes[0].begin()
+    board.changed(lanes[0])
+    entry(tmp_path / "a", 50, episode__score=12.5)
+    for now[0] in (10.0, 29.0, 31.0, 45.0, 62.0):
+        board.update()
+    lanes[0].state, lanes[0].note = "failed", "failed: the reward is nan"
+    board.changed(lanes[0])
+    board.close()
+    assert stream.getvalue().splitlines() == [
+        "0:00:00  seed 10  finished already",
+        "0:00:00  seed 9   started",
+        "0:00:31  seed 9    50%  50 / 100 updates  return 12.5  eval -  - updates/s  - left",
+        "0:01:02  seed 9    50%  50 / 100 updates  return 12.5  eval -  - updates/s  - left",
+        "0:01:02  seed 9   failed: the reward is nan",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_a_line_for_each(tmp_path: Path, width: int) -> None:
+    entry(tmp_path / "a", 6_300, episode__score=-312.4, eval__score=-250.1)
+    lanes = [Lane("seed 0", tmp_path / "a", 15_000), Lane("seed 1", tmp_path / "b", 15_000)]
+    lanes[0].begin()
+    board = Board(lanes, "td3 on Pendulum-v1", Terminal())
+    lines = screen(board, width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    (first,) = (line for line in lines if "seed 0" in line)
+    assert all(piece in first for piece in ("42%", "6,300 / 15,000", "-312.4", "-250.1"))
+    assert "waiting" in next(line for line in lines if "seed 1" in line)
+    entry(tmp_path / "a", 7_500)
+    board.last -= 2.0
+    board.update()
+    assert "7,500" in screen(board, width)
+    lanes[0].state = "stopped"
+    board.changed(lanes[0])
+    board.close()
+    assert "stopped" in next(line for line in screen(board, width).splitlines() if "seed 0" in line)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import DataError
 from reverie.log import meter as module
 from reverie.log.meter import Meter
 
@@ -19,24 +16,6 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Scalars are read where they can be, and summed where they are as if they were on a GPU."""
     if request.param == "on a device":
         monkeypatch.setattr(module, "readable", lambda value: False)
-
-
-def test_mean_of_each_name() -> None:
-    meter = Meter()
-    meter.add({"loss/a": torch.tensor(1.0), "loss/b": torch.tensor(4.0)})
-    meter.add({"loss/a": torch.tensor(3.0), "loss/b": torch.tensor(6.0)})
-    assert len(meter) == 2
-    assert meter.flush() == {"loss/a": 2.0, "loss/b": 5.0}
-
-
-def test_flush_starts_anew() -> None:
-    meter = Meter()
-    meter.add({"x": torch.tensor(1.0)})
-    meter.flush()
-    assert len(meter) == 0
-    assert meter.flush() == {}
-    meter.add({"x": torch.tensor(7.0)})
-    assert meter.flush() == {"x": 7.0}
 
 
 def test_a_name_is_averaged_over_the_updates_that_reported_it() -> None:
@@ -69,19 +48,6 @@ def test_gradients_and_dtypes_are_no_matter() -> None:
     meter.add({"a": torch.tensor(1.5, dtype=torch.bfloat16), "b": torch.tensor(2), "c": 3.0, "d": torch.tensor(True)})
     meter.add({"w": torch.ones((), requires_grad=True) * 2})
     assert meter.flush() == {"a": 1.5, "b": 2.0, "c": 3.0, "d": 1.0, "w": 2.0}
-
-
-def test_nan_stays_nan_and_with_its_name() -> None:
-    meter = Meter()
-    meter.add({"good": torch.tensor(1.0), "bad": torch.tensor(math.nan)})
-    out = meter.flush()
-    assert out["good"] == 1.0
-    assert math.isnan(out["bad"])
-
-
-def test_more_than_a_scalar_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match=r"'x' has shape \(2,\): expected a scalar"):
-        Meter().add({"x": torch.zeros(2)})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it lasts as long as the test

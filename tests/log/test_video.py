@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -12,14 +11,9 @@ import pytest
 from reverie.log.video import (
     IMAGINED,
     OBSERVED,
-    border,
-    caption,
     dream_video,
     pad_even,
-    palette,
     pictures,
-    shrink,
-    tile,
     to_rgb,
     upscale,
     write_video,
@@ -69,17 +63,6 @@ def test_pictures_are_those_of_the_whole_film(shape: tuple[int, ...], most: int)
     np.testing.assert_array_equal(np.stack(list(pictures(frames))), pad_even(upscale(to_rgb(frames))))
 
 
-@pytest.mark.parametrize("channels", [1, 3, 6])
-def test_pictures_need_the_memory_of_one(channels: int) -> None:
-    frames = np.full((64, 64, 64, channels), 200, np.uint8)
-    tracemalloc.start()
-    try:
-        shown = sum(picture.nbytes for picture in pictures(frames))
-        assert tracemalloc.get_traced_memory()[1] < shown / 10
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize(
     "frames", [np.zeros((0, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8), np.zeros((2, 8, 8, 3))]
 )
@@ -98,55 +81,10 @@ def test_a_disk_that_fills_up_leaves_the_video_that_was_there(tmp_path: Path) ->
     assert (tmp_path / "v.mp4").read_bytes() == b"of before"
 
 
-def test_one_channel_is_grey_and_three_stay() -> None:
-    grey = np.full((1, 2, 2, 1), 100, np.uint8)
-    assert (to_rgb(grey) == 100).all()
-    rgb = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3) + 200
-    assert (to_rgb(rgb) == rgb).all()
-
-
-def test_planes_get_colours_of_their_own() -> None:
-    planes = np.zeros((1, 1, 5, 4), np.uint8)
-    planes[0, 0, range(4), range(4)] = 1  # plane c lights pixel c; pixel 4 stays dark
-    shown = to_rgb(planes)[0, 0]
-    assert (shown[:4] == (palette(4) * 255).astype(np.uint8)).all()
-    assert (shown[4] == 0).all()
-    assert len({tuple(colour) for colour in shown.tolist()}) == 5
-
-
 def test_symbols_are_stretched_and_light_is_not() -> None:
     assert to_rgb(np.array([[[[0, 5, 10]]]], np.uint8)).tolist() == [[[[0, 127, 255]]]]
     assert to_rgb(np.array([[[[0, 5, 200]]]], np.uint8)).tolist() == [[[[0, 5, 200]]]]
     assert to_rgb(np.zeros((1, 2, 2, 3), np.uint8)).max() == 0
-
-
-def test_upscale_is_by_a_whole_factor() -> None:
-    frames = np.arange(7 * 5, dtype=np.uint8).reshape(1, 7, 5, 1)
-    large = upscale(frames, 256)
-    assert large.shape == (1, 259, 185, 1)
-    assert (large[:, ::37, ::37] == frames).all()
-    assert upscale(np.zeros((1, 300, 20, 3), np.uint8)).shape == (1, 300, 20, 3)
-
-
-@pytest.mark.parametrize(
-    ("size", "side", "expected"), [((400, 600), 256, (171, 256)), ((600, 3), 6, (6, 1)), ((9, 8), 9, (9, 8))]
-)
-def test_shrink_keeps_the_shape(size: tuple[int, int], side: int, expected: tuple[int, int]) -> None:
-    small = shrink(np.full((*size, 3), 77, np.uint8), side)
-    assert small.shape == (*expected, 3)
-    assert (small == 77).all()
-
-
-def test_pad_even_border_and_tile() -> None:
-    frames = np.full((2, 3, 5, 3), 9, np.uint8)
-    assert pad_even(frames).shape == (2, 4, 6, 3)
-    framed = border(frames, [(1, 2, 3), (4, 5, 6)], width=2)
-    assert framed.shape == (2, 7, 9, 3)
-    assert framed[0, 0, 0].tolist() == [1, 2, 3]
-    assert framed[1, 3, -1].tolist() == [4, 5, 6]
-    assert (framed[:, 2:-2, 2:-2] == 9).all()
-    assert tile(np.stack([frames, frames, frames]), gap=4).shape == (2, 3, 3 * 5 + 2 * 4, 3)
-    assert caption("truth", 50).shape == (22, 50, 3)
 
 
 def test_dream_video_marks_what_was_imagined_and_what_is_wrong() -> None:

@@ -12,12 +12,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from reverie.core.errors import RunError
 from reverie.run import checkpoint as module
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.encode import encode
 from reverie.run.manifest import step_of
 
 
@@ -78,46 +76,6 @@ def test_any_state_comes_back_as_it_was(tmp_path, state):
     assert same(state, back.state)
 
 
-def test_optimizers_generators_and_shared_tensors_come_back(tmp_path):
-    weight = torch.nn.Parameter(torch.randn(3, 4))
-    optimizer = torch.optim.Adam([weight], betas=(0.8, 0.99))
-    weight.sum().backward()
-    optimizer.step()
-    rngs = np.random.default_rng(3), np.random.Generator(np.random.MT19937(4))
-    state = {
-        "optimizer": optimizer.state_dict(),
-        "rng": [rng.bit_generator.state for rng in rngs],
-        "tied": {"a": weight, "b": weight, "view": weight.detach().t()},
-    }
-    store, back = Checkpoints(tmp_path), Box()
-    store.load(store.save(1, {"it": Box(state)}), {"it": back})
-    other = torch.optim.Adam([weight])
-    other.load_state_dict(back.state["optimizer"])
-    assert other.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
-    assert torch.equal(back.state["tied"]["view"], weight.detach().t())
-    for rng, saved in zip(rngs, back.state["rng"], strict=True):
-        copy = np.random.Generator(type(rng.bit_generator)(0))
-        copy.bit_generator.state = saved
-        assert copy.integers(2**63, size=5).tolist() == rng.integers(2**63, size=5).tolist()
-
-
-def test_files_are_open_formats(tmp_path):
-    path = Checkpoints(tmp_path).save(12345, {"algo": Box({"net": {"w": torch.ones(2)}, "lr": 0.1, "top": math.inf})})
-    assert path.name == "step-000012345"
-    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "state.json", "tensors.safetensors"]
-    assert load_file(path / "tensors.safetensors")["algo/net/w"].tolist() == [1, 1]
-    assert json.loads((path / "state.json").read_text())["algo"]["lr"] == 0.1
-    assert json.loads((path / "manifest.json").read_text())["step"] == 12345
-
-
-def test_only_what_is_asked_for_is_read(tmp_path):
-    store = Checkpoints(tmp_path)
-    path = store.save(1, {"algo": Box({"x": 1}), "clock": Box({"t": 2})})
-    assert read(path, ["clock"]) == {"clock": {"t": 2}}
-    with pytest.raises(RunError, match=r"no part 'replay'\. Its parts: algo, clock"):
-        store.load(path, {"replay": Box()})
-
-
 def test_newest_are_kept_and_the_best(tmp_path):
     store = Checkpoints(tmp_path / "not" / "there", keep=2)
     assert store.latest() is None
@@ -131,14 +89,6 @@ def test_newest_are_kept_and_the_best(tmp_path):
     store.mark_best(paths[3])
     store.save(31, {"a": Box({"v": 31})})
     assert [p.name[-2:] for p in store.all()] == ["04", "30", "31"]
-
-
-def test_saving_the_same_step_again_replaces_it(tmp_path):
-    store, back = Checkpoints(tmp_path), Box()
-    store.save(5, {"a": Box({"v": 1})})
-    store.load(store.save(5, {"a": Box({"v": 2})}), {"a": back})
-    assert back.state == {"v": 2}
-    assert [p.name for p in tmp_path.iterdir()] == ["step-000000005"]
 
 
 def test_a_diverged_state_is_not_continued_from(tmp_path):
@@ -192,7 +142,7 @@ def test_one_half_deleted_is_not_taken_for_damaged_and_is_swept(tmp_path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000002"]
 
 
-@pytest.mark.parametrize("moment", ["save_file", "_write_file", "_sync_file", "sync", "_move"])
+@pytest.mark.parametrize("moment", ["save_file", "sync", "sealed", "_move"])
 def test_a_failing_disk_leaves_earlier_checkpoints_alone(tmp_path, monkeypatch, moment):
     store = Checkpoints(tmp_path, keep=1)
     good = store.save(1, {"a": Box({"v": torch.ones(3)})})
@@ -272,14 +222,6 @@ def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"fn": len}, {"a": [1, {2: (3, len)}]}, {len: 1}, {(1, len): 1}, {"a": np.array([None])}, [{1, 2}]]
-)
-def test_what_cannot_be_saved_is_refused(wrong):
-    with pytest.raises(RunError, match="cannot save algo"):
-        encode(wrong, "algo", {})
-
-
 def spoil(path):
     DAMAGE["flipped"](path / "tensors.safetensors")
 
@@ -293,72 +235,16 @@ def test_all_damaged_is_an_error_that_names_them(tmp_path):
     assert list(Checkpoints(tmp_path).damaged()) == ["step-000000100", "step-000000200"]
 
 
-def test_damaged_ones_do_not_count_and_are_not_deleted(tmp_path):
-    store = Checkpoints(tmp_path)
-    for step in (700, 800, 900):
-        spoil(store.save(step, {"a": Box({"v": torch.ones(9)})}))
-    later = Checkpoints(tmp_path, keep=2, say=lambda text: None)
-    for step in (1, 2, 3):
-        assert later.save(step, {"a": Box({"v": torch.ones(9)})}).is_dir()
-    assert [path.name[-3:] for path in later.all()] == ["002", "003", "700", "800", "900"]
-
-
-def test_what_was_just_written_stays_even_below_newer_ones(tmp_path):
-    store = Checkpoints(tmp_path, keep=1)
-    store.save(900, {"a": Box({})})
-    assert store.save(1, {"a": Box({})}).is_dir()
-
-
-def test_looking_does_not_disturb_the_one_who_writes(tmp_path):
-    store = Checkpoints(tmp_path)
-    store.save(1, {"a": Box({})})
-    staged = tmp_path / ".tmp-step-000000002-99"
-    staged.mkdir()
-    assert Checkpoints(tmp_path).latest() == tmp_path / "step-000000001"
-    assert staged.is_dir()
-
-
-def test_a_mark_that_cannot_be_written_is_told(tmp_path):
-    store = Checkpoints(tmp_path)
-    path = store.save(1, {"a": Box({})})
-    (tmp_path / "best").mkdir()
-    with pytest.raises(RunError, match=r"cannot write the mark of the best checkpoint .* Choose a writable folder"):
-        store.mark_best(path)
-
-
 @pytest.mark.parametrize("found", [b"", b"step-00000", b"..", b"\xff\xfe"])
-def test_a_damaged_mark_of_the_best_is_named_and_can_be_written_again(tmp_path, found):
+def test_a_damaged_mark_of_the_best_is_none_and_can_be_written_again(tmp_path, found):
     store = Checkpoints(tmp_path)
     path = store.save(1, {"a": Box({})})
     (tmp_path / "best").write_bytes(found)
     assert store.best() is None
-    with pytest.raises(RunError, match=r"best is damaged: expected .* Available: step-000000001\."):
+    with pytest.raises(RunError, match=r"no checkpoint 'best' in .* Available: step-000000001\."):
         store.select("best")
     store.mark_best(path)
     assert store.select("best") == path
-
-
-def test_found_by_name_or_path(tmp_path, monkeypatch):
-    store = Checkpoints(tmp_path / "checkpoints")
-    with pytest.raises(RunError, match=r"no checkpoint 'step-1' in .*The folder has no checkpoints yet"):
-        store.find("step-1")
-    path = store.save(1002, {"a": Box({})})
-    assert store.find("step-000001002") == path
-    assert store.find(path) == store.find(str(path)) == path
-    with pytest.raises(RunError, match=r"Did you mean 'step-000001002'\? Available: step-000001002\."):
-        store.find("step-00001002")
-
-
-def test_a_name_is_not_looked_up_in_the_working_directory(tmp_path, monkeypatch):
-    here, other = Checkpoints(tmp_path / "a" / "checkpoints"), Checkpoints(tmp_path / "b" / "checkpoints")
-    here.save(7, {"a": Box({})})
-    path = other.save(7, {"a": Box({})})
-    (here.folder / "mine").mkdir()
-    monkeypatch.chdir(here.folder)
-    assert other.find(path.name) == path
-    assert other.find(f"../../a/checkpoints/{path.name}").samefile(here.folder / path.name)
-    with pytest.raises(RunError, match="no checkpoint 'mine' in "):
-        other.find("mine")
 
 
 def test_a_state_that_does_not_fit_is_told(tmp_path):
@@ -383,15 +269,6 @@ def test_files_may_be_read_by_whom_the_umask_lets(tmp_path):
     finally:
         os.umask(before)
     assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
-
-
-def test_warnings_are_one_line(tmp_path, capsys):
-    store = Checkpoints(tmp_path)
-    store.save(1, {"a": Box({"v": torch.ones(9)})})
-    spoil(store.save(2, {"a": Box({"v": torch.ones(9)})}))
-    store.latest()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: checkpoint step-000000002 cannot be used (")
 
 
 def test_the_step_is_known_whatever_the_folder_is_called(tmp_path):
@@ -419,13 +296,6 @@ class Boxed(Box):
 
 
 FILES = {"a.npy": b"123", "below/b.npy": b"4567"}
-
-
-def test_files_of_a_part_come_back(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    path = checkpoints.save(1, {"box": Boxed({"x": 1}, FILES)})
-    checkpoints.load(path, {"box": (box := Boxed())})
-    assert (box.state, box.files) == ({"x": 1}, FILES)
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "deleted"])
@@ -457,20 +327,6 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
         assert box.files == files
 
 
-def test_kept_checkpoints_are_not_read_again_after_each_new_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
-    slim, slimmed = module.slim, []
-    monkeypatch.setattr(module, "slim", lambda path: (slimmed.append(path), slim(path)))
-    checkpoints = Checkpoints(tmp_path)
-    one, two, *_ = [checkpoints.save(step, {"box": Boxed({"x": step}, FILES)}) for step in (1, 2, 3)]
-    assert slimmed == [one, two]
-    checkpoints.save(2, {"box": Boxed({"x": 2}, FILES)})  # in place of one that was slimmed
-    assert (two / "box" / "a.npy").exists()
-    checkpoints.save(4, {"box": Boxed({"x": 4}, FILES)})
-    assert not (two / "box" / "a.npy").exists()
-    assert not one.exists()  # slimmed ones are deleted as well
-
-
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("Expecting value")])
 def test_spare_files_that_cannot_be_deleted_end_no_run(tmp_path, monkeypatch, error):
     monkeypatch.setattr(module, "SPARE_LIMIT", 1)
@@ -487,7 +343,7 @@ def test_spare_files_that_cannot_be_deleted_end_no_run(tmp_path, monkeypatch, er
     assert checkpoints.all() == paths
     assert [(path / "box" / "a.npy").exists() for path in paths] == [True, False, True]
     assert len(said) == 2  # after the second, and after the third
-    assert said[0].startswith(f"cannot delete step-000000001 or its spare files: {error}. The run continues")
+    assert said[0].startswith(f"cannot delete step-000000001: {error}. The run continues")
 
 
 @pytest.mark.parametrize("call", range(8))
@@ -518,13 +374,3 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
         checkpoints.save(step, {"box": Box({"x": step})})
     assert [path.name for path in checkpoints.all()] == ["step-1000000500", "step-1000001000"]
     assert step_of(checkpoints.latest()) == 1_000_001_000
-
-
-def test_files_that_are_being_deleted_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
-    path = Checkpoints(tmp_path).save(1, {"box": Boxed({"x": 1}, FILES)})
-    with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.unlink", lambda *args, **kwargs: None)
-        module.slim(path)
-    Checkpoints(tmp_path).load(path, {"box": (box := Boxed())})
-    assert box.files == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from reverie.core.clock import Clock
 from reverie.core.errors import DataError, RunError
-from reverie.run.collect import Collector, EpisodeStats, random_action
+from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.evaluate import evaluate
 
 
@@ -68,15 +67,6 @@ def test_a_watcher_is_shown_every_row_once_and_before_the_policy(fakes):
         collector.collect()
     assert all(seen is stored for seen, (stored, _, _) in zip(notes.seen, sink.rows, strict=True))
     assert any(bool(step.is_last.any()) for step in notes.seen)
-
-
-def test_extras_belong_to_their_row(fakes):
-    _, policy, sink, _, _ = lived(fakes, [[2], [-3]], turns=12)
-    age = torch.full((2,), -1.0)
-    for step, _, extras in sink.rows:
-        age = torch.where(step.is_first, 0.0, age + 1)
-        assert torch.equal(extras["age"], age)
-    assert set(policy.modes) == {"explore"}
 
 
 def test_random_steps_are_executed_stored_and_told_to_the_policy(fakes):
@@ -270,26 +260,6 @@ def test_restarts_of_earlier_sittings_are_counted(fakes):
     assert (one.restarts, other.restarts, third.restarts) == (3, 4, 4)
 
 
-def test_random_actions_are_uniform_and_seeded(fakes):
-    draw = random_action(fakes.action_spec, 4000, np.random.default_rng(0))
-    assert draw.shape == (4000, 7)
-    assert draw.dtype == torch.float32
-    mean = draw.mean(0)  # parts in sorted order: arm, grip
-    assert torch.allclose(mean, torch.tensor([0, 0, 1 / 3, 1 / 3, 1 / 3, 0.5, 0.5]), atol=0.04)
-    assert torch.allclose(draw[:, :2].var(0), torch.tensor(1 / 3), atol=0.03)
-    assert torch.equal(draw, random_action(fakes.action_spec, 4000, np.random.default_rng(0)))
-
-
-def test_state_restores_counter_and_generator(fakes):
-    _, _, _, collector, _ = lived(fakes, [[9]], turns=5, random_steps=100)
-    other = Collector(fakes.Env([[9]]), fakes.Policy(), sink := fakes.Rows(), seed=1, random_steps=100)
-    other.load_state_dict(collector.state_dict())
-    assert other.env_steps == 5
-    collector.collect()
-    other.collect()
-    assert torch.equal(sink.rows[0][1], collector.sink.rows[-1][1])
-
-
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=7),
@@ -347,18 +317,6 @@ def test_environments_step_between_turns_and_the_rows_are_the_same(fakes):
         assert torch.equal(step.is_last, other.is_last)
         assert torch.equal(action, same_action)
         assert torch.equal(extras["age"], same_extras["age"])
-
-
-def test_the_current_row_is_waited_for_once_and_then_stored(fakes):
-    collector = Collector(late(fakes, log := []), fakes.Policy(), sink := fakes.Rows(), seed=7)
-    assert collector.step.is_first.all()
-    assert log == []
-    collector.collect()
-    current = collector.step
-    assert collector.step is current
-    collector.collect()
-    assert sink.rows[1][0] is current
-    assert log == ["send", "receive", "send"]
 
 
 def test_an_error_comes_up_in_the_turn_that_asks_for_the_answer(fakes):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reverie.core.errors import ConfigError
-from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.evaluate import evaluate
 
 
 def test_short_episodes_are_not_preferred(fakes):
@@ -30,31 +30,12 @@ def test_metrics_say_how_sure_they_are(fakes):
     assert all(type(value) is float for value in metrics.values())
 
 
-def test_too_few_episodes_have_no_interval(fakes):
-    metrics = evaluate(fakes.Env([[3], [4]]), fakes.Policy(), episodes=2).metrics()
-    assert metrics["eval/score_iqm"] == metrics["eval/score"] == 8.0
-    assert not any("low" in name or "high" in name for name in metrics)
-
-
-def test_numbers_of_the_info_are_no_statistics_of_the_scores():
-    info = [{"score_mean": 1000.0, "score_max": 2000.0}] * 3  # of env.log_info score:mean and score:max
-    plain = Evaluation(scores=[1.0, 2.0, 6.0], lengths=[1, 2, 3], mode="eval")
-    logged = Evaluation(scores=[1.0, 2.0, 6.0], lengths=[1, 2, 3], mode="eval", info=info)
-    assert logged.to_dict()["score"] == plain.to_dict()["score"]
-    assert list(plain.to_dict()["score"]) == ["mean", "std", "median", "iqm", "iqm_low", "iqm_high", "min", "max"]
-    assert plain.to_dict()["score"]["mean"] == 3.0
-
-
 def test_an_evaluation_draws_nothing_from_the_generators_of_the_run(fakes):
     result = evaluate(fakes.Env([[1, 2, 3]]), fakes.Policy(), episodes=5)
     state = torch.get_rng_state(), str(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
     result.metrics()
     assert torch.equal(torch.get_rng_state(), state[0])
     assert (str(np.random.get_state(legacy=False)), random.getstate()) == state[1:]  # noqa: NPY002
-
-
-def test_fewer_episodes_than_environments(fakes):
-    assert evaluate(fakes.Env([[4], [-2], [3]]), fakes.Policy(), episodes=2).lengths == [4, 2]
 
 
 def test_mode_is_handed_on_and_kept(fakes):
@@ -66,13 +47,6 @@ def test_mode_is_handed_on_and_kept(fakes):
     assert set(policy.modes) == {"explore"}
 
 
-def test_schedules_go_on_from_the_env_steps_of_the_policy(fakes):
-    policy, began = fakes.Policy(), []
-    policy.after = lambda state, env_steps: began.append(env_steps) or state
-    evaluate(fakes.Env([[2]]), policy, 1, mode="explore", env_steps=70)
-    assert began == [70]
-
-
 def test_frames_are_those_of_the_first_episode_of_the_first_environment(fakes):
     result = evaluate(fakes.Env([[3], [6]]), fakes.Policy(), episodes=4, record=True)
     assert result.frames.shape == (4, 2, 3, 3)
@@ -80,13 +54,12 @@ def test_frames_are_those_of_the_first_episode_of_the_first_environment(fakes):
     assert evaluate(fakes.Env([[3]]), fakes.Policy(), episodes=1).frames is None
 
 
-def test_scores_remain_if_the_frames_differ_in_size(fakes, capsys):
+def test_scores_remain_if_the_frames_differ_in_size(fakes):
     env = fakes.Env([[3]])
     env.render = lambda: np.zeros((2 + env.turn, 3, 3), np.uint8)
     result = evaluate(env, fakes.Policy(), episodes=2, record=True)
     assert result.scores == [6.0, 6.0]
     assert result.frames is None
-    assert "its frames are (2, 3) to (5, 3) pixels" in capsys.readouterr().err
 
 
 def test_seed_and_actions_after_the_end(fakes):
@@ -94,14 +67,6 @@ def test_seed_and_actions_after_the_end(fakes):
     evaluate(env, fakes.Policy(), episodes=2, seed=11)
     assert env.seeds == [11]
     assert torch.equal(env.actions[1], torch.zeros(1, 7))
-
-
-def test_an_episode_that_may_never_end_is_told_of_once(fakes, capsys, monkeypatch):
-    monkeypatch.setattr("reverie.run.evaluate.LONG", 5)
-    evaluate(fakes.Env([[4], [3]]), fakes.Policy(), episodes=6)
-    assert capsys.readouterr().err == ""
-    assert evaluate(fakes.Env([[9], [3]]), fakes.Policy(), episodes=4).lengths == [9, 9, 3, 3]
-    assert capsys.readouterr().err.count("has not ended after 5 decisions. If it never ends") == 1
 
 
 def test_no_episodes_is_an_error(fakes):

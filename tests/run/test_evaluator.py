@@ -147,23 +147,6 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "eval.json").exists()
 
 
-class Worthless(Walk):
-    """All of its scores are 0."""
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        seen, _, terminated, truncated, info = super().step(action)
-        return seen, 0.0, terminated, truncated, info
-
-
-def test_a_run_that_a_score_of_0_has_ended_stays_ended(tmp_path: Path) -> None:
-    config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 1, "stop_score": 0.0})
-    ended = train(config, env=Worthless, run=tmp_path / "run", say=say_nothing).env_steps
-    assert ended < 40
-    said: list[str] = []
-    assert train(config, env=Worthless, run=tmp_path / "run", say=said.append).env_steps == ended
-    assert "has reached stop_score = 0 (best score 0)" in said[-1]
-
-
 def test_a_score_that_was_luck_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that reaches the goal is played again in other episodes, and counts with these."""
     asked: list[str] = []

@@ -91,36 +91,6 @@ def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, tmp_path):
         torch.testing.assert_close(learner(tmp_path / "once"), learner(offline), rtol=0, atol=0)
 
 
-def test_values_are_bounded_by_the_rewards_of_both(data, tmp_path):
-    """Of rewards that are a thousand times as large values are, too."""
-    larger = noise(tmp_path / "larger.hdf5", spread=3)
-    with h5py.File(larger, "r+") as file:
-        file["rewards"][...] *= 1000
-    alone = {"algorithm": "crr", "updates": 2, "env": "none"}
-    train(tmp_path / "first", data=data, **alone)
-    train(tmp_path / "then", data=larger, init=str(tmp_path / "first"), **alone)
-    first, then = (load(tmp_path / run, env="Pendulum-v1").algo.preprocess.range.rewards for run in ("first", "then"))
-    torch.testing.assert_close(then, 1000 * first)
-
-
-def test_a_learning_rate_that_falls_begins_to_fall_again(data, tmp_path):
-    more = {"algorithm": "iql", "algo.actor_cosine": 20, "data": data, "env": "none"}
-    train(tmp_path / "first", updates=20, **more)
-    train(tmp_path / "then", updates=20, init=str(tmp_path / "first"), **more)
-    first, then = (load(tmp_path / run, env="Pendulum-v1").algo.state_dict() for run in ("first", "then"))
-    assert (first["actor_optim"]["updates"], first["critic_optim"]["updates"]) == (20, 20)
-    assert (then["actor_optim"]["updates"], then["critic_optim"]["updates"]) == (20, 40)
-    moved = [k for k in first["model"] if k == "objective.actor.body.theta"]
-    assert moved
-    assert all(not torch.equal(first["model"][k], then["model"][k]) for k in moved)
-
-
-def test_a_checkpoint_may_be_named(offline, tmp_path):
-    (checkpoint,) = (offline / "checkpoints").glob("step-*")
-    train(tmp_path / "run", init=str(checkpoint), steps=20, **LIVED)
-    torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
-
-
 def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
     run = tmp_path / "run"
     train(run, init=str(offline), steps=20, **LIVED)

@@ -56,21 +56,6 @@ def test_who_holds_it_deletes_what_a_killed_process_left_half_written(tmp_path):
         assert (tmp_path / ".eval.json.77.part").exists()
 
 
-def test_a_second_one_of_the_same_process_is_refused_too(tmp_path):
-    with FolderLock(tmp_path):
-        with pytest.raises(RunError, match=f"process {os.getpid()}"), FolderLock(tmp_path):
-            pass
-        assert (tmp_path / ".lock").exists()
-    with FolderLock(tmp_path):
-        pass
-
-
-def test_an_error_releases_it(tmp_path):
-    with pytest.raises(ZeroDivisionError), FolderLock(tmp_path):
-        _ = 1 / 0
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_file_that_its_last_owner_deleted_is_not_a_lock(tmp_path, monkeypatch):
     opened = []
 
@@ -85,14 +70,3 @@ def test_a_file_that_its_last_owner_deleted_is_not_a_lock(tmp_path, monkeypatch)
     with FolderLock(tmp_path):
         assert (tmp_path / ".lock").exists()
     assert len(opened) == 2
-
-
-def test_without_locks_nothing_is_locked(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "fcntl", None)
-    with FolderLock(tmp_path), FolderLock(tmp_path):
-        assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(RunError, match=f"cannot write to {tmp_path / 'none'}"), FolderLock(tmp_path / "none"):
-        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,9 @@ import pytest
 
 from reverie.api import train_config as train
 from reverie.core.types import Window
-from reverie.experiment import ExperimentConfig, memory, outlook
+from reverie.experiment import ExperimentConfig, outlook
 from reverie.noise import Pace
 from tiny import SMALL
-
-
-def test_what_a_run_says_of_itself_has_units_that_fit(tmp_path: Path) -> None:
-    said: list[str] = []
-    config = ExperimentConfig().merge(SMALL).merge({"replay_ratio": 1.0, "train_ratio": None, "eval_episodes": 1})
-    train(config.merge({"steps": 20, "learning_starts": 100}), run=tmp_path / "run", say=said.append)
-    assert re.search(r", 1 update per env step \(.*, replay up to \d+\.\d\d [kM]B", "\n".join(said))
-    assert "evaluating: 1 episode" in said
-    assert [memory(size) for size in (512, 99_000_000, 250_000_000)] == ["0.51 kB", "99.00 MB", "0.25 GB"]
 
 
 def test_a_run_that_ended_before_it_learned_says_so(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +157,6 @@ def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path) -> None:
     assert len(Store(run / "replay", say=say_nothing).segments) == 2
 
 
-def test_without_a_store_the_replay_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    run_until(run, 41, monkeypatch, **{"replay.store": "none"})
-    assert not (run / "replay").exists()
-    said: list[str] = []
-    train(CONFIG.merge({"replay.store": "none"}), env=Walk, run=run, say=said.append)
-    assert any("starts empty" in line for line in said)
-
-
 def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
@@ -218,21 +208,6 @@ def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
     assert_same(run, whole)
 
 
-@pytest.mark.parametrize("num", [1, 3, 4])
-def test_more_or_fewer_environments_keep_the_newest_rows_of_all(num: int, tmp_path: Path) -> None:
-    run, config = tmp_path / "run", CONFIG.merge({"replay.capacity": 160, "steps": 400, "replay_ratio": 0.01})
-    train(config, env=Walk, run=run, say=say_nothing)
-    (first,) = Store(run / "replay", say=say_nothing).segments
-    held = next(iter(Store(run / "replay", say=say_nothing).read(first, first.rows - 80))).rows["obs/observation"]
-    train(config.merge({"env.num": num, "steps": 404}), env=Walk, run=run, say=say_nothing)
-    store = Store(run / "replay", say=say_nothing)
-    rows = next(iter(store.read(store.segments[-1]))).rows["obs/observation"][:, : store.segments[-1].imported]
-    kept = {row.tobytes() for row in rows.reshape(-1, 3)}
-    for stream in held:  # whole episodes of each stream, its newest ones
-        assert sum(row.tobytes() in kept for row in stream) > 0
-    assert kept <= {row.tobytes() for row in held.reshape(-1, 3)}
-
-
 def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,26 +221,6 @@ def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(
     assert_rows_in_tail(run)
     train(CONFIG, env=Walk, run=run, say=say_nothing)
     assert_same(run, whole)
-
-
-def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:
-    """Nothing that is there is lost."""
-    run = tmp_path / "run"
-    train(CONFIG, env=Walk, run=run, say=say_nothing)
-    before = sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments)
-    shutil.rmtree(run / "checkpoints")
-    said: list[str] = []
-    train(CONFIG, env=Walk, run=run, say=said.append)
-    assert any("has no checkpoint: it starts over" in line for line in said)
-    assert sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments) == 2 * before
-
-
-def test_what_was_logged_where_a_run_goes_on_stays(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run, config = tmp_path / "run", CONFIG.merge({"tensorboard": True})
-    ends = [train(config.merge({"steps": n}), env=Walk, run=run, say=say_nothing).env_steps for n in (100, 130)]
-    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
-    assert sorted(event.step for event in events.Scalars("eval/score")) == ends  # files are read by name
 
 
 def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,19 +251,6 @@ def test_latents_of_another_version_begin_as_zeros(
     result = train(CONFIG, env=Walk, run=run, say=say_nothing)
     assert "written by another version: it contains deter, stoch instead of" in capsys.readouterr().err
     assert (result.reason, result.env_steps >= 100) == ("finished", True)
-
-
-class Quitting(Walk):
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if Walk.steps_of_all == 30:
-            Walk.steps_of_all += 1
-            sys.exit("enough")
-        return super().step(action)
-
-
-def test_an_environment_that_exits_is_started_again(tmp_path: Path) -> None:
-    result = train(CONFIG, env=Quitting, run=tmp_path / "run", say=say_nothing)
-    assert result.env_steps >= 100
 
 
 def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,33 +106,6 @@ def test_a_run_whose_weights_broke_goes_on_from_before(
     assert train(config, env=Push, run=run, say=say_nothing).env_steps >= 90
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (
-            {"algo.temperature_lr": 0.0},
-            {},
-            "it contains no 'temperature_optim'. It was .* other parts .* optimisers",
-        ),
-        ({}, {"algo.target_every": 5}, r"algo.target_every: 1 -> 5\. .*target_critic\.count\"\. It was .* other parts"),
-    ],
-)
-def test_what_a_learner_of_other_parts_lacks_is_said(
-    before: dict[str, Any], after: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    config = ExperimentConfig(algo=SACConfig()).merge(COMMON | {"steps": 20, "eval_episodes": 0})
-    train(config.merge(before), env=Push, run=tmp_path / "run", say=say_nothing)
-    with pytest.raises(RunError, match=said):
-        train(config.merge(after | {"steps": 30}), env=Push, run=tmp_path / "run", say=say_nothing)
-
-
-def test_another_precision_goes_on(tmp_path: Path) -> None:
-    config = ExperimentConfig(algo=SACConfig()).merge(COMMON | {"eval_episodes": 0})
-    for steps, precision in ((20, "float32"), (40, "bfloat16"), (60, "float32")):
-        given = config.merge({"steps": steps, "algo.precision": precision})
-        assert train(given, env=Push, run=tmp_path / "run", say=say_nothing).env_steps >= steps
-
-
 ANNEALED = {
     "epsilon": (DQNConfig(), Walk, {"algo.exploration": "epsilon_greedy(1.0, 0.05, 100)"}),
     "noise": (DDPGConfig(), Push, {"algo.exploration": "gaussian(1.0, 0.05, 100)"}),
@@ -159,14 +132,3 @@ def test_annealing_goes_on_with_another_number_of_environments(name: str, nums: 
     for _ in range(5):
         other.collect()
     assert getattr(other.state, "state", other.state).steps.sum() == other.env_steps > one.env_steps
-
-
-def test_annealing_goes_on_where_environments_have_failed_for_good() -> None:
-    """A checkpoint has no current rows then, and nothing of what the policy carried."""
-    algo, env, own = ANNEALED["epsilon"]
-    config = ExperimentConfig(algo=algo).merge(COMMON | own | {"eval_episodes": 0})
-    collector = build(config, env).collector
-    assert collector is not None
-    rng = np.random.default_rng(0).bit_generator.state
-    collector.load_state_dict({"env_steps": 41, "restarts": 0, "rng": rng, "unlogged": []})
-    assert collector.state.steps.tolist() == [20, 21]

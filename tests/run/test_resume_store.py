@@ -15,14 +15,9 @@ from reverie.api import train_config as train
 from reverie.core.errors import RunError
 from reverie.core.lock import FolderLock
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
-from reverie.replay.durable import DurableReplay
-from reverie.replay.run_store import place_of
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.folder import read_saved
 from reverie.run.manifest import step_of
 from reverie.store import manifest
-from reverie.store.manifest import Segment
 from reverie.store.store import Store
 
 
@@ -66,27 +61,6 @@ def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_pa
     shutil.rmtree(run / "checkpoints")
     train(CONFIG.merge(shared), env=Walk, run=run, say=say_nothing)
     assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 2
-
-
-def test_a_run_finds_its_store_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    (tmp_path / "else").mkdir()
-    monkeypatch.chdir(tmp_path)
-    train(CONFIG.merge({"replay.store": "rows"}), env=Walk, run="run", say=say_nothing)
-    assert read_saved(run).experiment["replay"]["store"] == str(tmp_path / "rows")
-    monkeypatch.chdir(tmp_path / "else")
-    again = ExperimentConfig.from_dict(read_saved(run).experiment).merge({"steps": 120})
-    said: list[str] = []
-    train(again, env=Walk, run="../run", say=said.append)
-    assert "steps: 100 -> 120" in said
-    assert not any("set aside" in line or "replay.store" in line for line in said)
-    assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 1
-    assert not (tmp_path / "else" / "rows").exists()
-
-
-@pytest.mark.parametrize("store", ["auto", "none", "memory://rows"])
-def test_places_that_stay_as_they_are_called(store: str) -> None:
-    assert place_of(store) == store
 
 
 def test_rows_that_were_copied_there_and_back_count_once(tmp_path: Path) -> None:
@@ -186,27 +160,3 @@ def test_rows_that_were_replaced_and_are_gone_are_told(tmp_path: Path) -> None:
     assert any("rows of the checkpoint are no longer in" in line for line in said)
     assert any("rebuilt from its rows" in line for line in said)
     assert any("no longer those of the checkpoint" in line for line in said)
-
-
-def test_a_store_of_an_earlier_version_goes_on(
-    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    with monkeypatch.context() as earlier:
-        plain, save = Segment.plain, DurableReplay.state_dict
-        earlier.setattr(manifest, "FORMAT", 1)
-        earlier.setattr(Segment, "plain", lambda self: without(plain(self), "run", "sittings"))
-        earlier.setattr(DurableReplay, "state_dict", lambda self: without(save(self), "sittings"))
-        going_on(run, 60)
-        shutil.copytree(run, tmp_path / "copy")
-    for steps in (100, 160):
-        assert not any("episode" in line for line in going_on(run, steps) if "evaluating" not in line)
-    assert_learned_the_same(run, undisturbed)
-    going_on(tmp_path / "copy", 100)
-    own, others = Store(tmp_path / "rows", say=say_nothing).segments
-    assert {own.run, others.run} == {str(run), str(tmp_path / "copy")}
-    assert 60 <= 2 * (own.imported + others.imported) < 80  # counted once
-
-
-def without(values: Any, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,12 +21,11 @@ from resumed import assert_same
 import reverie
 from reverie import api
 from reverie.algos.td3 import TD3Config
-from reverie.api import default_jobs
 from reverie.api import train_config as train
 from reverie.api import train_seeds_of as train_seeds
 from reverie.cli import main as cli
 from reverie.commands.train import lone_flags, read_seeds
-from reverie.core import discover, signals
+from reverie.core import signals
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import FolderLock
@@ -37,7 +35,7 @@ from reverie.log.metrics import JsonlSink
 from reverie.run import seeds as module
 from reverie.run import signals as run_signals
 from reverie.run.folder import RunFolder
-from reverie.run.seeds import Child, SeedsFolder, collected_signals, own_paths, verdict
+from reverie.run.seeds import Child, SeedsFolder, collected_signals, verdict
 from reverie.run.signals import Interrupt
 from tiny import SETTINGS
 
@@ -87,6 +85,7 @@ class Actor:
             sink = JsonlSink(run / "metrics.jsonl")
             sink.write({"eval/score": 10.0 * self.seed, "episode/score": 1.0}, 120)
             sink.close()
+            (run / "eval.json").write_text(json.dumps({"env_steps": 120, "score": {"mean": 10.0 * self.seed}}))
         Actor.cast.append(self)
         Actor.most = max(Actor.most, sum(not actor.ended for actor in Actor.cast))
 
@@ -174,16 +173,6 @@ def test_the_same_again_leaves_those_alone_that_have_finished(stage: type[Actor]
     assert not began(stage)
 
 
-def test_with_other_settings_each_of_them_looks_again(stage: type[Actor]) -> None:
-    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
-    began(stage)
-    said: list[str] = []
-    train_seeds(CONFIG.merge({"steps": 200}), range(2), run="all", say=said.append)
-    assert began(stage) == [0, 1]
-    assert "steps: 120 -> 200" in said
-    assert yaml.safe_load(Path("all/settings.yaml").read_text())["experiment"]["steps"] == 200
-
-
 def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> None:
     train_seeds(CONFIG.merge({"init": "one"}), range(2), run="all", say=say_nothing)
     settings = Path("all/settings.yaml").read_text()
@@ -193,39 +182,12 @@ def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> 
     assert Path("all/settings.yaml").read_text() == settings
 
 
-def test_finished_seeds_are_not_said_to_have_learned_otherwise(stage: type[Actor]) -> None:
-    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
-    began(stage)
-    settings = Path("all/settings.yaml").read_text()
-    other = CONFIG.merge({"replay_ratio": 1.5, "algo.horizon": 4})
-    with pytest.raises(
-        RunError, match=r"seeds 0, 1 finished with other settings \(replay_ratio: .* -> 1.5; algo.horizon"
-    ):
-        train_seeds(other, range(3), run="all", say=say_nothing)
-    assert Path("all/settings.yaml").read_text() == settings
-    assert not began(stage)
-    train_seeds(other, [2], run="all", say=say_nothing)  # none that has finished is asked for
-    train_seeds(other.merge({"steps": 200}), range(3), run="all", say=say_nothing)  # they go on, with other settings
-    assert began(stage) == [2, 0, 1, 2]
-    train_seeds(other.merge({"steps": 200, "eval_episodes": 3}), range(3), run="all", say=say_nothing)
-    assert began(stage) == [0, 1, 2]  # their evaluation is made again
-
-
 def test_what_no_seed_can_begin_with_is_an_error_that_leaves_nothing(stage: type[Actor], elsewhere: Path) -> None:
     stage.script = dict.fromkeys(range(5), (1, "reverie: refused, as it is wrong"))
     with pytest.raises(RunError, match=r"^refused, as it is wrong$"):
         train_seeds(CONFIG, range(5), jobs=2, say=say_nothing)
     assert began(stage) == [0, 1]
     assert not list(elsewhere.iterdir())
-
-
-def test_a_crash_before_the_beginning_keeps_its_output(stage: type[Actor]) -> None:
-    stage.script = dict.fromkeys(range(2), (1, "ImportError: no such file"))
-    result = train_seeds(CONFIG, range(2), run="all", say=say_nothing)
-    assert [seed.state for seed in result.seeds] == ["failed"] * 2
-    assert Path("all/seed-0.log").read_text() == "ImportError: no such file"
-    assert result.aggregate is None
-    assert not Path("all/curve.png").exists()
 
 
 def test_what_is_not_ours_is_never_swept_away(stage: type[Actor]) -> None:
@@ -327,31 +289,6 @@ class OwnConfig(DQNConfig):
 """
 
 
-def test_an_own_algorithm_is_told_to_processes_by_its_name(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (elsewhere / "own_algorithm_module.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(elsewhere))
-    name = "own_algorithm_module:OwnConfig"
-    args = ["train", name, "--env", "CartPole-v1", "--steps", "60", "--learning-starts", "40", "--eval-episodes", "1"]
-    assert cli([*args, "--threads", "1", "--no-tensorboard", "--seeds", "2", "--run", "all", "--algo.depth", "3"]) == 0
-    assert "2 of 2 seeds finished" in capsys.readouterr().out
-    found = yaml.safe_load(Path("all/seed-1/config.yaml").read_text())
-    assert (found["algorithm"], found["experiment"]["algo"]["depth"]) == (name, 3)
-    assert cli(["compare", "all"]) == 0
-    assert "CartPole-v1" in capsys.readouterr().out
-
-
-def test_a_short_name_for_the_same_class_goes_on(stage: type[Actor], monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ExperimentConfig(algo=Named())
-    train_seeds(config, [0], run="all", say=say_nothing)
-    monkeypatch.setattr(discover, "entry_points", lambda group: [EntryPoint("named", f"{__name__}:Named", group)])
-    train_seeds(config, [0, 1], run="all", say=say_nothing)
-    assert began(stage) == [0, 1]
-    with pytest.raises(RunError, match=f"run with algorithm '{__name__}:Named', not 'td3'"):
-        train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all", say=say_nothing)
-
-
 def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere: Path) -> None:
     for name, content in {"file": None, "single": "config.yaml", "thesis": "thesis.tex"}.items():
         if content is None:
@@ -380,14 +317,6 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     assert ExperimentConfig().merge(content["experiment"] | {"seed": 4}) == CONFIG.merge(
         {"seed": 4, "experience": "collected"}
     )
-
-
-def test_as_many_as_the_cores_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
-    monkeypatch.setattr(api.torch, "get_num_threads", lambda: 6)
-    assert [default_jobs(CONFIG.merge({"threads": n})) for n in (1, 2, 4, 12, 0)] == [6, 3, 1, 1, 1]
-    monkeypatch.setattr(api, "choose_device", lambda name: "cuda")
-    assert default_jobs(CONFIG) == 1
 
 
 @pytest.mark.parametrize(
@@ -464,14 +393,6 @@ def test_the_command_says_what_came_of_it(stage: type[Actor], tiny: str, capsys:
     assert cli([*args, "--jobs", "2"]) == 2
     assert cli([*args, "--seeds", "2", "--jobs", "-2"]) == 1
     assert "jobs = -2: expected at least 1" in capsys.readouterr().err
-
-
-def test_from_python(stage: type[Actor]) -> None:
-    result = reverie.train_seeds(CONFIG, seeds=2, seed=3, run="all", say=say_nothing, **{"algo.horizon": 4})
-    assert [seed.seed for seed in result.seeds] == [3, 4]
-    assert isinstance(result, reverie.SeedsResult)
-    assert yaml.safe_load(Path("all/settings.yaml").read_text())["experiment"]["algo"]["horizon"] == 4
-    assert [s.seed for s in reverie.train_seeds(CONFIG, seeds=[5, 1], run="b", say=say_nothing).seeds] == [5, 1]
 
 
 # ---------------------------------------------------------------- with real processes
@@ -575,14 +496,6 @@ def test_a_child_ends_with_its_parent_however_that_ended() -> None:
     until(gone)
 
 
-def test_a_child_whose_parent_has_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "CHILD", [])
-    monkeypatch.setenv(signals.PARENT, "1" if os.getppid() != 1 else "2")
-    with pytest.raises(SystemExit) as stop:
-        cli(["list"])
-    assert stop.value.code == 143
-
-
 def test_a_child_writes_its_output_into_a_file_and_keeps_what_is_there(elsewhere: Path) -> None:
     log = elsewhere / "x.log"
     log.write_text("from before\n")
@@ -593,13 +506,6 @@ def test_a_child_writes_its_output_into_a_file_and_keeps_what_is_there(elsewhere
     assert child.last_words() == log.read_text().splitlines()[-1]
     assert child.begin == len("from before\n")
     child.tell(signal.SIGTERM)  # nobody is there: no error
-
-
-def test_a_child_finds_the_modules_that_we_find(monkeypatch: pytest.MonkeyPatch, elsewhere: Path) -> None:
-    monkeypatch.syspath_prepend("some/where")
-    monkeypatch.syspath_prepend("")
-    assert own_paths()[:2] == [str(elsewhere), str(elsewhere / "some/where")]
-    assert not any(path.startswith((f"{sys.prefix}/lib", f"{sys.base_prefix}/lib")) for path in own_paths())
 
 
 def test_signals_that_come_together_are_one_for_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -632,12 +538,3 @@ def test_a_hangup_counts_once_and_not_where_it_is_to_be_ignored(ignored: bool) -
             assert got == ([] if ignored else [signal.SIGHUP])
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_signals_are_only_written_down() -> None:
-    before = signal.getsignal(signal.SIGUSR1)
-    with collected_signals() as got:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGUSR1)
-    assert got == [signal.SIGUSR1] * 2
-    assert signal.getsignal(signal.SIGUSR1) == before

@@ -6,7 +6,6 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,41 +72,15 @@ class Agent:
         checkpoint: Path,
         step: int,
     ) -> None:
-        """Set up an agent; users call :func:`reverie.load`.
-
-        Args:
-            config: settings of the run.
-            algo: learner with its weights loaded.
-            flat: an environment that defines the spaces; it is not stepped.
-            factory: makes the environment, or None to make ``config.env.id``.
-            run: run folder.
-            checkpoint: folder of the loaded checkpoint.
-            step: step at which it was written.
-        """
-        self.config = config
-        self.algo = algo
-        self.run = run
-        self.checkpoint = checkpoint
-        self.step = step
+        """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
+        self.config, self.algo, self.factory = config, algo, factory
+        self.run, self.checkpoint, self.step = run, checkpoint, step
         self.observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
         self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
-        self.factory = factory
         self._codec = ActionCodec(self.action_space)
-
-    def __copy__(self) -> Agent:
-        return self._with(vars(self))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
-        values = {**vars(self), "factory": None}  # an environment can seldom be copied
-        return self._with(copy.deepcopy(values, memo) | {"factory": self.factory})
-
-    def _with(self, values: dict[str, Any]) -> Agent:
-        other = object.__new__(type(self))
-        vars(other).update(values)
-        return other
 
     def __repr__(self) -> str:
         config = self.config
@@ -138,9 +111,9 @@ class Agent:
         Args:
             obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
             state: the state that the last call returned; None at the beginning of an episode.
-            actions: "mode" takes the policy's most likely action, "sample" draws one as training did at the checkpoint,
-                with its epsilon or noise. A world model samples its latents in both cases, from PyTorch's generator:
-                after ``torch.manual_seed`` the same episode is played again.
+            actions: "mode" takes the policy's most likely action, "sample" draws one as training did at the checkpoint.
+                A world model samples its latents in both cases, from PyTorch's generator: after ``torch.manual_seed``
+                the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
             reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.arrival`` read it.
 
@@ -188,11 +161,8 @@ class Agent:
         """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
 
         A world model predicts from the actions that were taken, so tell it if an exploration of your own, a safety
-        layer or a person replaced one. Agents that remember no actions are as before.
-
-        Args:
-            state: what :meth:`act` returned.
-            action: the executed action, in ``action_space``; of N environments, a batch as their vector takes it.
+        layer or a person replaced one. ``action`` is in ``action_space``; of N environments, a batch as their vector
+        takes it.
 
         Raises:
             DataError: ``action`` is not in the space, or not one for each environment.
@@ -203,12 +173,10 @@ class Agent:
     def flat_actions(self, actions: Any, count: int = -1) -> np.ndarray:
         """Return the environment's actions as rows hold them, ``[n, A]`` float32: one-hot, or scaled to [-1, 1].
 
-        Args:
-            actions: n of them, as the action of a vector environment: ``[0, 0, 1]`` where actions are discrete.
-            count: n, if it is known.
+        ``actions``: n of them, as the action of a vector environment: ``[0, 0, 1]`` where actions are discrete.
 
         Raises:
-            DataError: one is not in ``action_space``, or there are not ``count``.
+            DataError: one is not in ``action_space``, or there are not ``count``, if that is given.
         """
         columns: dict[str, np.ndarray] = {}
         try:
@@ -224,8 +192,7 @@ class Agent:
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """Make an environment as in training: same action repeat, random no-ops at the start, and time limit.
 
-        Args:
-            render: make it with ``render_mode="rgb_array"``, if it supports that.
+        ``render``: with ``render_mode="rgb_array"``, if it supports that.
 
         Raises:
             EnvError: the environment cannot be made.
@@ -236,8 +203,7 @@ class Agent:
         """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
 
         Args:
-            number: 0 for the first episode; -1 for the last one. Those of a single row count here, which ``reverie data
-                info`` leaves out.
+            number: 0 for the first episode; -1 for the last one. Those of a single row count here.
             data: recorded data that fit the agent: a path, minari:NAME, or settings with further options of reading.
                 None: the rows that the run has collected, or the data that it learned from alone.
 
@@ -254,9 +220,8 @@ class Agent:
     def observe(self, rows: Batch, *, seed: int | None = None) -> ModelState:
         """Return the world model's state after rows ``[B, T]``, such as ``agent.episode(0).rows(0, 20)``.
 
-        Args:
-            rows: the beginning of an episode, or of several; a later part is observed as if nothing had been before.
-            seed: of the latents, which are drawn. None: follows from the run's seed.
+        They are the beginnings of episodes; a later part is observed as if nothing had been before. ``seed``: of the
+        latents, which are drawn; None follows from the run's seed.
 
         Raises:
             ConfigError: the algorithm has no world model.
@@ -292,13 +257,9 @@ class Agent:
     def probe(self, state: ModelState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what the probes of DreamerV2 (``algo.probe``) read from states, by key, ``[B, ...]``.
 
-        Args:
-            state: B states, from :meth:`observe`, :meth:`Imagined.state` or :meth:`steer`.
-            given: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B:
-                ``{"map_coord": ...}``. Probes of which something is absent are left out.
-
-        Returns:
-            Vectors in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
+        Vectors are in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
+        ``given``: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B;
+        probes of which something is absent are left out.
 
         Raises:
             ConfigError: the algorithm has no probes.
@@ -357,24 +318,17 @@ class Agent:
             episodes: how many, at least 1.
             actions: "mode" takes the policy's most likely action, "sample" draws one.
             record: keep the frames of the first episode.
-            seed: of environments and actions, from 0 to 2^63 - 1. None: the seed of the run's final evaluation, derived
-                from ``config.seed``. To compare agents, give all of them the same seed and number of episodes.
+            seed: of environments and actions. None: the seed of the run's final evaluation, from ``config.seed``. To
+                compare agents, give all of them the same seed and number of episodes.
             time_limit: most decisions of an episode, at least 1. None: that of the run's environment.
-
-        Returns:
-            Returns and lengths (in env steps) of all episodes; ``frames`` of the first ``[T, H, W, 3]`` uint8, or None.
 
         Raises:
             ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
             EnvError: the environment cannot be made.
         """
-        if episodes < 1:
-            raise ConfigError(f"episodes = {episodes}: expected at least 1.")
-        given: Any = seed
-        if not (given is None or isinstance(given, Integral)):
-            raise ConfigError(f"seed = {brief(seed)}: expected an integer, at least 0.")
-        seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
+        AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
+        seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         limit = {} if time_limit is None else {"env.time_limit": time_limit}
         config = self.config.merge({"eval_episodes": episodes, **limit})
         env = make_eval_env(config, self.factory, render=record)
@@ -387,11 +341,7 @@ class Agent:
 
 
 def mode_of(actions: str) -> Mode:
-    """Return the policy's mode for ``actions``.
-
-    Raises:
-        ConfigError: ``actions`` is neither "mode" nor "sample".
-    """
+    """Return the policy's mode for ``actions``."""
     if actions not in MODES:
         raise ConfigError(
             f"actions = {brief(actions)}: expected one of {', '.join(MODES)}.{did_you_mean(str(actions), MODES)}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reverie.agent.agent import Agent
 from reverie.algos.base import dreamt_name
 from reverie.core.errors import EnvError
 from reverie.core.files import file_stem
@@ -16,10 +15,13 @@ from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, put_away
-from reverie.envs.render import Paint, painter
+from reverie.envs.render import painter
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, write_video
 from reverie.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from reverie.agent.agent import Agent
 
 FPS = 8
 PAINTED, SIDE = 3, 256
@@ -46,33 +48,36 @@ def draw(
     title = f"dream on {Path(data).name or agent.config.env.id}"
     files: dict[str, Path] = {}
     several = distinct(batch)
-    if pictures := painted(agent, batch, predicted, several[:PAINTED]):
-        files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context), FPS)
-    names: list[str] = []
-    columns: list[tuple[np.ndarray, np.ndarray]] = []
-    parts = {dreamt_name(key): (batch.obs[key].numpy(), part) for key, part in agent.obs_spec.items()}
-    for key, (real, part) in parts.items():
-        if key not in predicted:
-            continue
-        guess = predicted[key]
+    names = {key: dreamt_name(key) for key in agent.obs_spec if dreamt_name(key) in predicted}
+    sides = {key: batch.obs[key].numpy() for key in names}, {key: predicted[name] for key, name in names.items()}
+    if pictures := painted(agent, *({key: x[several[:PAINTED]] for key, x in side.items()} for side in sides)):
+        files["video"] = write_video(folder / "dream.mp4", dream_video(pictures[0], pictures[1], context), FPS)
+    numbers: list[tuple[str, np.ndarray, np.ndarray]] = []
+    for key, name in names.items():
+        part, (real, guess) = agent.obs_spec[key], (side[key] for side in sides)
         if part.kind == "image" and not pictures:
-            real, guess = (newest(x[several], agent.config.env.frame_stack) for x in (real, guess))
-            pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
-            video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
-            files[f"video of {key}"] = write_video(folder / f"{file_stem(key)}.mp4", video, FPS)
+            shown = [newest(light(x[several], part), agent.config.env.frame_stack) for x in (real, guess)]
+            video = dream_video(shown[0], shown[1], context)
+            files[f"video of {name}"] = write_video(folder / f"{file_stem(name)}.mp4", video, FPS)
         elif part.kind == "vector":
             width = math.prod(part.shape)
-            names += [f"{key} {i}" if width > 1 else key for i in range(width)]
-            flat = [x[0].reshape(len(x[0]), -1) for x in (real, guess)]
-            columns += [(flat[0][:, i], flat[1][:, i]) for i in range(width)]
-    names.append("reward")
-    columns.append((batch.reward[0].numpy(), predicted["reward"][0]))
-    real, guess = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
+            flat = real[0].reshape(-1, width), guess[0].reshape(-1, width)
+            numbers += [(f"{name} {i}" if width > 1 else name, flat[0][:, i], flat[1][:, i]) for i in range(width)]
+    numbers.append(("reward", batch.reward[0].numpy(), predicted["reward"][0]))
+    titles, *traces = zip(*numbers, strict=True)
+    real, guess = (np.stack(side, axis=1) for side in traces)
     trained = getattr(agent.config.algo, "horizon", None)
-    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title, trained)
+    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, titles, title, trained)
     title = f"error of the {title}"
     files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
     return files
+
+
+def light(image: np.ndarray, part: ObsPart) -> np.ndarray:
+    """Return an image observation, or its prediction, as uint8."""
+    scaled = (image.astype(np.float32) - part.low) / (part.high - part.low) * 255.0
+    out: np.ndarray = np.rint(scaled).clip(0, 255).astype(np.uint8)
+    return out
 
 
 def newest(frames: np.ndarray, stacked: int) -> np.ndarray:
@@ -89,15 +94,13 @@ def distinct(batch: Batch) -> list[int]:
     return list(first.values())
 
 
-def painted(
-    agent: Agent, batch: Batch, predicted: Arrays, episodes: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Draw observations of ``episodes`` as pictures ``[B, T, H, W, 3]``, true and predicted.
+def painted(agent: Agent, *sides: Arrays) -> list[np.ndarray] | None:
+    """Let the environment draw observations ``[B, T, ...]`` by key as pictures ``[B, T, H, W, 3]``, for each side.
 
-    None if there is no way to draw this environment from all that is predicted, as for images of any other kind than
-    MiniGrid's and MinAtar's.
+    A side holds true observations, or predictions of them. None if there is no way to draw this environment from these,
+    as for images of any other kind than MiniGrid's and MinAtar's.
     """
-    spec = {key: part for key, part in agent.obs_spec.items() if dreamt_name(key) in predicted}
+    spec = {key: part for key, part in agent.obs_spec.items() if all(key in side for side in sides)}
     unknown = agent.config.env.pixels != "none" or not spec
     if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
         return None
@@ -106,27 +109,23 @@ def painted(
     except EnvError:  # as of recorded data, if its package is missing
         return None
     try:
-        paint = painter(env.env, spec, spec.keys() == agent.obs_spec.keys())
-        if paint is None:
+        if (paint := painter(env.env, spec, spec.keys() == agent.obs_spec.keys())) is None:
             return None
-        real = {key: batch.obs[key].numpy() for key in spec}
-        guess = {key: _likeliest(predicted[dreamt_name(key)], part) for key, part in spec.items()}
-        stacked = {key: agent.config.env.frame_stack if part.kind == "image" else 0 for key, part in spec.items()}
-        sides = [{key: newest(x, stacked[key]) if stacked[key] else x for key, x in y.items()} for y in (real, guess)]
-        return _pictures(paint, sides[0], episodes), _pictures(paint, sides[1], episodes)
+        pictures = []
+        for side in sides:
+            obs = {key: _observed(side[key], part, agent.config.env.frame_stack) for key, part in spec.items()}
+            count, steps = next(iter(obs.values())).shape[:2]
+            at = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
+            pictures.append(np.stack([[shrink(paint(one), SIDE) for one in episode] for episode in at]))
+        return pictures
     finally:
         put_away(env)
 
 
-def _likeliest(values: np.ndarray, part: ObsPart) -> np.ndarray:
-    """Return a prediction in the form of the observation: of class probabilities ``[B, T, n, C]``, the index."""
-    if part.kind != "categorical":
-        return values
-    index: np.ndarray = values.argmax(-1)  # [B, T, n]
-    return index.reshape(*values.shape[:2], *part.shape)
-
-
-def _pictures(paint: Paint, obs: Arrays, episodes: Sequence[int]) -> np.ndarray:
-    steps = next(iter(obs.values())).shape[1]
-    rows = [[shrink(paint({key: x[b, t] for key, x in obs.items()}), SIDE) for t in range(steps)] for b in episodes]
-    return np.stack([np.stack(row) for row in rows])
+def _observed(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:
+    """Return values as one observation: of stacked images the newest, of class probabilities the likeliest class."""
+    if part.kind == "image":
+        return newest(values, stacked)
+    if part.kind == "categorical" and values.shape[2:] != part.shape:
+        values = values.argmax(-1).reshape(*values.shape[:2], *part.shape)
+    return values

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, mode_of
-from reverie.agent.dream_episodes import CONTEXT, fitting, gather, played, recorded
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, RunError, brief, warn
 from reverie.core.files import check_writable, write_atomic, write_json, writing
+from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import Batch
-from reverie.core.words import Say
+from reverie.core.types import FLAGS, Batch, Mode, Step
+from reverie.core.words import Say, plural
 from reverie.datasets.dataset import DatasetConfig
+from reverie.experiment import make_eval_env
+from reverie.run.collect import executed
 from reverie.run.folder import RunFolder
+
+CONTEXT = 8
+"""Most rows that the model sees, unless others are asked for."""
+MAX_EPISODES = 50
+"""Most episodes that are played to find some that are long enough."""
+
+Episodes = tuple[Iterator[Batch], dict[str, str]]
+"""The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +73,8 @@ def dream(
     """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
 
     The agent plays the episodes, or they are recorded ones: then nothing is played and no environment is needed, and
-    several models or checkpoints can be compared on the same rows.
-
-    Videos of images, traces of vectors, the error at each step, and all arrays with latents and values
-    (:func:`packed`) go to ``<run>/dream/``. Where vectors suffice to draw the environment (envs/render.py), there is
-    a video of that as well.
+    several models or checkpoints can be compared on the same rows. Videos of images and of what the environment can
+    draw, traces of vectors, the error at each step, and all arrays (:func:`packed`) go to ``<run>/dream/``.
 
     Args:
         agent: an agent whose algorithm has a world model.
@@ -76,9 +88,6 @@ def dream(
             The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
             also the longest others. None: the agent plays.
         say: called with a sentence for each remark about ``data``. Default: a line on stderr.
-
-    Returns:
-        The errors at each imagined step, H = at most ``horizon`` of them, and the files.
 
     Raises:
         ConfigError: ``agent`` is no agent, a number is out of range, ``actions`` are asked for with ``data``, or the
@@ -139,11 +148,7 @@ def dream(
 
 
 def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
-    """Return the model's predictions ``[B, T, ...]``.
-
-    Raises:
-        ConfigError: the algorithm has no world model.
-    """
+    """Return the model's predictions ``[B, T, ...]``; ConfigError if the algorithm has no world model."""
     try:
         predictions = agent.algo.dream(batch, context)
     except NotImplementedError as error:
@@ -152,11 +157,7 @@ def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
 
 
 def check_finite(predicted: Arrays, context: int, checkpoint: Path) -> None:
-    """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite: it has no error that could be shown.
-
-    Raises:
-        RunError: one is; names the first such row.
-    """
+    """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite: it has no error that could be shown."""
     for key, values in predicted.items():
         bad = ~np.isfinite(values.reshape(*values.shape[:2], -1)).all((0, 2))  # [T]
         if bad.any():
@@ -165,8 +166,7 @@ def check_finite(predicted: Arrays, context: int, checkpoint: Path) -> None:
             wrong = values[:, row][~np.isfinite(values[:, row])].flat[0]
             raise RunError(
                 f"the world model of {checkpoint.name} predicts {wrong} for '{key}' at {at}: expected finite numbers. "
-                "Nothing was written. Use an earlier --checkpoint"
-                + (", or a --horizon below that step." if row > context else ".")
+                "Nothing was written. Use an earlier --checkpoint, or a smaller --horizon."
             )
 
 
@@ -184,6 +184,9 @@ def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stubs take names for options
     return file.getvalue()
+
+
+# ---------------------------------------------------------------- errors
 
 
 def truths(batch: Batch, spec: ObsSpec) -> Arrays:
@@ -204,39 +207,30 @@ def one_hot(index: np.ndarray, part: ObsPart) -> np.ndarray:
 
 
 def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit.
-
-    Raises:
-        ConfigError: a prediction has another shape than what it predicts, or it predicts nothing that is there.
-    """
+    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit."""
     errors: Arrays = {}
     repeated: Arrays = {}
     units: dict[str, str] = {}
     parts = {dreamt_name(key): part for key, part in spec.items()}
-    for key in predicted:
-        check_prediction(key, predicted[key], truth, spec)
-        real = truth[key].reshape(*truth[key].shape[:2], -1)
-        guess = predicted[key].reshape(real.shape)
-        held = np.broadcast_to(real[:, context - 1 : context], real.shape)
+    for key, values in predicted.items():
         part = parts.get(key)
-        pairs = ((errors, guess), (repeated, held))
-        for out, values in pairs:
+        check_prediction(key, values, truth, part)
+        real = truth[key].reshape(*truth[key].shape[:2], -1)
+        held = np.broadcast_to(real[:, context - 1 : context], real.shape)
+        for out, guess in ((errors, values.reshape(real.shape)), (repeated, held)):
             if part is not None and part.kind == "categorical":
-                out[key] = np.abs(values - real)[:, context:].sum(-1).mean(0) / 2 / max(1, len(part.classes))
+                out[key] = np.abs(guess - real)[:, context:].sum(-1).mean(0) / 2 / max(1, len(part.classes))
             else:
-                wrong = np.subtract(values, real, dtype=np.float64)[:, context:]  # float32 does not hold large squares
+                wrong = np.subtract(guess, real, dtype=np.float64)[:, context:]  # float32 does not hold large squares
                 out[key] = np.sqrt(np.square(wrong).mean((0, 2)))
         units[key] = _unit(key, part)
     return errors, repeated, units
 
 
-def check_prediction(key: str, guess: np.ndarray, truth: Arrays, spec: ObsSpec) -> None:
+def check_prediction(key: str, guess: np.ndarray, truth: Arrays, part: ObsPart | None) -> None:
     """Raise ConfigError unless ``guess`` is a prediction of ``truth[key]`` ``[B, T, *shape]``.
 
     All but images may be flat, ``[B, T, n]``. Pictures with their channels first have as many numbers, in other places.
-
-    Raises:
-        ConfigError: it is not.
     """
     if key not in truth:
         raise ConfigError(
@@ -244,11 +238,9 @@ def check_prediction(key: str, guess: np.ndarray, truth: Arrays, spec: ObsSpec) 
             f"of other values that dream() returns begin with '{INSIDE}'."
         )
     shape = truth[key].shape
-    shapes = [shape]
-    if key not in spec or spec[key].kind != "image":
-        shapes.append((*shape[:2], math.prod(shape[2:])))
-    if guess.shape not in shapes:
-        wanted = " or ".join(str(list(x)) for x in dict.fromkeys(shapes))
+    flat = shape if part is not None and part.kind == "image" else (*shape[:2], math.prod(shape[2:]))
+    if guess.shape not in (shape, flat):
+        wanted = " or ".join(str(list(x)) for x in dict.fromkeys((shape, flat)))
         raise ConfigError(
             f"the prediction of {key!r} has shape {list(guess.shape)}: expected {wanted}, [B, T, ...] like what it "
             "predicts. The decoder's predictions have value(), which must return it; images have their channels last."
@@ -264,3 +256,89 @@ def _unit(key: str, part: ObsPart | None) -> str:
         many = f", over all {width} numbers" if (width := math.prod(part.shape)) > 1 else ""
         return f"root-mean-square error in the environment's units{many}"
     return f"root-mean-square error in {part.low:g}..{part.high:g}"
+
+
+# ---------------------------------------------------------------- episodes
+
+
+@contextlib.contextmanager
+def played(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
+    """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    env = make_eval_env(config, agent.factory, true_rewards=False)
+    try:
+        yield _episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
+    finally:
+        env.close()
+
+
+def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
+    policy = agent.algo.policy
+    for number in range(MAX_EPISODES):
+        step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
+        steps: list[Step] = []
+        actions: list[Tensor] = []
+        while True:
+            action, state = policy.act(step, state, mode)
+            steps.append(step)
+            actions.append(executed(action, step))
+            if len(steps) == longest or bool(step.is_last[0]):
+                break
+            step = env.step(actions[-1])
+        columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
+        columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
+        yield Batch.of_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))
+
+
+@contextlib.contextmanager
+def recorded(agent: Agent, data: DatasetConfig | Path | str, longest: int, say: Say) -> Iterator[Episodes]:
+    """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
+    with agent.recorded(data) as found:
+        yield found.beginnings(longest), {"data": str(found.reader.path)}
+        for remark in found.remarks():
+            say(f"{found.reader.path}: {remark}")
+
+
+def fitting(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:
+    """Return how many rows to show: a third of the usual length, 1 to ``CONTEXT``; and the same episodes ``[1, T]``.
+
+    The usual length is the median of the first ``sequences`` episodes.
+    """
+    first = list(itertools.islice(episodes, sequences))
+    lengths = sorted(episode.shape[1] for episode in first) or [0]
+    return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
+
+
+def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int, horizon: int) -> Batch:
+    """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
+
+    T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are
+    so many, also the longest others.
+    """
+    long: list[Batch] = []
+    count = 0
+    for episode in episodes:
+        count += 1
+        if episode.shape[1] > context:
+            long.append(episode)
+        if len(long) > sequences:
+            del long[min(range(len(long)), key=lambda i: (long[i].shape[1], -i))]  # the latest of the shortest
+        if sum(episode.shape[1] >= enough for episode in long) == sequences:
+            break
+    if not long:
+        raise RunError(
+            f"none of {plural(count, 'episode')} is longer than context = {context} rows, so no rows are left to "
+            "predict. Use a smaller --context."
+        )
+    # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
+    lengths = sorted(episode.shape[1] for episode in long)
+    length = min(lengths[len(lengths) // 2], context + horizon)
+    chosen = [episode.rows(0, length) for episode in long if episode.shape[1] >= length]
+    return Batch(
+        obs={key: torch.cat([episode.obs[key] for episode in chosen]) for key in chosen[0].obs},
+        **{
+            name: torch.cat([getattr(episode, name) for episode in chosen])
+            for name in ("action", "reward", *FLAGS, "weight", "index")
+        },
+        extras={},
+    )

@@ -69,6 +69,11 @@ class Agreement(NamedTuple):
     distance: float | None = None
     """Root mean square difference of continuous actions, in units of half their range; None without any."""
 
+    def known(self) -> dict[str, float]:
+        """Return the numbers that are known, under their names in logs and files."""
+        found = {"same_action": self.same, "action_distance": self.distance}
+        return {name: value for name, value in found.items() if value is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate:
@@ -103,57 +108,43 @@ class PolicyEstimate:
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
-        found = {
-            "estimate/updates": float(self.updates),
-            "estimate/loss": self.loss,
-            "estimate/discount": self.discount,
-        }
-        found |= {f"estimate/{name}": part for name, part in self.near().items()}
+        found = {"updates": float(self.updates), "loss": self.loss, "discount": self.discount, **self.agreement.known()}
         for name, part in {"return": self.value, "recorded_return": self.recorded}.items():
-            ends = {f"estimate/{name}_low": part.low, f"estimate/{name}_high": part.high} if part.sure else {}
-            found |= {f"estimate/{name}": part.value, **ends}
-        return found
-
-    def near(self) -> dict[str, float]:
-        """Return the numbers of the agreement that are known, under their names in logs and files."""
-        found = {"same_action": self.agreement.same, "action_distance": self.agreement.distance}
-        return {name: value for name, value in found.items() if value is not None}
+            found |= {name: part.value} | ({f"{name}_low": part.low, f"{name}_high": part.high} if part.sure else {})
+        return {f"estimate/{name}": value for name, value in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for estimate.json."""
         parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
                  for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
         names = ("discount", "episodes", "cut_off", "beyond", "updates", "loss", "clipped")
-        kept = {name: getattr(self, name) for name in names}
         what = "discounted return, estimated by fitted Q evaluation (FQE) from recorded data (docs/offline.md)"
-        return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept, **self.near()}
+        about = {"what": what, "actions": "mode" if self.mode == "eval" else "sample"}
+        return {**about, **parts, **{name: getattr(self, name) for name in names}, **self.agreement.known()}
 
     def words(self) -> str:
         """Format the estimate for the terminal, in three to five lines."""
-        same, distance = self.agreement
-        near = "" if same is None else f"\n  the policy takes the recorded action in {same:.0%} of the steps"
-        if distance is not None:
-            near += (
-                f"\n  the policy's actions differ from the recorded ones by {distance:.2f} of half their range (RMS)"
-            )
         cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
         clipped = "" if self.clipped == "none" else f", of rewards clipped by {self.clipped}"
-        beyond = ""
+        lines = [
+            f"estimated by FQE, no episodes played: discounted return of the policy {_between(self.value)}",
+            f"  recorded: {_between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
+            f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}",
+            "  intervals are for the mean over first states and do not include the error of FQE itself",
+        ]
+        if (same := self.agreement.same) is not None:
+            lines.append(f"  the policy takes the recorded action in {same:.0%} of the steps")
+        if (far := self.agreement.distance) is not None:
+            lines.append(f"  the policy's actions differ from the recorded ones by {far:.2f} of half their range (RMS)")
         if self.beyond >= 0.01:
-            beyond = (
-                "\n  not comparable as they are: recorded returns end where episodes were truncated, the policy's goes "
+            lines.append(
+                "  not comparable as they are: recorded returns end where episodes were truncated, the policy's goes "
                 f"on, and {self.beyond:.0%} of the discount's weight lies beyond"
             )
-        return (
-            f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
-            f"  recorded: {between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
-            f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}\n"
-            f"  intervals are for the mean over first states and do not include the error of FQE itself{near}{beyond}"
-        )
+        return "\n".join(lines)
 
 
-def between(found: IntervalEstimate) -> str:
-    """Format a number with its interval."""
+def _between(found: IntervalEstimate) -> str:
     return f"{found.value:.2f}" + (f" (95 % {found.low:.2f} to {found.high:.2f})" if found.sure else "")
 
 
@@ -177,8 +168,8 @@ class Estimator:
         ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards
         had been clipped when they were collected, so that nobody knows the true ones.
         """
-        self.algo, self.dataset, self.seed = algo, dataset, seed
-        self.action_spec, self.rewards, self.clipped = action_spec, rewards, clipped
+        self.algo, self.dataset, self.seed, self.action_spec, self.clipped = algo, dataset, seed, action_spec, clipped
+        self.rewards = dataset.column("reward") if rewards is None else rewards
         config = config or config_for(algo)
         self.discount = config.discount
         first = dataset.column("is_first")
@@ -203,15 +194,11 @@ class Estimator:
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(first)))
         age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
-        earned = np.where(age > 0, self._rewards() * self.discount ** np.maximum(age - 1, 0.0), 0.0)
+        earned = np.where(age > 0, self.rewards * self.discount ** np.maximum(age - 1, 0.0), 0.0)
         stepped = np.isin(starts, self.begins)
         ended = self.dataset.column("is_terminal")[starts + lengths - 1]
         beyond = np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean()
         return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum()), float(beyond)
-
-    def _rewards(self) -> np.ndarray:
-        """Return the true rewards of all rows, ``[n]``."""
-        return self.dataset.column("reward") if self.rewards is None else self.rewards
 
     def _units(self, discount: float) -> Units:
         """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
@@ -219,7 +206,7 @@ class Estimator:
         The scale is the largest standard deviation of the episodes' returns, of rewards, and of recorded returns from
         each row on. Where all of them are equal, it is their magnitude.
         """
-        first, rewards = self.dataset.column("is_first"), self._rewards()
+        first, rewards = self.dataset.column("is_first"), self.rewards
         ended = np.append(first[1:], True)
         later = returns_to_go(reward=rewards, first=first, last=ended, terminal=ended, discount=discount)[~ended]
         reward = rewards[~first].astype(np.float64)
@@ -254,13 +241,17 @@ class Estimator:
         if updates < 1 or draws < 1:
             raise ConfigError(f"updates = {updates}, draws = {draws}: expected at least 1 of each.")
         with reproducible(self.seed + self.updates):
-            how: dict[str, Any] = {"mode": mode, "draws": draws, "env_steps": env_steps}
-            chosen = actions_of(self.algo.policy, self._columns(), self.action_spec.width, **how)
+            names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
+            columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
+            chosen = actions_of(self.algo.policy, columns, width, mode=mode, draws=draws, env_steps=env_steps)
             losses = torch.stack(list(self._updates(updates, chosen, watch)))
-            value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
+            begins = thinned(self.begins)
+            parts = np.split(begins, range(BLOCK, len(begins), BLOCK))
+            value = np.concatenate([self._worth(rows, chosen) for rows in parts])
         self.updates += len(losses)
         if not np.isfinite(value).all():
             raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
+        stepped = ~np.append(self.dataset.column("is_first")[1:], True)  # [n] rows that a step follows
         return PolicyEstimate(
             value=statistics.estimate(statistics.mean, value),
             recorded=statistics.estimate(statistics.mean, thinned(self.returns)),
@@ -272,7 +263,7 @@ class Estimator:
             mode=mode,
             clipped=self.clipped,
             beyond=self.beyond,
-            agreement=self._agreement(chosen),
+            agreement=agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec),
         )
 
     def measured(self, updates: int, say: Say) -> PolicyEstimate:
@@ -286,19 +277,11 @@ class Estimator:
             if watch is not None and not watch(made, updates):
                 return
 
-    def _agreement(self, chosen: np.ndarray) -> Agreement:
-        """Compare the policy's actions in all rows ``[n, draws, A]`` with those of the rows that a step follows."""
-        stepped = ~np.append(self.dataset.column("is_first")[1:], True)
-        return agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec)
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {name: self.dataset.column(name) for name in self.dataset.storage.specs if not name.startswith(EXTRAS)}
-
     def _update(self, chosen: np.ndarray) -> Tensor:
         batch = self.rows.sample()
         rows = (batch.index.numpy()[:, None] + np.arange(batch.shape[1])).clip(min=0)  # [B, T]
         picked = torch.from_numpy(chosen[rows])  # [B, T, n, A]
-        reward = batch.reward if self.rewards is None else torch.from_numpy(self.rewards[rows])
+        reward = torch.from_numpy(self.rewards[rows])
         return self.fqe.update(replace(batch, reward=reward, extras={CHOSEN: picked})).metrics["loss/critic"]
 
     def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -350,12 +333,6 @@ def thinned(values: np.ndarray) -> np.ndarray:
     return values[np.unique(np.linspace(0, len(values) - 1, MAX_EPISODES).astype(np.int64))]
 
 
-def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield blocks of :data:`BLOCK` rows."""
-    for start in range(0, len(rows), BLOCK):
-        yield rows[start : start + BLOCK]
-
-
 # ---------------------------------------------------------------- actions of a policy in recorded rows
 
 
@@ -373,43 +350,48 @@ def actions_of(
     A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``): it is
     then the same as if the policy had lived the episodes. A ``Memoryless`` policy sees rows in the order of storage.
 
-    Args:
-        policy: the policy.
-        columns: all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
-            ``is_terminal``.
-        width: A, the numbers of an action.
-        mode: whether the policy takes its mode (``eval``) or samples (``explore``).
-        draws: number of actions per row.
-        env_steps: where schedules of exploration begin; they matter only in mode ``explore``.
-
-    Raises:
-        DataError: the policy's actions do not have ``width`` numbers.
+    ``columns`` are all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
+    ``is_terminal``; ``width`` is A; ``draws`` is the number of actions per row.
     """
     seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     fixed = {name: columns[name] for name in ("reward", *FLAGS)}
     done = columns["action"]
-
-    def shown(rows: np.ndarray) -> Step:
-        obs = {key: torch.from_numpy(column[rows]) for key, column in seen.items()}
-        return Step(obs=obs, **{name: torch.from_numpy(column[rows]) for name, column in fixed.items()})
-
-    memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
-    order = order_of(fixed["is_first"], carried=not memoryless)
     found = np.zeros((len(done), draws, width), np.float32)
-    state = initial_state(policy, order.shape[1], env_steps)
-    for rows in order:
-        real = rows >= 0
-        step = shown(rows.clip(min=0))
-        for n in range(draws):
-            action, after = policy.act(step, state, mode)
-            if action.shape != (len(rows), width):
-                raise DataError(
-                    f"the policy's actions have shape {tuple(action.shape[1:])}, those of the data ({width},). Pass "
-                    "data from the environment that the policy was trained on."
-                )
-            found[rows[real], n] = action.numpy()[real]
-        state = policy.override(after, torch.from_numpy(done[rows.clip(min=0)]))
+    memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
+    for order in orders(fixed["is_first"], carried=not memoryless):
+        state = initial_state(policy, order.shape[1], env_steps)
+        for rows in order:
+            real, at = rows >= 0, rows.clip(min=0)
+            obs = {key: torch.from_numpy(column[at]) for key, column in seen.items()}
+            step = Step(obs=obs, **{name: torch.from_numpy(column[at]) for name, column in fixed.items()})
+            for n in range(draws):
+                action, after = policy.act(step, state, mode)
+                if action.shape != (len(rows), width):
+                    raise DataError(
+                        f"the policy's actions have shape {tuple(action.shape[1:])}, those of the data ({width},). "
+                        "Pass data from the environment that the policy was trained on."
+                    )
+                found[rows[real], n] = action.numpy()[real]
+            state = policy.override(after, torch.from_numpy(done[at]))
     return found
+
+
+def orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
+    """Yield tables ``[L, N]`` of row numbers: L batches of N rows, -1 is padding.
+
+    With state (``carried``), each of the N columns is an episode; those of similar length stand side by side.
+    """
+    total = len(first)
+    if not carried:
+        out = np.full(-(-total // BLOCK) * min(BLOCK, total), -1, np.int64)
+        out[:total] = np.arange(total)
+        yield out.reshape(-1, min(BLOCK, total))
+        return
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, total))
+    for group in np.split(np.argsort(-lengths, kind="stable"), range(SIDE_BY_SIDE, len(starts), SIDE_BY_SIDE)):
+        t = np.arange(lengths[group].max())[:, None]
+        yield np.where(t < lengths[group], starts[group] + t, -1)
 
 
 def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> Agreement:
@@ -423,34 +405,6 @@ def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> Agr
         float(same) if discrete.any() else None,
         None if discrete.all() else float(np.sqrt(np.square(apart[..., ~discrete], dtype=np.float64).mean())),
     )
-
-
-def order_of(first: np.ndarray, carried: bool) -> np.ndarray:
-    """Return row numbers ``[L, N]``: L batches of N rows; -1 is padding.
-
-    With state (``carried``), each of the N columns holds whole episodes one after the other. Episodes are assigned
-    longest first, each to the shortest column. N is chosen such that at most about half of the table is padding.
-    """
-    total = len(first)
-    if not carried:
-        length = -(-total // BLOCK)
-        out = np.full(length * min(BLOCK, total), -1, np.int64)
-        out[:total] = np.arange(total)
-        return out.reshape(length, -1)
-    starts = np.flatnonzero(first)
-    lengths = np.diff(np.append(starts, total))
-    side = max(1, min(SIDE_BY_SIDE, len(starts), total // int(lengths.max())))
-    held: list[list[int]] = [[] for _ in range(side)]
-    filled = np.zeros(side, np.int64)
-    for episode in np.argsort(-lengths, kind="stable").tolist():
-        column = int(filled.argmin())
-        held[column].append(episode)
-        filled[column] += lengths[episode]
-    out = np.full((int(filled.max()), side), -1, np.int64)
-    for column, episodes in enumerate(held):
-        rows = [np.arange(starts[e], starts[e] + lengths[e]) for e in episodes]
-        out[: filled[column], column] = np.concatenate(rows)
-    return out
 
 
 # ---------------------------------------------------------------- of a run's agent
@@ -490,8 +444,8 @@ def estimate(
 
     Args:
         run: the run folder.
-        data: recorded data to estimate from: a path, minari:NAME, a config with further options of reading, or a reader
-            of your own. None: the data that the run was trained on.
+        data: recorded data to estimate from: a path, minari:NAME, or settings with further options of reading. None:
+            the data that the run was trained on.
         updates: gradient updates of FQE, at least 1.
         actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
         draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
@@ -502,11 +456,7 @@ def estimate(
         seed: of networks and batches, >= 0. None: follows from the run's seed.
         trust: import modules that the run names and no installed package has, such as one in the current folder.
         say: called with a sentence now and then. Default: a line on stderr.
-        watch: called after each update as ``watch(made, updates)``. If it returns False, the updates end and the
-            estimate is that after those made.
-
-    Returns:
-        The estimate with its 95 % interval, and the file.
+        watch: called after each update as ``watch(made, updates)``; False ends the updates.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, or no data are known.
@@ -539,16 +489,10 @@ def estimate(
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
-    return written(folder, found, path, step, config.data.path, say)
-
-
-def written(
-    folder: RunFolder, found: PolicyEstimate, checkpoint: Path, step: int, data: str, say: Say
-) -> EstimateReport:
-    """Write estimate.json. If it cannot be written, report that and keep the numbers."""
+    content = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.path}
     try:
         with writing(folder.path):
-            write_found(folder.estimate, {"step": step, **found.to_dict(), "checkpoint": checkpoint.name, "data": data})
+            write_found(folder.estimate, content)
     except RunError as error:
         say(str(error))
         return EstimateReport(estimate=found, files={}, unwritten=str(error))
@@ -556,11 +500,7 @@ def written(
 
 
 def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
-    """Return ``config`` with the data to estimate from, and with rewards as they were recorded.
-
-    Raises:
-        RunError: no data are given, and the run had none.
-    """
+    """Return ``config`` with the data to estimate from, and with rewards as they were recorded."""
     if data is not None:
         config = config.merge({"data": dataset_config(data, config.data.storage)})
     if not config.data.path:
@@ -571,8 +511,7 @@ def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None,
 def opened(config: ExperimentConfig, *, named: bool) -> Recorded:
     """Open the data. Undeclared action bounds are those of the run's environment, if that can be made by its id.
 
-    ``named``: whether the id names it. A Python object cannot be made again: what is registered under the id may be
-    another environment, with other bounds. Then the bounds are those of the recorded actions, which a remark says.
+    ``named``: whether the id names it. An environment given from Python cannot be made again.
     """
     space = None
     if named and config.env.id != NO_ENV:
@@ -582,16 +521,9 @@ def opened(config: ExperimentConfig, *, named: bool) -> Recorded:
 
 
 def check_fit(recorded: Recorded, folder: RunFolder) -> None:
-    """Check that observations and actions of the data are those of the run's agent.
-
-    Raises:
-        DataError: they are not; the message names each difference.
-    """
-    if (saved := read_spec(folder)) is None:
-        return
-    now = signature(recorded.obs_spec, recorded.action_spec)
-    found = differences(saved, now, ("the agent", "the data"))
-    if found:
+    """Raise DataError if observations or actions of the data are not those of the run's agent."""
+    saved, now = read_spec(folder), signature(recorded.obs_spec, recorded.action_spec)
+    if found := [] if saved is None else differences(saved, now, ("the agent", "the data")):
         raise DataError(
             f"{recorded.where} does not fit the agent in {folder.path}: {'; '.join(found)}. Use data of the "
             "environment that the agent was trained in."

@@ -36,27 +36,20 @@ def evaluate_run(
     time_limit: int | None = None,
     say: Say = warn,
 ) -> EvaluationReport:
-    """Play ``episodes`` whole episodes, write ``<run>/eval.json``, and with ``video`` the first to ``<run>/videos/``.
+    """Play ``episodes`` as :meth:`Agent.evaluate` does; write ``eval.json``, and with ``video`` the first episode.
 
-    ``time_limit``: most decisions of an episode; None for that of the run's environment.
     If nothing can be written, the report still holds the scores, and ``say`` is called with the reason.
-
-    Raises:
-        ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
-        EnvError: the environment cannot be made.
     """
-    folder, step = RunFolder(agent.run), agent.step
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
-    more = {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
-    files: dict[str, Path] = {}
-    unwritten = ""
+    folder, files, unwritten = RunFolder(agent.run), dict[str, Path](), ""
+    content = {"updates" if agent.config.offline else "env_steps": agent.step, **evaluation.to_dict()}
+    content |= {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
     try:
         with writing(folder.path):
-            unit = "updates" if agent.config.offline else "env_steps"
-            write_found(folder.evaluation, {unit: step, **evaluation.to_dict(), **more})
+            write_found(folder.evaluation, content)
             files["evaluation"] = folder.evaluation
             if evaluation.frames is not None:
-                path = folder.videos / f"eval-{step:012d}.mp4"
+                path = folder.videos / f"eval-{agent.step:012d}.mp4"
                 files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
     except RunError as error:
         unwritten = str(error)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.agent.dream_figures import FPS, SIDE, light, newest, painted
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Dreaming, WorldModel
 from reverie.core.errors import ConfigError, DataError, brief
@@ -19,18 +20,15 @@ from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
 from reverie.core.words import plural
-from reverie.envs.flat import make_flat
-from reverie.envs.make import Single, put_away
-from reverie.envs.render import painter
-from reverie.log.video import IMAGINED, OBSERVED, border, shrink, tile, to_rgb, upscale, write_video
+from reverie.log.video import IMAGINED, OBSERVED, border, tile, to_rgb, upscale, write_video
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
 
-STEPS, FPS, SIDE = 15, 8, 256
-"""Steps that are imagined by default; pictures per second of videos, and the longer side of each in pixels."""
+STEPS = 15
+"""Steps that are imagined by default."""
 
 
 class Describing(Dreaming, Protocol):
@@ -38,7 +36,6 @@ class Describing(Dreaming, Protocol):
 
     def described(self, latent: Latent) -> dict[str, Tensor]:
         """Return what the networks say of latents ``[B, T, ...]``, by the names of ``Algorithm.dream``."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,64 +134,39 @@ class Imagined:
     def video(self, path: Path | str) -> Path:
         """Write an mp4 of the B episodes side by side, framed green in row 0 and red in the imagined ones.
 
-        An image is shown itself, the first if there are several. Other observations are drawn by the environment, where
-        that is possible (docs/environments.md).
+        The environment draws the observations, where that is possible (docs/environments.md); otherwise the first image
+        among them is shown.
 
         Raises:
             ConfigError: there is no way to draw them.
             RunError: the file cannot be written.
         """
-        shown = self._images() or self._painted()
-        frames = [OBSERVED] + [IMAGINED] * (len(self.rewards[0]) - 1)
+        agent, frames = self.agent, [OBSERVED] + [IMAGINED] * (len(self.rewards[0]) - 1)
+        if (pictures := painted(agent, self.observations)) is not None:
+            shown = pictures[0]
+        else:
+            images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and key in self.observations]
+            if not images:
+                raise ConfigError(
+                    f"there is no way to draw observations of {agent.config.env.id}: none is an image, and the "
+                    "environment draws no others. Give it a method render_observation (docs/environments.md, Drawing "
+                    "observations)."
+                )
+            image = light(self.observations[images[0]], agent.obs_spec[images[0]])
+            shown = upscale(to_rgb(newest(image, agent.config.env.frame_stack)), SIDE)
         with writing(Path(path)):
             return write_video(Path(path), tile(np.stack([border(one, frames) for one in shown])), FPS)
 
-    def _images(self) -> list[np.ndarray]:
-        """Return the first image of each episode ``[T + 1, H, W, 3]`` uint8; none if no observation is an image."""
-        for key, part in self.agent.obs_spec.items():
-            if part.kind == "image" and key in self.observations:
-                newest = self.observations[key][..., -(part.shape[-1] // self.agent.config.env.frame_stack) :]
-                light = (newest - part.low) / (part.high - part.low) * 255.0
-                return list(upscale(to_rgb(np.rint(light).clip(0, 255).astype(np.uint8)), SIDE))
-        return []
-
-    def _painted(self) -> list[np.ndarray]:
-        """Let the environment draw each row: pictures ``[T + 1, H, W, 3]`` uint8 of each episode."""
-        agent, spec = self.agent, {k: part for k, part in self.agent.obs_spec.items() if k in self.observations}
-        if spec and not isinstance(agent.factory, Single):
-            env = make_flat(agent.config.env, agent.factory, 0, True)
-            try:
-                if (paint := painter(env.env, spec, spec.keys() == agent.obs_spec.keys())) is not None:
-                    count, rows = self.rewards.shape
-                    seen = {k: self._indices(v, k) for k, v in self.observations.items()}
-                    one = [[paint({k: v[b, t] for k, v in seen.items()}) for t in range(rows)] for b in range(count)]
-                    return [np.stack([shrink(picture, SIDE) for picture in episode]) for episode in one]
-            finally:
-                put_away(env)
-        raise ConfigError(
-            f"there is no way to draw observations of {agent.config.env.id}: none is an image, and the environment "
-            "draws no others. Give it a method render_observation (docs/environments.md, Drawing observations)."
-        )
-
-    def _indices(self, values: np.ndarray, key: str) -> np.ndarray:
-        """Return predictions ``[B, T, *shape]`` as observations are: of probabilities, the likeliest class."""
-        part = self.agent.obs_spec[key]
-        return values.argmax(-1).reshape(*values.shape[:2], *part.shape) if part.kind == "categorical" else values
-
 
 def describing(agent: Agent) -> Describing:
-    """Return the agent's learner.
-
-    Raises:
-        ConfigError: it has no world model.
-    """
+    """Return the agent's learner; ConfigError if it has no world model."""
     if not isinstance(getattr(agent.algo, "world", None), WorldModel):
         raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
     return cast(Describing, agent.algo)
 
 
 def seeded(agent: Agent, seed: int | None) -> int:
-    """Return ``seed``, or that which follows from the run's."""
+    """Return ``seed``, or the one that follows from the run's."""
     return derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
 
 
@@ -287,11 +259,7 @@ def steer(
 
 
 def probe_of(agent: Agent) -> Probe:
-    """Return the agent's probes.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Return the agent's probes; ConfigError if it has none."""
     probe = getattr(agent.algo, "probe", None)
     if not isinstance(probe, Probe):
         raise ConfigError(f"{agent} has no probes: train DreamerV2 with algo.probe.heads.")

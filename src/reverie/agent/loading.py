@@ -20,8 +20,10 @@ from reverie.core.discover import algorithm_config
 from reverie.core.errors import DataError, EnvError, RunError, brief, warn
 from reverie.core.importing import imported, trusting
 from reverie.core.machine import choose_device
-from reverie.core.signature import signature
+from reverie.core.signature import differences, signature
 from reverie.core.space_json import space_of
+from reverie.core.spaces import ActionCodec
+from reverie.core.specs import ActionSpec
 from reverie.core.types import State
 from reverie.core.words import Say
 from reverie.datasets.reader import Space
@@ -30,13 +32,12 @@ from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory
 from reverie.envs.slot import generator_kept
 from reverie.experiment import NO_ENV, ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
+from reverie.run.folder import RunFolder, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
 
 SPACES_ALONE = (
-    "To act only, without playing episodes, an agent needs no more of the environment than its spaces: "
-    "reverie.load(run, env=Spaces), with a class Spaces that has them (docs/environments.md, Acting without the "
-    "environment)."
+    "To act only, without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), with a class Spaces "
+    "that has them (docs/environments.md, Acting without the environment)."
 )
 
 
@@ -94,17 +95,17 @@ def _loaded(
     path = checkpoints.select(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
     alone = config.env.id == NO_ENV
-    if alone and isinstance(env, str):
-        config = config.merge({"env.id": env})
-    elif isinstance(env, str):
-        if env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
+    recorded = None
+    with contextlib.suppress(RunError) if env is not None else contextlib.nullcontext():  # damaged: nothing to compare
+        recorded = spaces_of(folder) if alone else None
+    if isinstance(env, str):
+        if not alone and env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
             raise RunError(
                 f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on "
                 "recorded data alone. Leave it out, or pass a function that makes the environment."
             )
-        config = config.merge({"env.id": env})  # with the module that registers it
+        config = config.merge({"env.id": env})  # perhaps with the module that registers it
     elif alone and factory is None:
-        recorded = spaces_of(folder)
         if recorded is None:
             raise RunError(
                 f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: "
@@ -114,17 +115,25 @@ def _loaded(
         config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
     with _example(config, factory) as flat:
         check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
+        if recorded is not None and env is not None:
+            compare_actions(recorded[1], flat.action_spec, say)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path, step=step_of(path))
 
 
-def spaces_of(folder: RunFolder) -> tuple[Space, Space] | None:
-    """Return the spaces of observations and actions of the recorded data, from spec.json; None if it has none.
+def compare_actions(recorded: Space, action: ActionSpec, say: Say) -> None:
+    """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
+    learned, own = (signature({}, spec) for spec in (ActionCodec(recorded).spec, action))
+    for line in differences(learned, own, ("the data", "the environment")):
+        say(
+            f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
+            "environment's bounds, train with --env ID"
+        )
 
-    Raises:
-        RunError: they are damaged.
-    """
+
+def spaces_of(folder: RunFolder) -> tuple[Space, Space] | None:
+    """Return the spaces of the recorded data, from spec.json; None if it has none, RunError if they are damaged."""
     if (found := (read_spec(folder) or {}).get("spaces")) is None:
         return None
     try:
@@ -154,12 +163,7 @@ def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[Flat
 
 
 def own_factory(run: Path, env: EnvLike | None, algo: AlgorithmConfig | None) -> EnvLike | None:
-    """Return ``env``; if it was not given, the class or function by whose name the run was trained.
-
-    Raises:
-        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
-        ConfigError: there is no such class or function any more.
-    """
+    """Return ``env``; if it was not given, the class or function by whose name the run was trained."""
     saved = read_saved(run)
     given = [name for name, value in {"env": env, "algo": algo}.items() if value is not None]
     check_origin(saved, run, "data", *given)
@@ -171,11 +175,7 @@ def own_factory(run: Path, env: EnvLike | None, algo: AlgorithmConfig | None) ->
 
 
 def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
-    """Return the settings of the run in ``run``.
-
-    Raises:
-        RunError: there is no such run, or a part of its settings cannot be read from a file and was not given.
-    """
+    """Return the settings of ``run``; RunError if a part of them cannot be read from a file and was not given."""
     saved = read_saved(run)
     for place, what in saved.custom.items():
         if (env if place == "env" else algo) is None:
@@ -184,28 +184,16 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
                 f"{run} was trained with {place} = {what}, a Python object that cannot be read from its config.yaml. "
                 f"Pass it again: reverie.load(run, {argument}=...)."
             )
-    start = ExperimentConfig(algo=algo if algo is not None else default_algo(saved))
-    return start.merge(saved.experiment)
-
-
-def default_algo(saved: Saved) -> AlgorithmConfig:
-    """Return the config of the saved algorithm with default values."""
-    config = algorithm_config(saved.algorithm)()
-    assert isinstance(config, AlgorithmConfig)
-    return config
+    default: Any = algo if algo is not None else algorithm_config(saved.algorithm)()
+    return ExperimentConfig(algo=default).merge(saved.experiment)
 
 
 def reduced(agent: Agent) -> tuple[Any, ...]:
-    """Pickle the settings and the learner's state of an agent; the environment's spaces are read again on loading.
-
-    Raises:
-        TypeError: the environment was given as an instance, which another process does not have.
-    """
+    """Pickle or copy the settings and the learner's state of an agent; the environment's spaces are read again."""
     if isinstance(agent.factory, Single):
         raise TypeError(
-            f"an agent whose environment is an instance ({agent.config.env.id}) cannot be pickled. Call "
-            "reverie.load in the other process, or reverie.load with a function that makes the environment. In "
-            "this process, use copy.deepcopy."
+            f"an agent whose environment is an instance ({agent.config.env.id}) cannot be pickled or copied. Call "
+            "reverie.load again, or with a function that makes the environment."
         )
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
     made = agent.config, agent.factory, agent.run, agent.checkpoint, agent.step

@@ -68,12 +68,7 @@ class Observer:
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
 
     def split(self, obs: Any) -> tuple[bool, list[Any]]:
-        """Return whether ``obs`` is a single observation, and the list of observations in it.
-
-        Raises:
-            DataError: the agent needs a rendered image and got none, the parts of a batch are not of one length, or
-                ``obs`` is no array, such as all that ``reset`` returned.
-        """
+        """Return whether ``obs`` is a single observation, and the list of observations in it."""
         if isinstance(obs, tuple | list):
             _refuse_others(self.space, obs)
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
@@ -86,25 +81,14 @@ class Observer:
         obs = _detached(obs)
         try:
             count = _count(self.space, obs)
-        except ValueError:  # NumPy's
+            return count is None, [obs] if count is None else list(iterate(batch_space(self.space, count), obs))
+        except (ValueError, IndexError):  # NumPy's and Gymnasium's: it is no array, or a part ends before the others
             raise DataError(
-                f"obs = {brief(obs)}: its parts form no array. Expected an observation of {self.space}, or a batch."
-            ) from None
-        if count is None:
-            return True, [obs]
-        try:
-            return False, list(iterate(batch_space(self.space, count), obs))
-        except (ValueError, IndexError):  # gymnasium's: a part ends before the others
-            raise DataError(
-                f"obs is a batch whose parts are not of one length: expected {count} observations in each."
+                f"obs = {brief(obs)}: expected an observation of {self.space}, or a batch with parts of one length."
             ) from None
 
     def __call__(self, obs: Any, stack: FrameStack | None, first: bool) -> FlatObs:
-        """Convert one observation to flat arrays.
-
-        Raises:
-            DataError: it does not fit the space.
-        """
+        """Convert one observation to flat arrays."""
         flat: FlatObs = {}
         if self._codec is not None:
             flat = self._codec(self.readable(obs["observation"] if self._drawn else obs))
@@ -126,17 +110,15 @@ def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
     """Raise DataError if ``obs`` is all that ``reset`` or ``step`` returned, or a list of single dictionaries."""
     if isinstance(space, spaces.Tuple) or not obs or not isinstance(obs[-1], Mapping):
         return
-    call = {2: "reset", 5: "step"}.get(len(obs))
-    if call and not (isinstance(space, spaces.Dict) and set(obs[-1]) == set(space)):
-        raise DataError(
-            f"obs has {len(obs)} values, the last of them a dictionary, as {call}() of an environment returns them: "
-            "pass the first value alone, which is the observation."
-        )
-    if isinstance(space, spaces.Dict):
+    if isinstance(space, spaces.Dict) and set(obs[-1]) == set(space):
         raise DataError(
             f"obs is a list of {len(obs)} dictionaries: expected a single dictionary, whose arrays have a row for each "
             f"observation, as a Gymnasium vector environment returns: {{key: [{len(obs)}, ...]}}."
         )
+    raise DataError(
+        f"obs has {len(obs)} values, the last of them a dictionary, as reset() or step() of an environment returns "
+        "them: pass the first value alone, which is the observation."
+    )
 
 
 def _detached(obs: Any) -> Any:
@@ -161,27 +143,25 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
     return wrappers, space
 
 
-def _is_plain(space: spaces.Space[Any]) -> bool:
-    """Return whether the shape of a batch of values shows its size; it does not for graphs and sequences."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.values() if isinstance(space, spaces.Dict) else space
-        return any(_is_plain(part) for part in parts)
-    return not isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
-
-
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
-    """Return how many observations of ``space`` a batch holds; None for a single observation."""
-    if isinstance(space, spaces.Dict):
-        if not isinstance(obs, Mapping):
+    """Return how many observations of ``space`` a batch holds; None for a single observation.
+
+    The first part tells whose shape shows it; those of graphs and sequences do not.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        keys: Any = space if isinstance(space, spaces.Dict) else range(len(space))
+        if not isinstance(obs, Mapping if isinstance(space, spaces.Dict) else tuple | list):
             return None
-        found = [(part, obs[key]) for key, part in space.items() if key in obs and _is_plain(part)]
-        return _count(*found[0]) if found else None
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(obs, tuple | list):
-            return None
-        found = [(part, inner) for part, inner in zip(space, obs, strict=False) if _is_plain(part)]
-        return _count(*found[0]) if found else None
+        held = obs if isinstance(obs, Mapping) else range(len(obs))
+        plain = (key for key in keys if key in held and _is_plain(space[key]))
+        return next((_count(space[key], obs[key]) for key in plain), None)
     if isinstance(space, spaces.Text):
         return None if isinstance(obs, str) else len(obs)
     array = np.asarray(obs)
     return int(array.shape[0]) if array.ndim == len(space.shape or ()) + 1 else None
+
+
+def _is_plain(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return any(map(_is_plain, space.values() if isinstance(space, spaces.Dict) else space))
+    return not isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeGuard
@@ -16,7 +16,7 @@ from gymnasium import spaces
 from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, warn
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.words import Say, plural
@@ -28,7 +28,6 @@ from reverie.envs.make import put_away, readable
 from reverie.envs.task import settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 from reverie.log.console import tell
-from reverie.run.evaluate import LONG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +129,7 @@ def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> 
         try:
             episode = play(agent, env, config, rng, first + number, left)
         except DataError as error:
-            raise DataError(f"episode {number}: {str(error).removesuffix('.')}.") from error
+            raise DataError(f"episode {number}: {error}") from error
         number += 1
         left = None if left is None else left - len(episode["rewards"])
         yield episode
@@ -144,37 +143,27 @@ def play(
     seed: int,
     most: int | None,
 ) -> dict[str, Any]:
-    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays.
-
-    Raises:
-        DataError: the environment answers with something else than Gymnasium and its spaces say.
-    """
+    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
     obs, _ = checked_reset(env, seed)
     shown = agent.observer.readable
     seen, done = [deepcopy(shown(obs))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
-    with in_step(done):
-        while not over:
-            chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions)
-            action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
-            if config.epsilon and rng.random() < config.epsilon:
-                action = env.action_space.sample()
-            if action is not chosen:
-                state = agent.override(state, action)
-            done.append(deepcopy(action))
-            obs, reward, terminated, truncated, _ = checked_step(env, action)
-            seen.append(deepcopy(shown(obs)))
-            rewards.append(reward)
-            terminations.append(terminated)
-            if len(rewards) == LONG and most is None:
-                warn(
-                    f"an episode of the recording has not ended after {LONG:,} steps. If it never ends, stop this and "
-                    "give --steps in place of --episodes: the last episode is truncated there."
-                )
-            over = terminated or truncated or len(rewards) == most
-        agent.observer(agent.observer.given(env, obs), agent.observer.stacks(1)[0], True)  # checks what ended it
+    while not over:
+        chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions)
+        action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
+        if config.epsilon and rng.random() < config.epsilon:
+            action = env.action_space.sample()
+        if action is not chosen:
+            state = agent.override(state, action)
+        done.append(deepcopy(action))
+        obs, reward, terminated, truncated, _ = checked_step(env, action)
+        seen.append(deepcopy(shown(obs)))
+        rewards.append(reward)
+        terminations.append(terminated)
+        over = terminated or truncated or len(rewards) == most
+    agent.observer(agent.observer.given(env, obs), agent.observer.stacks(1)[0], True)  # checks what ended it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
@@ -185,15 +174,6 @@ def play(
         "truncations": truncations,
         "seed": seed,
     }
-
-
-@contextlib.contextmanager
-def in_step(done: Sized) -> Iterator[None]:
-    """Name the step in each DataError: the number of actions that are ``done``."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"in step {len(done)}, {error}") from error
 
 
 def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:
@@ -215,11 +195,7 @@ def is_continuous(space: Space) -> TypeGuard[spaces.Box]:
 
 
 def stacked(space: Space, values: list[Any], name: str) -> Any:
-    """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them.
-
-    Raises:
-        DataError: one of the values, which errors call ``name``, is not of the dtype that the space declares.
-    """
+    """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them."""
     if isinstance(space, spaces.Dict):
         inner = space.spaces.items()
         return {key: stacked(part, [value[key] for value in values], f"{name}/{key}") for key, part in inner}

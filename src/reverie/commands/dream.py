@@ -73,7 +73,7 @@ def dream_command(args: list[str]) -> int:
     print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
     print("error per imagined step; in brackets, the error of repeating the last observed row")
     trained = getattr(agent.config.algo, "horizon", None)
-    print("" if trained is None else f"(during training, the model imagines only {trained} steps ahead)\n")
+    print("" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)\n")
     print(error_table(report.errors, report.repeated))
     print()
     for key, unit in report.units.items():

@@ -15,11 +15,7 @@ from reverie.core.errors import ConfigError, RunError
 
 
 def check_local(path: Path | str, name: str) -> None:
-    """Check that ``path`` is on this machine; ``pathlib`` makes s3:/bucket of s3://bucket.
-
-    Raises:
-        ConfigError: it is a URL; the message calls it ``name``.
-    """
+    """Check that ``path`` is on this machine; ``pathlib`` makes s3:/bucket of s3://bucket."""
     if url := re.match(r"([A-Za-z][\w+.-]+:)//?(.*)", os.fspath(path)):
         raise ConfigError(
             f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: "
@@ -59,11 +55,7 @@ def remedy(error: Exception) -> str:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert errors of the disk raised inside to RunError.
-
-    Raises:
-        RunError: ``path``, or the file that the error is about, cannot be written.
-    """
+    """Convert errors of the disk raised inside to RunError."""
     try:
         yield
     except BrokenPipeError:  # not the disk: the reader of our output has gone
@@ -73,11 +65,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Check that ``path`` can be written, or made where it does not exist.
-
-    Raises:
-        RunError: it cannot.
-    """
+    """Check that ``path`` can be written, or made where it does not exist."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
         raise RunError(f"cannot write to {path}: {nearest} is a file.")
@@ -112,11 +100,7 @@ def sync(path: Path) -> None:
 
 
 def move_synced(staged: Path, path: Path) -> None:
-    """Rename a complete file or folder to ``path``. Once this returns, the name and all content survive a crash.
-
-    Raises:
-        OSError: it cannot be synchronised with the disk, or renamed.
-    """
+    """Rename a complete file or folder to ``path``. Once this returns, the name and all content survive a crash."""
     for below in (*staged.rglob("*"), staged):
         sync(below)
     os.replace(staged, path)

@@ -9,11 +9,10 @@ import json
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from reverie.core.errors import RunError
-from reverie.core.files import delete_staged
+from reverie.core.files import delete_staged, remedy, writing
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 """None on Windows, where nothing is locked."""
@@ -42,38 +41,24 @@ class FileLock:
     """
 
     def __init__(self, path: Path, guarded: Path, instead: str) -> None:
-        """Prepare a lock.
-
-        Args:
-            path: the lock's file, in a folder that exists when the lock is entered.
-            guarded: the file or folder that only one process may write, for messages.
-            instead: the alternative that the error message offers.
-        """
+        """``guarded``: what only one process may write, ``instead``: what else to choose, both for messages."""
         self.path, self.guarded, self.instead = path, guarded, instead
         self.descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock.
-
-        Raises:
-            RunError: another process holds it, or the folder is not writable.
-        """
+        """Take the lock."""
         if fcntl is None:
             return self
         while True:
             try:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             except OSError as error:
-                raise RunError(
-                    f"cannot write to {self.path.parent}: {error.strerror}. Choose a writable folder."
-                ) from error
+                raise RunError(f"cannot write to {self.path.parent}: {error.strerror}. {remedy(error)}") from error
             if self._take(descriptor):
                 return self
             os.close(descriptor)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.descriptor is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()  # while locked: a process that has opened this file notices in ``_take``
@@ -82,11 +67,7 @@ class FileLock:
             self.descriptor = None
 
     def _take(self, descriptor: int) -> bool:
-        """Lock the open file; return False if its last owner deleted it meanwhile.
-
-        Raises:
-            RunError: another process holds the lock.
-        """
+        """Lock the open file; return False if its last owner deleted it meanwhile."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,24 +109,14 @@ class FolderLock(FileLock):
         super().__init__(folder / LOCK, folder, instead)
 
     def __enter__(self) -> Self:
-        """Take the lock, and delete the unfinished files that a killed process left in the folder.
-
-        Raises:
-            RunError: another process holds it, or the folder is not writable.
-        """
+        """Take the lock, and delete the unfinished files that a killed process left in the folder."""
         super().__enter__()
         delete_staged(self.guarded)
         return self
 
 
 def lock_of(target: Path) -> FileLock:
-    """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it, in a folder that is made.
-
-    Raises:
-        RunError: the folder cannot be made.
-    """
-    try:
+    """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it; makes its folder."""
+    with writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write to {target.parent}: {error.strerror}. Choose a writable folder.") from error
     return FileLock(target.with_name(f".{target.name}.lock"), target, "another name")

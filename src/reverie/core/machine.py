@@ -18,9 +18,6 @@ def choose_device(name: str) -> str:
     """Return ``name``, with ``auto`` replaced by ``cuda`` if PyTorch sees a GPU and else by ``cpu``.
 
     Call it before environments are made: it loads Triton (``load_triton``).
-
-    Raises:
-        ConfigError: ``name`` is a GPU that does not exist.
     """
     count = gpus()
     if name == "auto":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.types import Batch, Mode, State, Step, Update, Window
+from reverie.core.types import Batch, Metrics, Mode, State, Step, Update, Window
 
 S = TypeVar("S")
 
@@ -25,19 +25,15 @@ class Env(Protocol):
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes; every row is ``is_first``."""
-        ...
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whatever the action."""
-        ...
 
     def render(self) -> np.ndarray | None:
         """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
-        ...
 
     def close(self) -> None:
         """Release windows, processes and memory. May be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -50,11 +46,9 @@ class AsyncEnv(Protocol):
 
     def send(self, action: Tensor) -> None:
         """Start a step with ``action`` ``[N, A]``; do not wait for it."""
-        ...
 
     def receive(self) -> Step:
         """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
-        ...
 
 
 @runtime_checkable
@@ -69,14 +63,12 @@ class Restorable(Protocol):
 
         If a step is under way this waits for it; ``receive`` still returns its rows.
         """
-        ...
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
         """Continue from ``snapshots``, taken when ``step`` held the current rows. Return the rows that are current now.
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
-        ...
 
 
 class Policy(Protocol[S]):
@@ -84,22 +76,18 @@ class Policy(Protocol[S]):
 
     def initial(self, num_envs: int) -> S:
         """Return the state before the first observation."""
-        ...
 
     def act(self, step: Step, state: S, mode: Mode) -> tuple[Tensor, S]:
         """Return ``(action [N, A], state)``. The policy resets the state itself where ``is_first``."""
-        ...
 
     def override(self, state: S, action: Tensor) -> S:
         """Return the state for the case that the caller takes ``action`` ``[N, A]`` instead of what ``act`` chose.
 
         A policy that carries no previous action returns ``state`` as it is.
         """
-        ...
 
     def extras(self, state: S) -> dict[str, Tensor]:
         """Return columns ``[N, ...]`` to store with the rows that led to ``state``; empty for most policies."""
-        ...
 
 
 @runtime_checkable
@@ -108,7 +96,6 @@ class Annealed(Protocol[S]):
 
     def after(self, state: S, env_steps: int) -> S:
         """Return the initial ``state``, with its schedule moved on by ``env_steps``, summed over all environments."""
-        ...
 
 
 @runtime_checkable
@@ -117,7 +104,6 @@ class Memoryless(Protocol):
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether actions in ``mode`` depend on the current row alone, so that rows may come in any order."""
-        ...
 
 
 @runtime_checkable
@@ -126,15 +112,12 @@ class Watcher(Protocol):
 
     def watch(self, step: Step) -> None:
         """Update with newly collected rows, before the policy acts on them. Every row comes once, in order."""
-        ...
 
     def fit(self, rows: Batch) -> None:
         """Replace the statistics by those of rows ``[N, n]`` that exist before collecting: n rows each of N streams."""
-        ...
 
     def widen(self, rows: Batch) -> None:
         """Extend the value bounds by rows ``[N, n]``; keep the mean and deviation, which are another run's."""
-        ...
 
 
 class Algorithm(Protocol):
@@ -147,23 +130,18 @@ class Algorithm(Protocol):
     @property
     def policy(self) -> Policy[Any]:
         """Policy that acts with the newest weights."""
-        ...
 
     def update(self, batch: Batch) -> Update:
         """Make one gradient step, without waiting for the device."""
-        ...
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
         """Return costly diagnostics, made at intervals: videos ``[T, H, W, C]`` uint8, curves; ``{}`` if none."""
-        ...
 
     def state_dict(self) -> State:
         """Return the whole state of the learner: weights, optimisers, targets, normalisers, counters."""
-        ...
 
     def load_state_dict(self, state: State) -> None:
         """Become what ``state_dict`` described."""
-        ...
 
 
 class Source(Protocol):
@@ -171,15 +149,12 @@ class Source(Protocol):
 
     def sample(self) -> Batch:
         """Return B windows of T rows."""
-        ...
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Write priorities and extras of an update back to the sampled rows ``index`` ``[B]``; skip evicted ones."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled."""
-        ...
 
 
 class RowStorage(Protocol):
@@ -191,17 +166,14 @@ class RowStorage(Protocol):
     @property
     def oldest(self) -> int:
         """Number of the oldest row held."""
-        ...
 
     def read(
         self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
     ) -> dict[str, np.ndarray]:
         """Return rows ``start`` to ``stop`` of some columns of one stream, ``[1, n, ...]``."""
-        ...
 
     def replace(self, name: str, start: int, stream: int, values: np.ndarray) -> None:
         """Overwrite one column of one stream, from row ``start`` on."""
-        ...
 
 
 class Hindsight(Protocol):
@@ -209,11 +181,9 @@ class Hindsight(Protocol):
 
     def added(self, storage: RowStorage, step: Step) -> None:
         """Do so after one row was added to each stream."""
-        ...
 
     def filled(self, storage: RowStorage) -> None:
         """Do so for all rows, after many were added."""
-        ...
 
 
 class RowSink(Protocol):
@@ -221,7 +191,16 @@ class RowSink(Protocol):
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras."""
-        ...
+
+
+class Meter(Protocol):
+    """Averages metrics on the device."""
+
+    def add(self, metrics: Metrics) -> None:
+        """Add the metrics of one update."""
+
+    def flush(self) -> dict[str, float]:
+        """Return the means since the last flush, read from the device in one go."""
 
 
 class Sink(Protocol):
@@ -229,11 +208,9 @@ class Sink(Protocol):
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
         """Record named scalars, and arrays such as videos, at ``step`` env steps."""
-        ...
 
     def close(self) -> None:
         """Flush and release everything."""
-        ...
 
 
 class Stateful(Protocol):
@@ -241,11 +218,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> State:
         """Return nested mappings of tensors and plain JSON values."""
-        ...
 
     def load_state_dict(self, state: State) -> None:
         """Become what ``state_dict`` described."""
-        ...
 
 
 @runtime_checkable
@@ -257,8 +232,6 @@ class WithFiles(Protocol):
 
     def save_files(self, folder: Path) -> None:
         """Write files into ``folder``, which exists and is empty."""
-        ...
 
     def load_files(self, folder: Path) -> None:
         """Load what ``save_files`` wrote. ``folder`` may be missing, as in an older checkpoint."""
-        ...

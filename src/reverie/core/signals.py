@@ -21,11 +21,7 @@ PENDING: list[BaseException] = []
 
 
 def check_signals() -> None:
-    """Raise the newest pending exception, if there is one.
-
-    Raises:
-        BaseException: the one that the signal handler raised.
-    """
+    """Raise the newest pending exception, if there is one."""
     if PENDING:
         raise PENDING[-1]
 

@@ -65,7 +65,7 @@ def median(scores: ArrayLike) -> np.ndarray:
 def iqm(scores: ArrayLike) -> np.ndarray:
     """Return the interquartile mean: the mean without the lowest and highest quarter of all scores (section 4.3).
 
-    Of n scores, n // 4 are left out at either end, as by ``scipy.stats.trim_mean``; below four it is the mean.
+    Of n scores, n // 4 are left out at either end, as by ``scipy.stats.trim_mean``.
     """
     scores = table(scores)
     ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
@@ -73,34 +73,16 @@ def iqm(scores: ArrayLike) -> np.ndarray:
     return np.asarray(ordered[..., cut : ordered.shape[-1] - cut].mean(-1))
 
 
-def optimality_gap(scores: ArrayLike, target: float = 1.0) -> np.ndarray:
-    """Return the mean shortfall of scores below ``target``; scores above it count as ``target`` (section 4.3)."""
-    return np.asarray(target - np.minimum(table(scores), target).mean((-2, -1)))
-
-
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarray:
-    """Return the probability that a run beats one of ``others`` on a random task; a tie counts half.
+    """Return the probability that a run beats one of ``others`` ``[..., Q, M]`` on a random task; a tie counts half.
 
     This is the mean over tasks of the Mann-Whitney U divided by the number of pairs (section 4.3).
-
-    Args:
-        scores: ``[R]`` or ``[..., R, M]``.
-        others: ``[Q]`` or ``[..., Q, M]``, of the same tasks.
-
-    Raises:
-        DataError: the numbers of tasks differ.
     """
     a, b = table(scores), table(others)
     if a.shape[-1] != b.shape[-1]:
         raise DataError(f"scores on {a.shape[-1]} and on {b.shape[-1]} tasks: expected the same tasks in both.")
     left, right = a[..., :, None, :], b[..., None, :, :]  # [..., R, 1, M], [..., 1, Q, M]
     return np.asarray(((left > right) + 0.5 * (left == right)).mean((-3, -2, -1)))
-
-
-def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> np.ndarray:
-    """Return the share of all scores above each of K ``thresholds``, ``[..., K]`` (section 4.2)."""
-    above = table(scores)[..., None] > np.asarray(thresholds, float)  # [..., R, M, K]
-    return np.asarray(above.mean((-3, -2)))
 
 
 def interval(
@@ -112,18 +94,15 @@ def interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a percentile interval by stratified bootstrap (section 4.1): each task's runs are resampled on their own.
 
-    It uses its own generator, so the same scores always have the same interval.
-
     Args:
         measure: the statistic to estimate; called with each of ``samples`` as ``[resamples, R, M]``.
         *samples: ``[R]`` or ``[R, M]`` each, resampled independently.
         confidence: nominal coverage, in (0, 1).
         resamples: number of bootstrap samples.
-        seed: of the generator.
+        seed: of a generator of its own, so the same scores always have the same interval.
 
     Returns:
-        ``(low, high)``, of the shape of one value of ``measure``; NaN if a sample has fewer than :data:`LEAST` runs or
-        holds a number that is not finite.
+        ``(low, high)`` in the shape of ``measure``; NaN with fewer than :data:`LEAST` runs or a number not finite.
     """
     tables = [table(sample) for sample in samples]
     if any(len(t) < LEAST or not np.isfinite(t).all() for t in tables):
@@ -177,11 +156,7 @@ def binned(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def table(scores: ArrayLike) -> np.ndarray:
-    """Return ``scores`` as ``[..., R, M]`` float64.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return ``scores`` as ``[..., R, M]`` float64."""
     values = np.asarray(scores, np.float64)
     if values.ndim == 0 or not values.size:
         raise DataError(f"scores of shape {values.shape}: expected [R] for R runs, or [R, M] for R runs on M tasks.")

@@ -34,11 +34,7 @@ class Stats:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Tensor]) -> Self:
-        """Return an update's ``metrics`` as an instance of this class.
-
-        Raises:
-            DataError: metrics are missing, or unknown to this class.
-        """
+        """Return an update's ``metrics`` as an instance of this class."""
         names, mapped = cls.names(), cls._maps()
         maps = {name: field for name, field in names.items() if field in mapped}
         found: dict[str, Tensor | dict[str, Tensor]] = {}

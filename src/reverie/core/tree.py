@@ -15,9 +15,7 @@ T = TypeVar("T")
 
 def leaves(tree: Any) -> list[Tensor]:
     """Return the tensors in ``tree``, from left to right; other leaves are skipped."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    return [leaf for branch in _branches(tree).values() for leaf in leaves(branch)]
+    return list(named(tree).values())
 
 
 def named(tree: Any, above: str = "") -> dict[str, Tensor]:
@@ -32,9 +30,6 @@ def filled(template: T, tensors: Sequence[Tensor] | Mapping[str, Tensor]) -> T:
     """Return ``template`` with its tensors replaced by ``tensors``, moved to the same devices and dtypes.
 
     ``tensors`` are in the order of ``leaves``, or by their places as from ``named``: then keys may have another order.
-
-    Raises:
-        RunError: their number, their places or their shapes differ.
     """
     if isinstance(tensors, Mapping):
         tensors = [tensors[place] for place in named(template) if place in tensors]

@@ -35,10 +35,10 @@ from reverie.core.statistics import (
     running_mean,
 )
 from reverie.core.words import plural
-from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
+from reverie.log.metrics import evaluations_in, read_metrics, series_of
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
-READ = ("episode/score", "eval/score", FINAL, "estimate/return", "estimate/discount")
+READ = ("episode/score", "eval/score", "eval/final", "estimate/return", "estimate/discount")
 """Metrics that are read from the logs."""
 MOST_POINTS = 100
 """Most points of a curve whose seeds were not measured at the same steps."""
@@ -70,7 +70,6 @@ class Aggregate:
     """Scores and curves of the seeds that have finished."""
 
     seeds: list[int]
-    """The seeds that have finished."""
     scores: list[float | None]
     """Score of each seed; None if its run ended without an evaluation."""
     steps: list[int]
@@ -81,7 +80,7 @@ class Aggregate:
     """IQM, mean and median over the seeds that have a score; empty if none has."""
     curve: Curve
     estimates: list[float | None]
-    """Return of each seed's policy as fitted Q evaluation estimates it, discounted; None if its run estimated none."""
+    """Discounted return of each seed's policy by fitted Q evaluation; None if its run estimated none."""
     estimate: dict[str, IntervalEstimate]
     """IQM, mean and median over the seeds that have an estimate; empty if none has."""
     discount: float | None = None
@@ -108,15 +107,13 @@ class Measured(NamedTuple):
 
 
 class OfSeed(NamedTuple):
-    """What the files of one finished run come to, without the rows of its log: they need far more memory."""
+    """What the files of one finished run come to: steps, score, estimate with its discount, points of the curve."""
 
     steps: int
     score: float | None
     estimate: float | None
     discount: float | None
-    """Of the estimate."""
     measured: Series
-    """See ``Curve``."""
 
 
 def aggregate(runs: Mapping[int, OfSeed], how: Measured) -> Aggregate:
@@ -139,40 +136,19 @@ def aggregate(runs: Mapping[int, OfSeed], how: Measured) -> Aggregate:
 def of_seed(metrics: Path, final: Mapping[str, Any], how: Measured) -> OfSeed:
     """Read the log of one finished run. ``final``: the evaluation at its end from eval.json; empty if there is none."""
     rows = read_metrics(metrics, READ)
-    steps, score = final_score(final, rows)
-    estimated, discount = (last_of(rows, f"estimate/{name}") for name in ("return", "discount"))
-    return OfSeed(steps=steps, score=score, estimate=estimated, discount=discount, measured=scores_of(rows, how))
+    steps, score = int(rows[-1]["step"]) if rows else 0, None
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # estimate.json, or damaged
+        score = float(final["score"]["mean"])
+        steps = max(steps, int(final["updates" if "updates" in final else "env_steps"]))
+    estimates, discounts = (series_of(rows, f"estimate/{name}")[1].tolist() for name in ("return", "discount"))
+    measured = evaluation_scores(rows, how.period) if how.evaluates else training_scores(rows)
+    return OfSeed(steps, score, (estimates or [None])[-1], (discounts or [None])[-1], measured)
 
 
 def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
     """Return all :data:`MEASURES` of the values that are known, with intervals; none if no value is."""
     known = [value for value in values if value is not None]
     return {name: estimate(measure, known, FINAL_RESAMPLES) for name, measure in MEASURES.items() if known}
-
-
-def last_of(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the last value of a metric; None if there is none."""
-    found = series_of(rows, name)[1]
-    return float(found[-1]) if len(found) else None
-
-
-def final_score(final: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[int, float | None]:
-    """Return how many steps a run took, and the mean return of its ``final`` evaluation (None if it had none).
-
-    Without one the score is the last in the log that is not marked as one during training.
-    """
-    steps, score = int(rows[-1]["step"]) if rows else 0, None
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        score = float(final["score"]["mean"])
-        steps = max(steps, int(final["updates" if "updates" in final else "env_steps"]))
-    if score is not None:
-        return steps, score
-    return steps, last_of([row for row in rows if row.get(FINAL) != 0], "eval/score")
-
-
-def scores_of(rows: Sequence[Mapping[str, Any]], how: Measured) -> Series:
-    """Return the scores of one seed's curve, from the rows of its metrics."""
-    return evaluation_scores(rows, how.period) if how.evaluates else training_scores(rows)
 
 
 def curve_of(measured: list[Series], how: Measured) -> Curve:
@@ -237,21 +213,17 @@ def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]
         values["score"] = {name: plain(e._asdict()) for name, e in found.score.items()}
         if found.estimate:
             of_seeds = dict(zip(seeds, found.estimates, strict=True))
-            values["estimate"] = {name: plain(e._asdict()) for name, e in found.estimate.items()} | {"seeds": of_seeds}
-            values["estimate"]["discount"] = found.discount
+            measures = {name: plain(e._asdict()) for name, e in found.estimate.items()}
+            values["estimate"] = {**measures, "seeds": of_seeds, "discount": found.discount}
         values["curve"] = {
             "of": curve.what,
             "steps": curve.steps.astype(int).tolist(),
             "seeds": dict(zip(seeds, curve.scores.tolist(), strict=True)),
-            **{name: columns(estimates) for name, estimates in curve.measures.items()},
         }
+        for name, estimates in curve.measures.items():
+            rows = [plain(found._asdict()) for found in estimates]
+            values["curve"][name] = {field: [row[field] for row in rows] for field in IntervalEstimate._fields}
     write_json(path, values)
-
-
-def columns(estimates: Sequence[IntervalEstimate]) -> dict[str, list[float | None]]:
-    """Return estimates as one list for each of their fields."""
-    rows = [plain(found._asdict()) for found in estimates]
-    return {name: [row[name] for row in rows] for name in IntervalEstimate._fields}
 
 
 def plain(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -296,11 +268,7 @@ class Contender:
 
 
 def read_contender(path: Path) -> Contender:
-    """Read the seeds in the folder ``path``.
-
-    Raises:
-        RunError: it holds no seeds, or none of them has a score or an estimate.
-    """
+    """Read the seeds in the folder ``path``; RunError if there are none, or none has a score or an estimate."""
     file = path / "aggregate.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -308,9 +276,7 @@ def read_contender(path: Path) -> Contender:
         measured, curve = str(content["env"]), curve_in(content.get("curve"))
         if not scores and (estimated := content.get("estimate")):
             scores = [float(value) for value in estimated["seeds"].values() if value is not None]
-            discount = estimated["discount"]  # None if the logs do not say it
-            factor = "" if discount is None else f", discount {discount:g}"
-            measured = f"{content['data'] or measured}: returns estimated by FQE{factor}"
+            measured = f"{content['data'] or measured}: returns estimated by FQE, discount {estimated['discount']:g}"
     except FileNotFoundError:
         raise RunError(
             f"no seeds in {path}: it has no aggregate.json. Pass folders created by reverie train --seeds."
@@ -325,11 +291,7 @@ def read_contender(path: Path) -> Contender:
 
 
 def read_contenders(paths: Sequence[Path]) -> list[Contender]:
-    """Read the seeds in each of ``paths``.
-
-    Raises:
-        RunError: one of them cannot be read as by :func:`read_contender`, or two of them are the same folder.
-    """
+    """Read the seeds in each of ``paths``; RunError if one cannot be read, or two are the same folder."""
     for one, other in itertools.combinations(paths, 2):
         if one.resolve() == other.resolve():
             raise RunError(f"{one} and {other} are the same folder: pass each setting once.")
@@ -338,11 +300,9 @@ def read_contenders(paths: Sequence[Path]) -> list[Contender]:
 
 def curve_in(content: Mapping[str, Any] | None) -> Interval:
     """Return the learning curve in the content of ``aggregate.json``; empty arrays if it has none."""
-    if content is None:
-        return (np.empty(0),) * 4
-    middle = content["iqm"]
-    columns = (content["steps"], middle["value"], middle["low"], middle["high"])
-    steps, value, low, high = (np.array(column, float) for column in columns)
+    middle = {"value": [], "low": [], "high": []} if content is None else content["iqm"]
+    steps = np.array([] if content is None else content["steps"], float)
+    value, low, high = (np.array(middle[name], float) for name in ("value", "low", "high"))
     return steps, value, low, high
 
 

@@ -1,15 +1,17 @@
-"""The console output of a run: a live display on a terminal, a line a minute anywhere else."""
+"""The console output of one run or of several: a live display on a terminal, a line now and then anywhere else."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TextIO
 
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -24,15 +26,14 @@ from reverie.log.metrics import Values, scalars
 GONE = (errno.EPIPE, errno.EIO)
 """Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
 HEADER_EVERY = 25
-LINE_EVERY = 60.0
-"""Seconds between two lines where the output is no terminal, evaluations apart."""
+LINE_EVERY, LANE_EVERY = 60.0, 30.0
+"""Seconds between two lines where the output is no terminal: of a run, evaluations apart; of each of several runs."""
 COLUMNS = 100
-"""Width of these lines."""
-INTERVAL = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high"}
-"""Columns for the interquartile mean of evaluations and the bounds of its 95 % interval."""
-
-ESTIMATE = {"estimated by FQE": "estimate/return"}
-"""The column of estimates from recorded data, named so that nobody takes them for evaluations."""
+"""Width of the lines of a run."""
+RARE = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high",
+        "estimated by FQE": "estimate/return"}  # fmt: skip
+"""Values that are shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the
+estimate from recorded data, named so that nobody takes it for an evaluation."""
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
@@ -61,26 +62,14 @@ class Progress(Protocol):
     @property
     def position(self) -> int:
         """Steps so far, or updates where nothing is collected."""
-        ...
 
     @property
     def updates(self) -> int:
         """Gradient updates so far."""
-        ...
 
     @property
     def seconds(self) -> float:
         """Seconds so far."""
-        ...
-
-
-def console_sink(
-    clock: Progress, length: int, title: str, stream: TextIO | None = None, unit: str = "steps"
-) -> PlainSink | LiveSink:
-    """Return the display for ``stream`` (default: standard output). ``unit``: what is counted, steps or updates."""
-    stream = sys.stdout if stream is None else stream
-    kind = LiveSink if stream.isatty() else PlainSink
-    return kind(clock, length, title, stream, unit)
 
 
 class Pace:
@@ -96,7 +85,7 @@ class Pace:
         self._rate = 0.0  # the last one known: at the first moment of learning there is no newer one
 
     def rate(self) -> float:
-        """Return env steps per second."""
+        """Return steps per second."""
         now, steps = self._now(), self._clock.position
         since, before = self._marks[0]
         if steps > before and not self._moves:
@@ -120,6 +109,17 @@ class Pace:
         return span((self._total - self._clock.position) / rate) if rate > 0 else "-"
 
 
+# ---------------------------------------------------------------- one run
+
+
+def console_sink(
+    clock: Progress, length: int, title: str, stream: TextIO | None = None, unit: str = "steps"
+) -> PlainSink | LiveSink:
+    """Return the display for ``stream`` (default: standard output). ``unit``: what is counted, steps or updates."""
+    stream = sys.stdout if stream is None else stream
+    return (LiveSink if stream.isatty() else PlainSink)(clock, length, title, stream, unit)
+
+
 class PlainSink:
     """Prints aligned lines of at most 100 columns: of each evaluation, and else of one entry a minute.
 
@@ -140,25 +140,20 @@ class PlainSink:
 
     def write(self, values: Values, step: int) -> None:
         """Print a line with the newest values, if ``values`` has scalars and a line is due."""
-        new = scalars(values)
-        if not new:
+        if not (new := scalars(values)):
             return
         self._latest.update(new)
-        judged = any(name.startswith(("eval/", "estimate/")) for name in new)
-        if judged or self._now() - self._last >= LINE_EVERY:
+        if any(name.startswith(("eval/", "estimate/")) for name in new) or self._now() - self._last >= LINE_EVERY:
             self._print(step)
         else:
             self._unshown = step
 
     def _print(self, step: int) -> None:
         self._last, self._unshown = self._now(), None
-        row = {"time": span(self._clock.seconds), "step": f"{step:,}", "updates": f"{self._clock.updates:,}"}
-        if self._unit == "updates":
-            del row["step"]
-        row |= {f"{self._unit}/s": self._pace.shown(), "left": self._pace.left()}
+        row = {"time": span(self._clock.seconds)} | ({"step": f"{step:,}"} if self._unit == "steps" else {})
+        row |= {"updates": f"{self._clock.updates:,}", f"{self._unit}/s": self._pace.shown(), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
-        row |= {name: short(self._latest[key]) for name, key in INTERVAL.items() if key in self._latest}
-        row |= {name: short(self._latest[key]) for name, key in ESTIMATE.items() if key in self._latest}
+        row |= rare(self._latest)
         for name, value in losses(self._latest):
             if len(self._line(row, row)) + 1 + max(9, len(name)) <= COLUMNS:
                 row[name] = short(value)
@@ -205,53 +200,47 @@ class LiveSink:
         yield Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
 
     def _bar(self) -> Table:
-        steps = self._clock.position
+        steps, unit = self._clock.position, self._unit
         row = Table.grid(padding=(0, 2), expand=True)
         row.add_column(ratio=1)
         for _ in range(3):
             row.add_column(justify="right", no_wrap=True)
-        share = f"{min(1.0, steps / max(1, self._total)):.0%}  "
         bar = ProgressBar(total=max(1, self._total), completed=min(steps, self._total))
-        count = f"{steps:,} / {self._total:,} {self._unit}"
         if not self._closed:
-            row.add_row(bar, share + count, f"{self._pace.shown()} {self._unit}/s", f"{self._pace.left()} left")
+            count = f"{share(steps, self._total)}  {steps:,} / {self._total:,} {unit}"
+            row.add_row(bar, count, f"{self._pace.shown()} {unit}/s", f"{self._pace.left()} left")
         elif steps >= self._total:
-            row.add_row(bar, f"{steps:,} {self._unit}", "", "done")
+            row.add_row(bar, f"{steps:,} {unit}", "", "done")
         else:  # ``stop_score`` was reached, or a signal came
-            row.add_row(bar, f"{steps:,} of at most {self._total:,} {self._unit}", "", "ended early")
+            row.add_row(bar, f"{steps:,} of at most {self._total:,} {unit}", "", "ended early")
         return row
 
     def _tables(self) -> Columns:
         get = self._latest.get
         run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
-        run |= {"evaluation": short(get("eval/score")), **between(self._latest)}
-        run |= {name: short(get(key)) for name, key in ESTIMATE.items() if key in self._latest}
-        run |= {"episodes": count(get("counters/episodes"))}
-        run |= {"updates": count(self._clock.updates), "elapsed": span(self._clock.seconds)}
-        loss = {name: short(value) for name, value in losses(self._latest)}
-        return Columns([_table("run", run), _table("loss", loss)], padding=(0, 6))
+        run |= {"evaluation": short(get("eval/score")), **rare(self._latest)}
+        run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
+        run |= {"elapsed": span(self._clock.seconds)}
+        loss = {name: short(value) for name, value in losses(self._latest)} or {"no loss yet": ""}
+        return Columns([_table(run), _table(loss)], padding=(0, 6))
 
 
-def _table(title: str, cells: dict[str, str]) -> Table:
+def _table(cells: dict[str, str]) -> Table:
     """Return a table of names and values in columns of at most seven lines."""
     grid = Table.grid(padding=(0, 2))
     items = list(cells.items())
-    height = max(1, min(7, len(items)))
+    height = min(7, len(items))
     for line in range(height):
         row: list[Text] = []
         for name, value in items[line::height]:
             row += [Text(name, style="dim"), Text(value, justify="right")]
         grid.add_row(*row)
-    if not items:
-        grid.add_row(Text(f"no {title} yet", style="dim"))
     return grid
 
 
-def between(values: Mapping[str, float]) -> dict[str, str]:
-    """Return the cell with the newest interquartile mean and its interval, as far as they are known."""
-    shown = {name: short(values[key]) for name, key in INTERVAL.items() if key in values}
-    ends = f" ({shown['low95']} to {shown['high95']})" if len(shown) == len(INTERVAL) else ""
-    return {"IQM, 95 %" if ends else "IQM": f"{shown['iqm']}{ends}"} if "iqm" in shown else {}
+def rare(values: Mapping[str, float]) -> dict[str, str]:
+    """Return the cells of the values of :data:`RARE` that are known."""
+    return {name: short(values[key]) for name, key in RARE.items() if key in values}
 
 
 def losses(values: dict[str, float]) -> list[tuple[str, float]]:
@@ -265,15 +254,173 @@ def losses(values: dict[str, float]) -> list[tuple[str, float]]:
     return [(name, values[term]) for name, term in zip(named, terms, strict=True)]
 
 
+# ---------------------------------------------------------------- several runs
+
+
+LaneState = Literal["waiting", "running", "finished", "stopped", "failed"]
+
+STYLES: dict[LaneState, str] = {
+    "waiting": "dim",
+    "running": "",
+    "finished": "green",
+    "stopped": "yellow",
+    "failed": "red",
+}
+
+
+class Tail:
+    """Reads the lines that were appended to a ``metrics.jsonl`` since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset = path, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the new complete lines; damaged ones are skipped."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self.offset:  # a resumed run has moved some lines to another file
+            self.offset = 0
+        if size == self.offset:
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        rows = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and "step" in row:
+                    rows.append(row)
+        return rows
+
+
+class Lane:
+    """One of several runs: its name, its state, and the newest values of its metrics."""
+
+    def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
+        """``total`` is the length of the run in steps; ``unit`` is their name in the display."""
+        self.name, self.total, self.unit = name, total, unit
+        self.state: LaneState = "waiting"
+        self.note = ""  # a few words on its state; empty if ``state`` says enough
+        self.tail = Tail(metrics)
+        self.pace: Pace | None = None
+        self.values: dict[str, float] = {}
+        self.read()
+
+    @property
+    def position(self) -> int:
+        """Steps (in ``unit``) of the last entry."""
+        return int(self.values.get("step", 0))
+
+    @property
+    def updates(self) -> int:
+        """Updates of the last entry."""
+        return int(self.values.get("counters/updates", 0))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run has taken, as of the last entry."""
+        return float(self.values.get("time/seconds", 0.0))
+
+    def begin(self) -> None:
+        """Note that the process was started: from its first entry on the pace is measured."""
+        self.read()
+        self.state, self.note, self.pace = "running", "", None
+
+    def read(self) -> None:
+        """Read new entries."""
+        rows = self.tail.read()
+        for row in rows:
+            self.values.update({name: value for name, value in row.items() if value is not None})
+        if rows and self.state == "running" and self.pace is None:
+            self.pace = Pace(self, self.total)
+
+    def cells(self) -> dict[str, str]:
+        """Return the cells of its line by name."""
+        shown = {"share": share(self.position, self.total), "steps": f"{self.position:,} / {self.total:,}"}
+        shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
+        rate, left = (self.pace.shown(), self.pace.left()) if self.pace is not None else ("-", "-")
+        return shown | {"rate": rate, "left": left}
+
+
+class Board:
+    """Shows several runs with a line for each: redrawn on a terminal, appended now and then anywhere else."""
+
+    def __init__(
+        self, lanes: Sequence[Lane], title: str, stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """``lanes``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
+        self.lanes, self.title, self.now, self.stream = lanes, title, now, sys.stdout if stream is None else stream
+        self.since = self.last = now()
+        self.live: Live | None = None
+        if lanes and self.stream.isatty():
+            self.live = Live(self, console=Console(file=self.stream), refresh_per_second=2)
+            self.live.start()
+        for lane in lanes:
+            if lane.state != "waiting":
+                self.changed(lane)
+
+    def update(self) -> None:
+        """Read the metrics if it is time; called often."""
+        if self.now() - self.last >= (1.0 if self.live is not None else LANE_EVERY):
+            self.last = self.now()
+            for lane in (lane for lane in self.lanes if lane.state == "running"):
+                lane.read()
+                cells = lane.cells()
+                self._print(
+                    lane,
+                    f"{cells['share']:>4}  {cells['steps']} {lane.unit}  return {cells['return']}  "
+                    f"eval {cells['eval']}  {cells['rate']} {lane.unit}/s  {cells['left']} left",
+                )
+
+    def changed(self, lane: Lane) -> None:
+        """Show the new state of ``lane``."""
+        self._print(lane, lane.note or ("started" if lane.state == "running" else lane.state))
+
+    def _print(self, lane: Lane, text: str) -> None:
+        if self.lanes and self.live is None:  # a terminal is redrawn by a thread
+            width = max(len(lane.name) for lane in self.lanes)
+            tell(f"{span(self.now() - self.since)}  {lane.name:<{width}}  {text}", self.stream)
+
+    def close(self) -> None:
+        """Draw a last time and release the terminal."""
+        if self.live is not None:
+            self.live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the panel; Rich calls this at each refresh."""
+        yield Panel(self._table(), title=Text(self.title), title_align="left")
+
+    def _table(self) -> Table:
+        grid = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
+        grid.add_column("", no_wrap=True)
+        grid.add_column("", ratio=1, min_width=8)
+        unit = self.lanes[0].unit
+        for name in ("", unit, "return", "eval", f"{unit}/s", "left"):
+            grid.add_column(name, justify="right", no_wrap=True)
+        for lane in self.lanes:
+            cells, running = lane.cells(), lane.state == "running"
+            bar = ProgressBar(total=max(1, lane.total), completed=min(lane.position, lane.total))
+            rest = [cells[name] if running or lane.position else "" for name in ("share", "steps", "return", "eval")]
+            ending = Text(cells["left"] if running else lane.state, style=STYLES[lane.state])
+            grid.add_row(lane.name, bar, *rest, cells["rate"] if running else "", ending)
+        return grid
+
+
+# ---------------------------------------------------------------- numbers as text
+
+
+def share(done: int, total: int) -> str:
+    """Return a part as percentage of ``total``."""
+    return f"{min(1.0, done / max(1, total)):.0%}"
+
+
 def span(seconds: float) -> str:
     """Return seconds as ``h:mm:ss``."""
     whole = int(max(0.0, seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def count(number: float | None) -> str:
-    """Return an integer with thousands separators, or ``-`` for None."""
-    return "-" if number is None else f"{int(number):,}"
 
 
 def short(number: float | None) -> str:

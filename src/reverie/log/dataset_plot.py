@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reverie.core.statistics import binned
-from reverie.log.figure import BLUE, GREY, ORANGE, save_figure, styled
+from reverie.log.plot import BLUE, GREY, ORANGE, save_figure, styled
 
 MAX_DIMENSIONS = 12
 """Most dimensions of an action that are shown."""
@@ -25,15 +25,10 @@ def dataset_plot(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     title: str = "",
 ) -> Path:
-    """Draw the figure and return its path.
+    """Draw the return ``scores`` and the ``lengths`` of all episodes and the use of actions; return ``png``.
 
-    Args:
-        png: the file to write.
-        scores: the return of each episode.
-        lengths: the number of steps of each episode.
-        actions: by name, counts of each class or each bin of the range, ``[dimensions, bins]``.
-        ranges: by name, the bounds of continuous actions with one dimension.
-        title: title of the figure.
+    ``actions``: by name, counts of each class or each bin of the range, ``[dimensions, bins]``; ``ranges``: by name,
+    the bounds of continuous actions with one dimension.
     """
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
     grid = figure.add_gridspec(1 + len(actions), 2)

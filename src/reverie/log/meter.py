@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from reverie.core.errors import DataError
 from reverie.core.types import State
 
 
@@ -30,11 +29,7 @@ class Meter:
         return sum(self._counts.values())
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add the scalars of one update.
-
-        Raises:
-            DataError: a tensor does not have exactly one element.
-        """
+        """Add the scalars of one update."""
         if not metrics:
             return
         names, values = tuple(metrics), list(metrics.values())
@@ -43,9 +38,9 @@ class Meter:
             before = self._read.get(names) or [0.0] * len(names)
             self._read[names] = [total + value for total, value in zip(before, now, strict=True)]
         elif names in self._sums:
-            self._sums[names] += self._stack(values, names)
+            self._sums[names] += self._stack(values)
         else:
-            self._sums[names] = self._stack(values, names).double()
+            self._sums[names] = self._stack(values).double()
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> dict[str, float]:
@@ -82,21 +77,14 @@ class Meter:
         return [(names, flat[end - len(names) : end]) for names, end in zip(self._sums, ends, strict=True)]
 
     @staticmethod
-    def _stack(values: list[Tensor | float], names: tuple[str, ...]) -> Tensor:
+    def _stack(values: list[Tensor | float]) -> Tensor:
         """Return the values as one float32 vector on their device; always a new tensor, never a view."""
         tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
         if len(tensors) == len(values) and len({value.device for value in tensors}) == 1:  # five times as fast
             return torch.stack(tensors).detach().float()
         device = next((v.device for v in values if isinstance(v, Tensor)), torch.device("cpu"))
-        flat = []
-        for name, value in zip(names, values, strict=True):
-            scalar = torch.as_tensor(value).detach()
-            if scalar.numel() != 1:
-                raise DataError(
-                    f"metric '{name}' has shape {tuple(scalar.shape)}: expected a scalar, such as the mean of a batch."
-                )
-            flat.append(scalar.to(device, torch.float32, non_blocking=True).reshape(()))
-        return torch.stack(flat)
+        scalars = (torch.as_tensor(value).detach().reshape(()) for value in values)
+        return torch.stack([scalar.to(device, torch.float32, non_blocking=True) for scalar in scalars])
 
 
 def readable(value: Tensor | float) -> bool:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,6 @@ Values = Mapping[str, float | np.ndarray]
 
 FINAL = "eval/final"
 """1 in an evaluation at the end of training, 0 in one during training."""
-
-FINAL_ESTIMATE = "estimate/final"
-"""The same of an estimate from recorded data, in a run that has no environment to evaluate in."""
 
 
 def scalars(values: Values) -> dict[str, float]:
@@ -50,22 +47,14 @@ class JsonlSink:
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
     def write(self, values: Values, step: int) -> None:
-        """Append the scalars among ``values``, after all that could not be written before.
-
-        Raises:
-            OSError: the disk did not take all; the rest is kept for the next call.
-        """
+        """Append the scalars among ``values``, after all that could not be written before."""
         row = {name: value if math.isfinite(value) else None for name, value in scalars(values).items()}
         if row:
             self._unwritten += (json.dumps({"step": step, **row}) + "\n").encode()
         self._write_out()
 
     def close(self) -> None:
-        """Close the file, after another attempt to write what is left.
-
-        Raises:
-            OSError: the disk did not take all; the rest is lost.
-        """
+        """Close the file, after another attempt to write what is left."""
         with self._file:
             self._write_out()
 
@@ -78,11 +67,7 @@ def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[
     """Return the rows that a ``JsonlSink`` wrote, in the order of steps; ``null`` is read as NaN.
 
     Damaged and incomplete lines are skipped. Where steps go back, because a run was resumed, later rows replace earlier
-    ones.
-
-    Args:
-        path: the file; there are no rows if it does not exist.
-        names: the metrics to keep, besides the step: a long run has many rows, with dozens of metrics each. None: all.
+    ones. There are no rows if ``path`` does not exist. ``names``: the metrics to keep, besides the step; None: all.
     """
     rows: list[dict[str, Any]] = []
     if not path.exists():
@@ -111,38 +96,27 @@ def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
 
 
 def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the rows of evaluations during training, and those of evaluations at the end of training.
-
-    :data:`FINAL` tells them apart. A row without it counts as one at the end if the evaluation before it has the same
-    step.
-    """
+    """Return the rows of evaluations during training, and those of evaluations at the end of training."""
     scored = [row for row in rows if math.isfinite(row.get("eval/score", math.nan))]
-    during: list[Mapping[str, Any]] = []
-    final: list[Mapping[str, Any]] = []
-    for before, row in zip([None, *scored], scored, strict=False):
-        again = before is not None and before["step"] == row["step"]
-        (final if row.get(FINAL, again) else during).append(row)
-    return during, final
+    return [row for row in scored if not row.get(FINAL)], [row for row in scored if row.get(FINAL)]
 
 
 def set_aside(path: Path, since: int, again: Values | None = None) -> None:
     """Move the lines of steps after ``since`` to the end of a second file: ``metrics-aside.jsonl``.
 
     With ``again``, those of the step ``since`` that hold these values are moved too. A run that is resumed from a
-    checkpoint makes all of them again, perhaps with other results. A crash may leave lines in both files, but never in
-    none.
+    checkpoint makes all of them again. A crash may leave lines in both files, but never in none.
     """
     if not path.exists():
         return
-    with path.open("rb") as file:
-        moved = {number for number, line in enumerate(file) if _is_made_again(line, since, again)}
+    moved = [line for line in _lines(path) if _is_made_again(line, since, again)]
     if not moved:
         return
     with path.with_name(f"{path.stem}-aside{path.suffix}").open("ab") as aside:
-        aside.writelines(_lines(path, lambda number: number in moved))
+        aside.writelines(moved)
         aside.flush()
         os.fsync(aside.fileno())
-    write_atomic(path, _lines(path, lambda number: number not in moved))
+    write_atomic(path, (line for line in _lines(path) if not _is_made_again(line, since, again)))
 
 
 def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
@@ -155,12 +129,9 @@ def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
         return False
 
 
-def _lines(path: Path, wanted: Callable[[int], bool]) -> Iterator[bytes]:
-    """Yield the lines whose numbers, from 0 on, are ``wanted``; one at a time, as a long run has many."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if wanted(number):
-                yield line
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:  # one at a time, as a long run has many
+        yield from file
 
 
 def _cut_unfinished_line(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reverie.core.files import write_atomic
 from reverie.core.statistics import Interval, Series, running_mean
 from reverie.core.words import plural
-from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
 from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
 
+BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
 MAX_TRACES = 12
@@ -27,8 +30,8 @@ RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of 
 def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means. One at the
-    end of training, which is on other episodes, gets a mark of its own.
+    Evaluations are drawn as interquartile means with 95 % intervals. One at the end of training, which is on other
+    episodes, gets a mark of its own.
     """
     rows = read_metrics(metrics, SCORES)
     train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
@@ -41,8 +44,8 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
         smooth = running_mean(train[1])
         axes.plot(train[0], smooth, alone(train), color=BLUE, linewidth=2, label="training episodes, running mean")
     if len(on_the_way[0]):
-        measure = "interquartile mean" if any("eval/score_iqm" in row for row in rows) else "mean"
-        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
+        label = "evaluation, interquartile mean"
+        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=label)
         _band(axes, *on_the_way, label="its 95 % interval")
     if len(final[0]):
         _finals(axes, final)
@@ -62,17 +65,10 @@ def seeds_curve(
 ) -> Path | None:
     """Draw the learning curves of several seeds in thin lines, and their interquartile mean with its 95 % interval.
 
-    Args:
-        png: the file to write.
-        seeds: ``(steps [K], scores [K])`` of each seed.
-        middle: ``(steps [K], interquartile mean [K], low [K], high [K])``; NaN where there is no interval.
-        final: the same for the evaluation at the end of training, K = 1; K = 0 if there was none.
-        title: title of the axes.
-        what: whether the scores come from evaluations or from training episodes.
-        unit: label of the steps.
-
-    Returns:
-        ``png``; None if there is nothing to draw.
+    ``seeds``: ``(steps [K], scores [K])`` of each. ``middle``: ``(steps [K], interquartile mean [K], low [K], high
+    [K])``, NaN where there is no interval; ``final``: the same for the evaluation at the end of training, K = 1, or 0
+    if there was none. ``what``: where the scores come from; ``unit``: label of the steps. None if there is nothing to
+    draw.
     """
     if not len(middle[0]) and not len(final[0]):
         return None
@@ -94,12 +90,8 @@ def seeds_curve(
 def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> Path | None:
     """Draw the interquartile means of the seeds of several settings with their intervals, one panel per environment.
 
-    Args:
-        png: the file to write.
-        groups: environment -> setting -> ``(steps [K], interquartile mean [K], low [K], high [K])``.
-
-    Returns:
-        ``png``; None if there is nothing to draw.
+    ``groups``: environment -> setting -> ``(steps [K], interquartile mean [K], low [K], high [K])``. None if there is
+    nothing to draw.
     """
     panels = {env: drawn for env, given in groups.items() if (drawn := {k: v for k, v in given.items() if len(v[0])})}
     if not panels:
@@ -130,16 +122,10 @@ def dream_traces(
     title: str = "",
     trained_horizon: int | None = None,
 ) -> Path:
-    """Draw the truth and the prediction of each of D numbers; return ``png``.
+    """Draw the truth and the prediction of each of D numbers, ``[T, D]`` in the same units; return ``png``.
 
-    Args:
-        png: the file to write.
-        truth: ``[T, D]``.
-        prediction: ``[T, D]``, in the same units.
-        context: number of rows that the model observed; they are shaded.
-        names: D titles. Only the first twelve are drawn.
-        title: title of the figure.
-        trained_horizon: number of steps that training imagines; its end is marked if more are shown.
+    The ``context`` rows that the model observed are shaded. Only the first twelve of the D ``names`` are drawn. The end
+    of ``trained_horizon``, the steps that training imagines, is marked if more are shown.
     """
     shown = min(truth.shape[1], MAX_TRACES)
     columns = 1 if shown == 1 else 2 if shown <= 8 else 3
@@ -174,15 +160,10 @@ def dream_errors(
     units: Mapping[str, str] | None = None,
     trained_horizon: int | None = None,
 ) -> Path:
-    """Draw the error of each prediction over imagined steps, beside that of a baseline; return ``png``.
+    """Draw the error of each prediction over imagined steps ``[H]``, beside that of a baseline; return ``png``.
 
-    Args:
-        png: the file to write.
-        errors: ``[H]`` each.
-        baseline: ``[H]`` each, the errors of repeating the last row; names of ``errors`` may be missing.
-        title: title of the figure.
-        units: labels of the errors; "error" if missing.
-        trained_horizon: number of steps that training imagines; its end is marked if more are shown.
+    Names of ``errors`` may be missing in ``baseline``, the errors of repeating the last row, and in ``units``. For
+    ``trained_horizon`` see :func:`dream_traces`.
     """
     columns = min(2, len(errors))
     lines = -(-len(errors) // columns)
@@ -267,8 +248,25 @@ def _widen(axes: Axes) -> None:
 
 
 def _interval(scored: Sequence[Mapping[str, float]]) -> Interval:
-    """Return steps, interquartile mean, low and high of each evaluation; earlier versions have the mean and NaN."""
+    """Return steps, interquartile mean, low and high of each evaluation; the mean and NaN where there are none."""
     steps = np.array([row["step"] for row in scored], float)
     middle = np.array([row.get("eval/score_iqm", row["eval/score"]) for row in scored], float)
     low, high = (np.array([row.get(f"eval/score_iqm_{end}", np.nan) for row in scored]) for end in ("low", "high"))
     return steps, middle, low, high
+
+
+def styled(axes: Axes, xlabel: str, ylabel: str) -> Axes:
+    """Give ``axes`` a light grid, no frame on the top and the right, and labels; return them."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    return axes
+
+
+def save_figure(figure: Figure, png: Path) -> Path:
+    """Write ``figure`` to the file ``png`` and return its path."""
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
+    write_atomic(png, content.getvalue())
+    return png

@@ -98,8 +98,7 @@ class VideoSink:
 class Guarded:
     """A sink whose errors do not end the run: they are reported once each time that writing begins to fail.
 
-    What a user's sink draws from random generators changes no number of the run, and what it changes in the values that
-    it is given changes none that other sinks see.
+    What a user's sink draws from random generators or changes in its values is seen by nobody else.
     """
 
     def __init__(self, sink: Sink, say: Say, what: str = "", errors: type[Exception] = OSError) -> None:
@@ -130,13 +129,11 @@ class Guarded:
 
 
 def _placed(error: Exception) -> str:
-    """Return the message of an error, of one in a user's sink with its type and the line in the sink's own file."""
+    """Return the message of an error; of one in a user's sink with its type and the line in the sink's own file."""
     if isinstance(error, OSError):
         return str(error)
-    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    own = [frame for frame in inside if frame.filename == inside[0].filename]
-    where = f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    own = next(frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__)
+    return f"{type(error).__name__}: {error} ({own.filename}:{own.lineno} in {own.name})"
 
 
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}

@@ -10,7 +10,6 @@ import re
 import secrets
 import threading
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,13 +22,8 @@ from reverie.core.words import Say
 from reverie.log.metrics import Values, scalars
 from reverie.log.video import is_video, video_path
 
-WORDLESS = 2.0
-"""Seconds to wait before a message says that we are waiting."""
 PROJECT = "reverie"
 """Name of the project or experiment, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
-
-LONGEST = 250
-"""Most characters of a name in MLflow."""
 
 
 class Tracked(NamedTuple):
@@ -47,57 +41,12 @@ class Tracked(NamedTuple):
 
 
 def check_installed(names: Mapping[str, bool]) -> None:
-    """Check that the package of each wanted tracker is installed; ``names`` maps packages to whether they are wanted.
-
-    Raises:
-        ConfigError: one is not installed.
-    """
+    """Raise ConfigError if a tracker's package is not installed; ``names`` maps packages to whether they are wanted."""
     for name, wanted in names.items():
         if wanted and importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"{name} = True: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'."
             )
-
-
-def check_reachable(names: Mapping[str, bool]) -> None:
-    """Check that the trackers among the wanted ``names`` answer, before anything of a new run exists anywhere.
-
-    Raises:
-        RunError: one does not, or there is no valid login.
-    """
-    if names["wandb"] and os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
-        import wandb  # optional
-
-        try:
-            wandb.login(verify=True)
-        except Exception as error:  # of many kinds, some of them private
-            raise _without_login(error) from error
-    if names["mlflow"]:
-        import mlflow  # optional
-
-        try:
-            mlflow.MlflowClient().get_experiment_by_name(_experiment())
-        except Exception as error:  # of many kinds: its own, those of its store and of the network
-            raise _unreachable(error) from error
-
-
-def _without_login(error: Exception) -> RunError:
-    return RunError(
-        f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
-    )
-
-
-def _experiment() -> str:
-    return os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-
-
-def _unreachable(error: Exception) -> RunError:
-    import mlflow
-
-    return RunError(
-        f"MLflow at {mlflow.get_tracking_uri()}: {error} Set MLFLOW_TRACKING_URI to a server that is running, or to a "
-        "database such as sqlite:///mlflow.db, for which pip install 'reverie-rl[mlflow]' installs what MLflow needs."
-    )
 
 
 class WandbSink:
@@ -127,8 +76,10 @@ class WandbSink:
                 dir=str(run.path),
                 settings=wandb.Settings(silent=True, console="off"),
             )
-        except Exception as error:
-            raise _without_login(error) from error
+        except Exception as error:  # of many kinds, some of them private
+            raise RunError(
+                f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
+            ) from error
         self._run.define_metric("env_step")
         self._run.define_metric("*", step_metric="env_step")
 
@@ -141,7 +92,7 @@ class WandbSink:
 
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
-        row: dict[str, Any] = {name: x for name, x in scalars(values).items() if math.isfinite(x)}
+        row: dict[str, Any] = _finite(values)
         with self._guarded():
             for name, path in _videos(self._videos, values, step):
                 row[name] = self._wandb.Video(str(path), format="mp4")
@@ -168,8 +119,8 @@ class MlflowSink:
     """Logs to MLflow, to the server or database of MLFLOW_TRACKING_URI.
 
     A thread sends the entries, so that nothing waits for the server. What could not be sent is sent with the next
-    entry; what MLflow refuses because of what it contains is dropped, and reported once. Training never waits; the end
-    of a run waits at most ``PATIENCE`` seconds and a bit (``WORDLESS``).
+    entry; what MLflow refuses because of what it contains is dropped, and reported. The end of a run waits at most
+    ``PATIENCE`` seconds.
 
     Raises:
         RunError: MLflow cannot be reached there, or does not accept the run.
@@ -190,32 +141,32 @@ class MlflowSink:
         self._pending: list[Any] = []
         self._films: list[Path] = []
         self._last: Exception | None = None
-        self._refused, self._told, self._reason = 0, 0, ""
+        self._refused, self._reason = 0, ""
         try:
             self._client: Any = mlflow.MlflowClient()
-            found = self._client.get_experiment_by_name(_experiment())
-        except Exception as error:
-            raise _unreachable(error) from error
-        try:
-            if ident is None:
-                self._begin(run, found)
-            else:
-                self._client.update_run(ident, status="RUNNING")
-        except Exception as error:
-            raise RunError(f"MLflow at {mlflow.get_tracking_uri()}: {error}") from error
+            self._begin(run)
+        except Exception as error:  # of many kinds: its own, those of its store and of the network
+            raise RunError(
+                f"MLflow at {mlflow.get_tracking_uri()}: {error} Set MLFLOW_TRACKING_URI to a server that is running, "
+                "or to a database such as sqlite:///mlflow.db (pip install 'reverie-rl[mlflow]')."
+            ) from error
         self._handed: SimpleQueue[tuple[list[Any], list[Path]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
         self._thread.start()
 
-    def _begin(self, run: Tracked, found: Any) -> None:
-        """Create a run in the experiment ``found`` (None: in a new one), and log the settings."""
-        experiment = found.experiment_id if found else self._client.create_experiment(_experiment())
+    def _begin(self, run: Tracked) -> None:
+        """Go on with the run ``ident``, or create one and log the settings."""
+        if self.ident:
+            self._client.update_run(self.ident, status="RUNNING")
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self._client.create_experiment(name)
         tags = {"mlflow.note.content": run.title}
         self.ident = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
         params = [self._mlflow.entities.Param(accepted(key), value[:500]) for key, value in _flat(run.settings)]
         for at in range(0, len(params), 100):  # MLflow's limit per request
             self._log(params=params[at : at + 100])
-        self._tell()
 
     @property
     def where(self) -> str:
@@ -225,10 +176,8 @@ class MlflowSink:
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
         now = int(time.time() * 1000)
-        found = [(k, x) for k, x in scalars(values).items() if math.isfinite(x)]
-        row = [self._mlflow.entities.Metric(accepted(name), x, now, step) for name, x in found]
+        row = [self._mlflow.entities.Metric(accepted(name), x, now, step) for name, x in _finite(values).items()]
         self._handed.put((row, [path for _, path in _videos(self._videos, values, step)]))
-        self._tell()
 
     def _send_all(self) -> None:
         while (entry := self._handed.get()) is not None:
@@ -263,44 +212,28 @@ class MlflowSink:
                 raise
             self._refused, self._reason = self._refused + sum(map(len, batch.values())), str(error)
 
-    def _tell(self) -> None:
-        """Report the first refusal; in the thread of the run, since ``say`` need not be safe in another one."""
-        if self._refused and not self._told:
-            self._told = self._refused
-            self._say(
-                f"MLflow refused a batch of {self._refused} values: {self._reason}. Training continues; metrics.jsonl "
-                "and config.yaml contain them"
-            )
-
     def close(self) -> None:
         """Send what is left and end the run, within limits of time; the thread goes on until this process ends."""
         self._handed.put(([], []))
         self._handed.put(None)
-        self._thread.join(min(WORDLESS, self.PATIENCE))
-        if self._thread.is_alive():
-            self._say(f"MLflow: the server does not respond; waiting up to {self.PATIENCE:g} s")
-            self._thread.join(self.PATIENCE)
-        left = f"{len(self._pending)} values and {len(self._films)} videos"
+        self._thread.join(self.PATIENCE)
         why = self._last or "no response"
         if self._pending or self._films:
+            left = f"{len(self._pending)} values and {len(self._films)} videos"
             self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
             self._say(f"MLflow: the run could not be marked as finished ({why})")
-        self._tell()
-        if self._refused > self._told:
-            self._say(f"values that MLflow refused: {self._refused}")
+        if self._refused:
+            self._say(f"MLflow refused {self._refused} values: {self._reason}; metrics.jsonl and config.yaml have them")
 
 
 def accepted(name: str) -> str:
-    """Return the name of a metric or a setting in the letters that MLflow accepts, or ``name`` if it accepts it.
+    """Return the name of a metric or a setting in the letters that MLflow accepts; others become ``_``."""
+    return re.sub(r"[^\w\-.: /]", "_", name)
 
-    Others become ``_``, and a checksum of the name follows: no two names get the same, in any run.
-    """
-    parts = re.sub(r"[^\w\-.: /]", "_", name).split("/")
-    found = "/".join("_" if part in ("", ".", "..") else part for part in parts)
-    if found == name and len(name) <= LONGEST:
-        return name
-    return f"{found[: LONGEST - 9]}-{zlib.crc32(ascii(name).encode()):08x}"
+
+def _finite(values: Values) -> dict[str, float]:
+    return {name: x for name, x in scalars(values).items() if math.isfinite(x)}
 
 
 def _videos(folder: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:

@@ -30,13 +30,8 @@ SHORTEST = 3
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
-    Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. What would
-    be over in less than ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears
-    under its name only once it is complete; until then an older one stays.
-
-    Raises:
-        OSError: the file cannot be written.
-        ValueError: there are no frames, or they are not bytes of that shape.
+    Small images are enlarged and odd sides padded, as 4:2:0 colour needs even ones. What would be over in less than
+    ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears once it is complete.
     """
     if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
         raise ValueError(
@@ -58,11 +53,7 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
 
 
 def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps: int) -> None:
-    """Write ``frames`` ``[H, W, 3]`` uint8, whose ``size`` (W, H) is even, as H.264 mp4.
-
-    Raises:
-        OSError: ffmpeg fails, as on a full disk; the reason is the first line that it printed.
-    """
+    """Write ``frames`` ``[H, W, 3]`` uint8, whose ``size`` (W, H) is even, as H.264 mp4."""
     given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps), "-i", "-"]
     wanted = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "10", str(path)]
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-xerror", *given, *wanted]
@@ -70,26 +61,17 @@ def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps:
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
     ) as ffmpeg:
         assert ffmpeg.stdin is not None
-        try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
-                for frame in frames:
-                    ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
-            _, said = ffmpeg.communicate()
-        except BaseException:
-            ffmpeg.kill()
-            with contextlib.suppress(OSError):
-                ffmpeg.stdin.close()  # it may hold bytes that nobody reads any more
-            raise
+        with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
+            for frame in frames:
+                ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
+        _, said = ffmpeg.communicate()
     if ffmpeg.returncode:
         first = re.sub(r"^\[.*?\] ", "", said.decode(errors="replace").strip().partition("\n")[0])
         raise OSError(errno.EIO, f"ffmpeg: {first or f'exit code {ffmpeg.returncode}'}")
 
 
 def pictures(frames: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield uint8 ``frames`` ``[T, H, W, C]`` as ``write_video`` shows them, ``[H', W', 3]`` each.
-
-    One at a time, as all of them would need several times the memory of ``frames``.
-    """
+    """Yield uint8 ``frames`` ``[T, H, W, C]`` as ``write_video`` shows them, ``[H', W', 3]`` each, to save memory."""
     peak = int(frames.max())
     for frame in frames[:, None]:
         yield pad_even(upscale(to_rgb(frame, peak)))[0]
@@ -98,15 +80,12 @@ def pictures(frames: np.ndarray) -> Iterator[np.ndarray]:
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     """Return ``frames`` ``[..., H, W, C]``, uint8 or floats in 0..255, as RGB ``[..., H, W, 3]`` uint8.
 
-    One channel is grey and three are RGB. Any other number is a stack of masks or planes: each gets its own colour, and
-    colours are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values
-    are symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range. What is RGB already
-    is returned itself.
+    One channel is grey and three are RGB. Any other number is a stack of masks: each gets its own colour, and colours
+    are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values are
+    symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
     factor, channels = 255 / peak if 0 < peak < 32 else 1.0, frames.shape[-1]
-    if factor == 1.0 and channels == 3 and frames.dtype == np.uint8:
-        return frames
     light = frames.astype(np.float32) * factor
     if channels == 1:
         light = np.repeat(light, 3, axis=-1)
@@ -172,11 +151,9 @@ def caption(text: str, width: int) -> np.ndarray:
 def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, beside: bool = False) -> np.ndarray:
     """Return truth, dream and difference of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
 
-    Args:
-        truth: uint8 ``[B, T, H, W, C]``, the observations of the environment.
-        prediction: the same shape in the same units, uint8 or float.
-        context: number of rows that the model observed. They have a green border, imagined rows a red one.
-        beside: put the three side by side instead.
+    ``truth``: uint8 ``[B, T, H, W, C]``; ``prediction``: the same in the same units, uint8 or float. The ``context``
+    rows that the model observed have a green border, imagined rows a red one. ``beside``: put the three side by side
+    instead.
     """
     peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ReverieError, RunError, did_you_mean, warn
-from reverie.core.files import delete_staged, remedy, sync, write_atomic
+from reverie.core.files import delete_staged, remedy, sync, write_atomic, writing
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.core.words import Say
 from reverie.run.encode import decode, encode
@@ -51,15 +51,13 @@ class Checkpoints:
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
         """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, return the new path.
 
-        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it. If old
-        checkpoints cannot be deleted, ``say`` gets a sentence about it.
+        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it.
 
         Raises:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
         """
         self._found = None
-        name = name_of(step, "diverged" if diverged else "step")
-        final = self.folder / name
+        final = self.folder / name_of(step, "diverged" if diverged else "step")
         staged = _incomplete(final)
         tensors: dict[str, Tensor] = {}
         state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
@@ -71,9 +69,9 @@ class Checkpoints:
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
-            raise _unwritten(f"checkpoint {final}", error) from error
-        self._state[name] = ""
-        self._slim.discard(name)
+            raise RunError(f"cannot write checkpoint {final}: {error}. {remedy(error)}") from error
+        self._state[final.name] = ""
+        self._slim.discard(final.name)
         self._prune(final)
         return final
 
@@ -96,8 +94,7 @@ class Checkpoints:
             raise
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3]).rstrip(".")
-            if isinstance(error, KeyError):
-                reason = f"it contains no {reason}"
+            reason = f"it contains no {reason}" if isinstance(error, KeyError) else reason
             raise RunError(
                 f"{path} does not fit these settings: {reason}. It was written by a learner with other parts "
                 "(networks, targets, normalisers, optimisers) or in another environment. Use the settings of its run "
@@ -109,10 +106,7 @@ class Checkpoints:
         return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
 
     def damaged(self) -> dict[str, str]:
-        """Return the names of unusable checkpoints, oldest first, with the problem of each. Reads all files.
-
-        Those of a newer version are included.
-        """
+        """Return the names of unusable checkpoints, oldest first, with the problem of each. Reads all files."""
         wrong = {path.name: problem_of(path) for path in self.all()}
         return {name: problem for name, problem in wrong.items() if problem}
 
@@ -144,32 +138,21 @@ class Checkpoints:
         )
 
     def select(self, name: Path | str | None) -> Path:
-        """Return the checkpoint called ``name``, as :meth:`find` does; if that is None, the newest whole one.
-
-        Raises:
-            RunError: there is none.
-        """
+        """Return the checkpoint called ``name``, as :meth:`find` does; if that is None, the newest whole one."""
         path = self.find(name) if name is not None else self.latest()
         if path is None:
-            diverged = sorted(self.folder.glob("diverged-*"))
-            only = f": there is only {diverged[-1].name}, which is not finite" if diverged else ""
-            raise RunError(f"{self.folder.parent} has no checkpoint yet{only}. Train until the first one is saved.")
+            raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
         return path
 
     def find(self, name: Path | str) -> Path:
         """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
 
         A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
-
-        Raises:
-            RunError: there is no such checkpoint, or the mark of the best is damaged; lists those that exist.
         """
         known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
         listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
-        if str(name) == "best" and (mark := self.folder / "best").exists():
-            if (best := self.best()) is not None:
-                return best
-            raise RunError(f"{mark} is damaged: expected a file with the name of the best checkpoint.{listed}")
+        if str(name) == "best" and (best := self.best()) is not None:
+            return best
         elsewhere = [Path(name)] if len(Path(name).parts) > 1 else []
         for path in (self.folder / name, *elsewhere):
             if path.is_dir():
@@ -181,16 +164,9 @@ class Checkpoints:
         return self.all()[-self.keep :]
 
     def mark_best(self, path: Path) -> None:
-        """Mark ``path`` as the best checkpoint, which is kept until another is marked.
-
-        Raises:
-            RunError: the disk is full or not writable.
-        """
-        mark = self.folder / "best"
-        try:
-            _replace_file(mark, path.name.encode())
-        except OSError as error:
-            raise _unwritten(f"the mark of the best checkpoint {path}", error) from error
+        """Mark ``path`` as the best checkpoint, which is kept until another is marked."""
+        with writing(self.folder / "best"):
+            _replace_file(self.folder / "best", path.name.encode())
 
     def best(self) -> Path | None:
         """Return the checkpoint marked best; None if there is none, or the mark is damaged."""
@@ -213,12 +189,7 @@ class Checkpoints:
         delete_staged(self.folder)
 
     def _prune(self, written: Path) -> None:
-        """Of all whole ones but ``written``, slim the newest and the best, and delete the others.
-
-        Those that were there before are verified first. Each is slimmed once: reading the manifests of all of them
-        after every checkpoint would take longer the more are kept. An error leaves only the checkpoint that it is about
-        as it is.
-        """
+        """Of all whole ones but ``written``, slim the newest and the best, and delete the others."""
         found = self.all()
         for path in found:
             if path.name not in self._state:
@@ -233,10 +204,7 @@ class Checkpoints:
                     slim(path)
                     self._slim.add(path.name)
             except (OSError, ValueError) as error:  # ValueError: its manifest has been damaged since
-                self.say(
-                    f"cannot delete {path.name} or its spare files: {error}. The run continues, and tries again after "
-                    "the next checkpoint"
-                )
+                self.say(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
 
     def _aside(self) -> list[Path]:
         """Return the checkpoints that were moved aside and whose replacement is missing, oldest first."""
@@ -248,9 +216,6 @@ def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> d
     """Return the states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
 
     ``verified``: all of its files have just been verified and need not be again.
-
-    Raises:
-        RunError: the checkpoint is damaged, from a newer version, or lacks one of ``parts``.
     """
     path = Path(path)
     if not verified:
@@ -291,7 +256,7 @@ def _write(
     staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], parts: Mapping[str, Stateful]
 ) -> None:
     save_file(tensors, staged / TENSORS)
-    _write_file(staged / STATE, json.dumps(state, allow_nan=False).encode())
+    (staged / STATE).write_text(json.dumps(state, allow_nan=False))
     (staged / TENSORS).chmod((staged / STATE).stat().st_mode & 0o777)  # safetensors lets nobody else read
     files = {name: entry_of(staged / name) for name in (TENSORS, STATE)}
     for name, part in parts.items():
@@ -301,9 +266,9 @@ def _write(
             written = sorted(file for file in (staged / name).rglob("*") if file.is_file())
             files |= {file.relative_to(staged).as_posix(): entry_of(file, part.spare) for file in written}
     for name in files:
-        _sync_file(staged / name)
-    manifest = {"format": FORMAT, "step": step, "parts": sorted(state), "files": files}
-    _write_file(staged / MANIFEST, sealed(manifest))
+        sync(staged / name)
+    (staged / MANIFEST).write_bytes(sealed({"format": FORMAT, "step": step, "parts": sorted(state), "files": files}))
+    sync(staged / MANIFEST)
     for folder in (staged, *(folder for folder in staged.rglob("*") if folder.is_dir())):
         sync(folder)
 
@@ -330,22 +295,6 @@ def _delete(path: Path) -> None:
     shutil.rmtree(leaving, ignore_errors=True)
 
 
-def _unwritten(what: str, error: Exception) -> RunError:
-    return RunError(f"cannot write {what}: {error}. {remedy(error)}")
-
-
 def _replace_file(path: Path, data: bytes) -> None:
     write_atomic(path, data)
     sync(path.parent)
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

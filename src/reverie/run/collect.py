@@ -31,10 +31,6 @@ class EpisodeStats(NamedTuple):
     length: int
     info: Mapping[str, float] = MappingProxyType({})
 
-    def plain(self) -> list[Any]:
-        """Return the values as plain ones, of which the class can be made again."""
-        return [self.score, self.length, *([dict(self.info)] if self.info else [])]
-
 
 def logged_of(env: Env) -> dict[int, Mapping[str, float]]:
     """Return what ``env.log_info`` names of the episodes that end with the current rows, by environment."""
@@ -99,12 +95,8 @@ class Collector:
     """Holds the current row of each environment and the policy's state, and advances both by one turn at a time.
 
     A turn ends when the actions are sent. Environments in worker processes take them while the learner makes its
-    updates, and the next turn begins by receiving the rows. Nothing else happens meanwhile that environments could
-    notice, so the rows are the same as if the turn had waited for them. An environment's error is raised when its
-    answer is received: in the next turn, or in the same one if the environment is in this process.
-
-    A turn that an error ends is finished by the next one, also in a resumed run: a row is watched, acted on, stored and
-    counted once.
+    updates, and the next turn begins by receiving the rows, or the error of an environment. A turn that an error ends
+    is finished by the next one, also in a resumed run: a row is watched, acted on, stored and counted once.
 
     It is a part of a checkpoint.
     """
@@ -123,14 +115,14 @@ class Collector:
         exact: Callable[[], bool] = lambda: True,
         say: Say = warn,
     ) -> None:
-        """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions.
+        """Reset ``env``.
 
         Args:
             env: the environments.
             policy: acts in them.
             sink: receives every row.
             seed: seed of environments and random actions.
-            random_steps: env steps with random actions.
+            random_steps: env steps at the beginning that take uniformly random actions.
             watcher: sees every row before the policy does.
             exact: whether the rows loaded from a checkpoint are those that were saved; episodes then go on.
             say: called with a sentence if episodes cannot go on.
@@ -205,7 +197,7 @@ class Collector:
 
     @property
     def restarts(self) -> int:
-        """Return how often failed environments were started again in this run, including earlier processes."""
+        """How often failed environments were started again in this run, including earlier processes."""
         return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
@@ -220,23 +212,24 @@ class Collector:
 
         There are no rows and no policy state if the environments have failed for good.
         """
-        answers = self._answers()
         state = {
             "env_steps": self.env_steps,
             "restarts": self.restarts,
             "rng": self.rng.bit_generator.state,
-            "unlogged": [episode.plain() for episode in self.unlogged],
+            "unlogged": [[score, length, dict(info)] for score, length, info in self.unlogged],
         }
-        if not answers:
+        if not self._answers():
             return state
-        counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
-        rows = {"step": named(self.step), "counted": self._counted, "episodes": counted, "rewards": self._rewards}
-        rows["watched"] = self._watched
-        if self._logged and not self._counted:
-            rows["logged"] = {str(number): dict(info) for number, info in self._logged.items()}
-        if self._action is not None:
-            rows["begun"] = {"action": self._action, "stored": self._stored}
-        return {**state, **rows, "state": leaves(self.state)}
+        return state | {
+            "step": named(self.step),
+            "rewards": self._rewards,
+            "watched": self._watched,
+            "counted": self._counted,
+            "episodes": {"score": np.array(self.counter.score), "length": np.array(self.counter.length)},
+            "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
+            "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
+            "state": leaves(self.state),
+        }
 
     def snapshots(self) -> list[bytes | None]:
         """Return what each environment needs to go on from its current row; [] if they have failed for good."""
@@ -252,8 +245,7 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; new episodes begin, unless ``load_files`` continues the old ones.
 
-        The policy's state is restored if the number of environments is the same. Otherwise it begins anew, except that
-        schedules of env steps go on from the restored count.
+        With another number of environments the policy's state begins anew, but for its schedules of env steps.
         """
         self._saved = state
         self.env_steps = int(state["env_steps"])
@@ -275,17 +267,18 @@ class Collector:
 
     def load_files(self, folder: Path) -> None:
         """Continue in the middle of the episodes, if the rows are ``exact`` and the environments can do it."""
-        num, lost = self.env.num_envs, self.env.num_envs
-        if self.exact() and (folder / ENVIRONMENTS).exists():
+        lost = self.env.num_envs
+        if not self.exact():
+            self.say("the rows are no longer those of the checkpoint: environments start new episodes")
+            return
+        if (folder / ENVIRONMENTS).exists():
             with zipfile.ZipFile(folder / ENVIRONMENTS) as file:
                 names = file.namelist()
                 lost = self.resume(self._saved, [None if n.endswith("-none") else file.read(n) for n in names])
-        if lost and not self.exact():
-            self.say("the rows are no longer those of the checkpoint: environments start new episodes")
-        elif lost:
+        if lost:
             self.say(
-                f"{lost} of {num} environments cannot resume in the middle of an episode: they start new ones "
-                "(docs/environments.md says which can)"
+                f"{lost} of {self.env.num_envs} environments cannot resume in the middle of an episode: they start new "
+                "ones (docs/environments.md says which can)"
             )
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
@@ -302,8 +295,8 @@ class Collector:
         self._step = env.restore(snapshots, step)
         over = self._step.is_last & ~step.is_last
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
-        self._logged = {int(number): dict(info) for number, info in state.get("logged", {}).items()}
-        if begun := state.get("begun"):
+        self._logged = {int(number): dict(info) for number, info in state["logged"].items()}
+        if begun := state["begun"]:
             self._action, self._stored = executed(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
             ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)

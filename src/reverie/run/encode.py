@@ -17,11 +17,7 @@ TENSOR, ARRAY, FLOAT, TUPLE, ITEMS = "__tensor__", "__array__", "__float__", "__
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths.
-
-    Raises:
-        RunError: a value is neither a tensor, an array nor plain data; names its path.
-    """
+    """Return ``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths."""
     if isinstance(value, Tensor):
         return {TENSOR: _store(value.detach().to("cpu", copy=True).contiguous(), path, tensors)}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, warn
+from reverie.core.errors import ConfigError
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, logged_of, means_of, rewards_of
 from reverie.run.folder import RunFolder, found_at_end
-
-LONG = 100_000
-"""Decisions after which an episode may have no end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +33,15 @@ class Evaluation:
 
     def and_also(self, more: Evaluation) -> Evaluation:
         """Return an evaluation with the episodes of ``more`` appended."""
-        return replace(
-            self,
-            scores=[*self.scores, *more.scores],
-            lengths=[*self.lengths, *more.lengths],
-            info=[*self.info, *more.info],
-        )
+        scores, lengths = [*self.scores, *more.scores], [*self.lengths, *more.lengths]
+        return replace(self, scores=scores, lengths=lengths, info=[*self.info, *more.info])
 
     def info_means(self) -> dict[str, float]:
         """Return the mean of each number that ``env.log_info`` names, over the episodes that have it."""
         return means_of(self.info)
 
     def iqm(self) -> IntervalEstimate:
-        """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy.
-
-        For the uncertainty over seeds of an algorithm see :mod:`reverie.log.aggregate`.
-        """
+        """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy."""
         return estimate(iqm, self.scores)
 
     def statistics(self) -> dict[str, float]:
@@ -102,19 +92,14 @@ def evaluate(
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
-    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn in one size. A line on stderr
-    says so if an episode does not end for ``LONG`` decisions. Schedules of exploration go on from ``env_steps``; they
-    matter only in mode ``explore``.
-
-    Raises:
-        ConfigError: ``episodes`` is not at least 1.
+    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn in one size. Schedules of
+    exploration go on from ``env_steps``; they matter only in mode ``explore``.
     """
     if episodes < 1:
         raise ConfigError(f"episodes = {episodes}: expected at least 1 for an evaluation.")
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
-    told = False
     step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
     state = initial_state(policy, env.num_envs, env_steps)
     while True:
@@ -124,13 +109,6 @@ def evaluate(
             played[i].append(stats)
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
             break
-        if not told and max(counter.length) >= LONG:
-            warn(
-                f"an episode of the evaluation has not ended after {LONG:,} decisions. If it never ends, stop this and "
-                "set a limit: --time-limit N of reverie eval, time_limit of agent.evaluate, --env.time-limit N of "
-                "reverie train."
-            )
-            told = True
         action, state = policy.act(step, state, mode)
         step = env.step(executed(action, step))
     chosen = [stats for mine, wanted in zip(played, quota, strict=True) for stats in mine[:wanted]]
@@ -138,27 +116,6 @@ def evaluate(
         scores=[stats.score for stats in chosen],
         lengths=[stats.length for stats in chosen],
         mode=mode,
-        frames=_video(frames),
+        frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
         info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],
     )
-
-
-def _video(frames: list[np.ndarray]) -> np.ndarray | None:
-    """Return frames as one array; None if there are none, or if their sizes differ, which stderr is told.
-
-    The list is emptied: beside the array it would need the same memory again.
-    """
-    sizes = sorted({frame.shape[:2] for frame in frames})
-    if len(sizes) > 1:
-        warn(
-            f"there is no video of this evaluation: its frames are {sizes[0]} to {sizes[-1]} pixels (height, width). "
-            "Let render() draw all frames in one size."
-        )
-        return None
-    if not frames:
-        return None
-    out = np.empty((len(frames), *frames[0].shape), frames[0].dtype)
-    while frames:
-        frame = frames.pop()
-        out[len(frames)] = frame
-    return out

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.errors import DataError, brief
 from reverie.core.types import Metrics
-from reverie.run.metrics import check_names
+from reverie.run.metrics import check_metrics
 
 
 class BadLoss(NamedTuple):
@@ -44,20 +43,15 @@ class FiniteCheck:
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
     def add(self, metrics: Metrics, update: int) -> None:
-        """Check the loss terms of update number ``update``, counted from 1.
-
-        Raises:
-            DataError: a metric is not a scalar tensor, or has a name of the loop's own. Only the first update with the
-                same names is checked for that.
-        """
+        """Check the loss terms of update number ``update``, counted from 1."""
         names = tuple(metrics)
         terms = self._terms.get(names)
         if terms is None:
-            terms = self._terms[names] = loss_terms(metrics)
-        if not terms:
-            return
-        look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch
-        look(metrics, terms, update)
+            check_metrics(metrics)
+            terms = self._terms[names] = tuple(name for name in names if name.startswith("loss/"))
+        if terms:
+            look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch
+            look(metrics, terms, update)
 
     def _read(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
         for name in terms:
@@ -72,10 +66,7 @@ class FiniteCheck:
         self.seen[terms] = Seen(first.masked_fill(fresh, update), torch.where(fresh, now, value))
 
     def first_bad(self) -> BadLoss | None:
-        """Return the first term that was NaN or infinite, or None. Waits for the device.
-
-        Of several terms in the same update, the one that the algorithm lists first is returned.
-        """
+        """Return the first term that was NaN or infinite, or None. Waits for the device."""
         bad = list(self.read.values())
         bad += [
             BadLoss(term, value, update)
@@ -106,21 +97,3 @@ class FiniteCheck:
         if find is not None and (name := find()) is not None:
             return f"the optimiser's moments of {name} are not finite after update {updates}"
         return None
-
-
-def loss_terms(metrics: Metrics) -> tuple[str, ...]:
-    """Return the names of the loss terms among the metrics of an update.
-
-    Raises:
-        DataError: a metric is not a scalar tensor, or has a name of the loop's own. A captured update would report a
-            number of Python's for ever.
-    """
-    check_names(metrics)
-    given: dict[str, object] = {**metrics}
-    for name, value in given.items():
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise DataError(
-                f"an update returned the metric '{name}' = {brief(value)}: expected a tensor without dimensions, such "
-                "as the mean of values computed from the batch or the weights; for a constant, torch.tensor(value)."
-            )
-    return tuple(name for name in metrics if name.startswith("loss/"))

@@ -24,85 +24,35 @@ SCHEMA = 1
 """Version of config.yaml. A file of a newer version is refused."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """Paths inside a run. Reading them creates nothing."""
+    """Paths inside a run. Reading them creates nothing. As text it is the path that the user gave."""
 
-    path: Path
+    def __init__(self, path: Path, given: Path | str | None = None) -> None:
+        """``given``: the path as the user wrote it, if that is another."""
+        self.path, self._given = path, path if given is None else given
+        self.config = path / "config.yaml"  # resolved settings
+        self.spec = path / "spec.json"  # observations and actions of the networks; spaces of recorded data
+        self.metrics = path / "metrics.jsonl"  # all measurements, one JSON object per line
+        self.checkpoints = path / "checkpoints"  # one folder per checkpoint
+        self.replay = path / "replay"  # every collected row
+        self.curve = path / "curve.png"  # figure of the learning curve
+        self.videos = path / "videos"  # of the agent and of its predictions
+        self.evaluation = path / "eval.json"  # newest evaluation
+        self.estimate = path / "estimate.json"  # newest estimate from recorded data, for which nothing was played
+        self.dream = path / "dream"  # figures and numbers of the newest comparison of dream and truth
 
     @classmethod
     def at(cls, run: Path | str) -> RunFolder:
-        """Return the folder of a run that a user names, by an absolute path: an environment may change the directory.
-
-        Raises:
-            ConfigError: it is a URL.
-        """
+        """Return the folder that a user names, by an absolute path: an environment may change the directory."""
         check_local(run, "run")
-        return cls(Path(os.path.expanduser(run)).absolute())
+        return cls(Path(os.path.expanduser(run)).absolute(), run)
+
+    def __str__(self) -> str:
+        return str(self._given)
 
     def lock(self) -> FolderLock:
         """Return the lock of the one process that writes here."""
         return FolderLock(self.path)
-
-    @property
-    def config(self) -> Path:
-        """Resolved settings."""
-        return self.path / "config.yaml"
-
-    @property
-    def spec(self) -> Path:
-        """Observations and actions that the networks were made for; spaces of recorded data without an environment."""
-        return self.path / "spec.json"
-
-    @property
-    def metrics(self) -> Path:
-        """All measurements, one JSON object per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def tracked(self) -> Path:
-        """Ids of the run at external trackers (Weights & Biases, MLflow)."""
-        return self.path / "tracked.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """One folder per checkpoint."""
-        return self.path / "checkpoints"
-
-    @property
-    def replay(self) -> Path:
-        """Every collected row."""
-        return self.path / "replay"
-
-    @property
-    def curve(self) -> Path:
-        """Figure of the learning curve."""
-        return self.path / "curve.png"
-
-    @property
-    def videos(self) -> Path:
-        """Videos of the agent and of its predictions."""
-        return self.path / "videos"
-
-    @property
-    def evaluation(self) -> Path:
-        """Newest evaluation."""
-        return self.path / "eval.json"
-
-    @property
-    def estimate(self) -> Path:
-        """Newest estimate from recorded data, for which nothing was played."""
-        return self.path / "estimate.json"
-
-    @property
-    def dream(self) -> Path:
-        """Figures and numbers of the newest comparison of dream and truth."""
-        return self.path / "dream"
 
     def files(self) -> dict[str, Path]:
         """Return the existing files that people read, by name."""
@@ -148,11 +98,7 @@ def is_of(path: Path, step: int) -> bool:
 
 
 def read_spec(folder: RunFolder) -> dict[str, Any] | None:
-    """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file."""
     if not folder.spec.is_file():
         return None
     try:
@@ -172,15 +118,12 @@ def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True
         now: the environment's, by :func:`reverie.core.signature.signature`.
         bounds: those of vectors are compared too, as policies see what they never saw where numbers are scaled
             otherwise; data and environment often declare different ones.
-
-    Raises:
-        RunError: it has not, and the message names each difference; or spec.json is damaged.
     """
-    saved, where = read_spec(folder), ("the run", "this environment")
+    if (saved := read_spec(folder)) is None:
+        return
+    where = ("the run", "this environment")
     try:
-        found = [] if saved is None else differences(saved, now, where)
-        if saved is not None and bounds:
-            found = found or other_bounds(saved, now, where)
+        found = differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
     if found:
@@ -224,11 +167,7 @@ class _Unique(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file.
-
-    Raises:
-        ConfigError: the file is missing, not YAML, not a mapping, or has a key twice.
-    """
+    """Read the mapping in a YAML file."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Unique)
     except ConfigError as error:
@@ -243,28 +182,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_saved(path: Path) -> Saved:
-    """Read the settings of the run in ``path``.
-
-    Raises:
-        RunError: there is no run, or its config.yaml cannot be used by this version.
-        ConfigError: config.yaml is not readable as YAML, or ``path`` is a URL.
-    """
+    """Read the settings of the run in ``path``."""
     check_local(path, "run")
     config = RunFolder(path).config
     if not config.is_file():
         why = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{_near(path)}"
-        inside = sorted((p.parent.name for p in path.glob("*/config.yaml")), key=in_order)
-        listed = f" There are runs inside: {', '.join(inside)}." if inside else ""
-        raise RunError(f"there is no run in {path}: {why}{listed}")
+        inside = ", ".join(sorted(p.parent.name for p in path.glob("*/config.yaml")))
+        raise RunError(f"there is no run in {path}: {why}" + (f" There are runs inside: {inside}." if inside else ""))
     return saved_in(read_yaml(config), config)
 
 
 def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
-    """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``.
-
-    Raises:
-        RunError: it is none, or of a newer version.
-    """
+    """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
     if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     if content["schema"] > SCHEMA:
@@ -285,9 +214,9 @@ def update_saved(folder: RunFolder, saved: Saved, version: str, step: int) -> No
 
     One of the same step is not replaced.
     """
-    former = read_saved(folder.path) if folder.config.is_file() else None
-    if former is not None:
-        if former == Saved(algorithm=saved.algorithm, experiment=as_read(saved.experiment), custom=saved.custom):
+    if folder.config.is_file():
+        now = Saved(algorithm=saved.algorithm, experiment=as_read(saved.experiment), custom=saved.custom)
+        if read_saved(folder.path) == now:
             return
         kept = folder.path / f"config-{step:09d}.yaml"
         if not kept.exists():
@@ -326,11 +255,7 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 
 def check_origin(saved: Saved, run: Path, *given: str) -> None:
-    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data.
-
-    Raises:
-        UntrustedError: a module is not installed, and the user has neither imported nor trusted it.
-    """
+    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data."""
     algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
     kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     names = {
@@ -361,31 +286,25 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose another run folder.")
-    if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
+    if not path.exists() or all(_is_leftover(inside) for inside in path.iterdir()):
         return False
     if not settings.is_file():
         other = "the run of a single seed" if RunFolder(path).config.is_file() else "not a run"
         raise RunError(f"{path} is not empty and is {other} (it has no {settings.name}): choose another run folder.")
     saved = saved_in(read_yaml(settings), settings)
-    found = {"algorithm": saved.algorithm, "environment": saved.env}
-    for what, wanted in {"algorithm": algorithm, "environment": env}.items():
-        if found[what] != wanted and not (what == "algorithm" and same_algorithm(saved.algorithm, wanted)):
+    pairs = {"algorithm": (saved.algorithm, algorithm), "environment": (saved.env, env)}
+    for what, (found, wanted) in pairs.items():
+        if found != wanted and not (what == "algorithm" and same_algorithm(found, wanted)):
             raise RunError(
-                f"{path} contains a run with {what} '{found[what]}', not '{wanted}': "
-                "choose another run folder, or use the settings of that run to continue it."
+                f"{path} contains a run with {what} '{found}', not '{wanted}': choose another run folder, or use the "
+                "settings of that run to continue it."
             )
     return True
 
 
-def is_leftover(path: Path) -> bool:
+def _is_leftover(path: Path) -> bool:
     """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
-    return path.name in (LOCK, RunFolder(path.parent).spec.name) or (path.name[0] == "." and path.suffix == ".part")
-
-
-def in_order(name: str) -> tuple[str, int]:
-    """Return a key that sorts seed-2 before seed-10."""
-    stem, _, number = name.rpartition("-")
-    return (stem, int(number)) if number.isdecimal() else (name, -1)
+    return path.name in (LOCK, "spec.json") or (path.name[0] == "." and path.suffix == ".part")
 
 
 def _near(path: Path) -> str:

@@ -15,11 +15,7 @@ TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
 def step_of(path: Path) -> int:
-    """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name.
-
-    Raises:
-        RunError: the manifest is missing or damaged.
-    """
+    """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name."""
     try:
         return int(json.loads((path / MANIFEST).read_text())["step"])
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -37,11 +33,7 @@ def problem_of(path: Path) -> str:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at ``path`` after checking every file against it.
-
-    Raises:
-        RunError: a file is missing, cut short or changed, or the format is newer than this version can read.
-    """
+    """Return the manifest of the checkpoint at ``path`` after checking every file against it."""
     manifest_path = path / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(manifest_path.read_text())

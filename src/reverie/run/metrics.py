@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError, RunError
-from reverie.core.files import remedy
-from reverie.core.protocols import Sink, Source
-from reverie.core.types import Metrics
+from reverie.core.errors import DataError, brief
+from reverie.core.files import writing
+from reverie.core.protocols import Meter, Sink, Source
 from reverie.run.collect import EpisodeStats, means_of
 
 OWN = {"counters", "episode", "estimate", "eval", "time", "step", "env/restarts", "replay/replay_ratio",
@@ -21,38 +21,31 @@ OWN = {"counters", "episode", "estimate", "eval", "time", "step", "env/restarts"
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise DataError if one of the ``names`` of a learner's measurements is the loop's own.
-
-    Raises:
-        DataError: one is; it would replace the loop's in the logs.
-    """
+    """Raise DataError if one of the ``names`` of a learner's measurements is the loop's own, which it would replace."""
     for name in names:
         if {name, name.partition("/")[0]} & OWN:
             raise DataError(f"the metric '{name}' has a name of the training loop's own: use 'train/mine'.")
 
 
-class Meter(Protocol):
-    """Averages metrics on the device."""
-
-    def add(self, metrics: Metrics) -> None:
-        """Add the metrics of one update."""
-        ...
-
-    def flush(self) -> dict[str, float]:
-        """Return the means since the last flush, read from the device in one go."""
-        ...
+def check_metrics(metrics: Mapping[str, object]) -> None:
+    """Check the metrics of an update."""
+    check_names(metrics)
+    for name, value in metrics.items():
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise DataError(
+                f"an update returned the metric '{name}' = {brief(value)}: expected a tensor without dimensions, such "
+                "as the mean of values computed from the batch or the weights; for a constant, torch.tensor(value)."
+            )
 
 
 class MetricsLog:
     """Collects values since the last entry and writes them to every sink."""
 
     def __init__(
-        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink],
-        finished: list[EpisodeStats] | None = None,
-    ) -> None:  # fmt: skip
-        """``finished``: a shared list for episodes until they are logged; by default this log's own."""
-        self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
-        self.finished: list[EpisodeStats] = [] if finished is None else finished
+        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink], finished: list[EpisodeStats]
+    ) -> None:
+        """``finished``: the episodes until they are logged, a list that others may share."""
+        self.clock, self.meter, self.source, self.sinks, self.finished = clock, meter, source, sinks, finished
         self.restarts = 0
         self.begun = (clock.env_steps, clock.updates)
         self.last = clock.logged or (clock.seconds, *self.begun)
@@ -65,18 +58,11 @@ class MetricsLog:
         self.clock.episodes += len(self.finished) - before
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
-        """Write ``values`` to every sink, at the current position of the run.
-
-        Raises:
-            RunError: a sink cannot write.
-        """
-        try:
+        """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""
+        with writing(Path("the logs")):
             for sink in self.sinks if values else ():
                 with contextlib.suppress(BrokenPipeError):  # the console has no reader any more
                     sink.write(values, self.clock.position)
-        except OSError as error:
-            where = error.filename or "the logs"
-            raise RunError(f"cannot write {where}: {error.strerror or error}. {remedy(error)}") from error
 
     def log(self) -> None:
         """Write one entry with everything; none if this process made no env steps and no updates since the last."""

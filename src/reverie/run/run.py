@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -25,7 +24,7 @@ from reverie.core.clock import Clock
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.files import check_writable, write_json, writing
-from reverie.core.protocols import Algorithm, Sink, Source, Stateful
+from reverie.core.protocols import Algorithm, Meter, Sink, Source, Stateful
 from reverie.core.types import State
 from reverie.core.words import Say
 from reverie.run import train as training
@@ -40,14 +39,12 @@ from reverie.run.folder import (
     check_spec,
     holds_run,
     is_of,
-    learned_otherwise,
     read_saved,
     settings_changes,
     update_saved,
     write_found,
 )
 from reverie.run.manifest import problem_of, step_of
-from reverie.run.metrics import Meter
 from reverie.run.schedule import Every, Schedule
 from reverie.run.signals import Stopped, stopping
 
@@ -63,15 +60,13 @@ class Measured(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for eval.json or estimate.json."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trainable(ABC):
+class Trainable(Protocol):
     """What a run knows of its experiment."""
 
     algo: Algorithm
@@ -83,72 +78,56 @@ class Trainable(ABC):
     meter: Meter
 
     @property
-    @abstractmethod
     def saved(self) -> Saved:
         """The resolved settings."""
 
     @property
-    @abstractmethod
     def spec(self) -> Mapping[str, Any]:
         """Content of spec.json."""
 
     @property
-    @abstractmethod
     def schedule(self) -> Schedule:
         """How often to log, evaluate, save and report."""
 
     @property
-    @abstractmethod
     def stop_score(self) -> float | None:
         """Mean score of an evaluation during training that ends the run; None if there are none, or it never ends."""
 
     @property
-    @abstractmethod
     def measures(self) -> Literal["", "eval", "estimate"]:
         """What the run makes at its end: an evaluation, an estimate, or nothing."""
 
-    @abstractmethod
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
 
-    @abstractmethod
     def measure(self, which: Which) -> Measured:
         """Evaluate, or estimate, as ``measures`` says."""
 
-    @abstractmethod
     def claim(self, *, known: bool) -> None:
         """Claim the store for a new run, or refuse. ``known``: the run has been begun before."""
 
-    @abstractmethod
     def begin(self) -> None:
         """Take the first rows of a new run, and begin to store."""
 
-    @abstractmethod
     def resume(self) -> None:
         """Lock what lies outside of the run's folder, before the rest of a checkpoint is loaded."""
 
-    @abstractmethod
     def load_initial(self) -> None:
         """Begin with the agent of another run, if the settings name one."""
 
-    @abstractmethod
     def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
         """Drop rows that no checkpoint needs, after one was written."""
 
     @property
-    @abstractmethod
     def copied(self) -> bool:
         """Whether loading copied rows: without a checkpoint, each attempt that is killed would copy them again."""
 
-    @abstractmethod
     def describe(self) -> None:
         """Say what is about to be trained."""
 
-    @abstractmethod
     def why_idle(self) -> str:
         """Return why a finished run has made no update; "" if it made some or its settings asked for none."""
 
-    @abstractmethod
     def close(self, *, failed: bool) -> None:
         """Close environments and store."""
 
@@ -165,10 +144,9 @@ class Result:
     signal: int | None = None
     """Number of the signal that interrupted the run; None if it finished."""
     env_steps: int
-    """Env steps since the run began, earlier processes included: decisions of the policy summed over all environments,
-    action repeat not counted. 0 in a run on recorded data alone."""
+    """Env steps since the run began: decisions of the policy over all environments, action repeat not counted."""
     updates: int
-    """Gradient updates since the run began, earlier processes included."""
+    """Gradient updates since the run began."""
     evaluation: Evaluation | None = None
     """The final evaluation, on the environment's true rewards; None if there was none."""
     estimate: Any = None
@@ -211,7 +189,7 @@ def run(
                 checkpoints.recover()
             newest = checkpoints.latest()
             if newest is None:
-                say(f"{folder.path} has no checkpoint: it starts over, and keeps the rows and logs stored there")
+                say(f"{folder} has no checkpoint: it starts over, and keeps the rows and logs stored there")
         experiment = build(None if newest is None else step_of(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
         encode(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
@@ -221,7 +199,7 @@ def run(
             life.load(newest, FIRST)
             if done := life.why_done():
                 life.restore_best(newest)
-                say(f"{folder.path} {done}")
+                say(f"{folder} {done}")
                 return life.finished_before(newest, open_sinks)
             life.resume(newest)
         else:
@@ -239,16 +217,12 @@ def run(
 
 
 def make(folder: RunFolder, stack: contextlib.ExitStack) -> None:
-    """Make the folder and take its lock.
-
-    Raises:
-        RunError: it cannot be written, or another process has begun a run there since it was found empty.
-    """
+    """Make the folder and take its lock; RunError if another process has begun a run there since it was empty."""
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(folder.lock())
     if folder.config.exists():
-        raise RunError(f"another process has just created a run in {folder.path}. Choose another run folder.")
+        raise RunError(f"another process has just created a run in {folder}. Choose another run folder.")
 
 
 class Life:
@@ -260,8 +234,9 @@ class Life:
         self.best: float | None = None
         self.best_step = 0
         self.settings = as_read(experiment.saved.experiment)
-        self.before: dict[str, Any] | None = None
-        """The settings of the checkpoint that was loaded; None if none was."""
+        self.before: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
+        self.mark = f"{experiment.measures or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
+        self.file = folder.estimate if experiment.measures == "estimate" else folder.evaluation
 
     def state_dict(self) -> State:
         """Return the best score, the step at which it was reached, and the settings."""
@@ -276,11 +251,7 @@ class Life:
         return {"algo": self.experiment.algo, "clock": self.clock, "run": self, **self.experiment.parts()}
 
     def load(self, path: Path, names: Sequence[str]) -> None:
-        """Load these parts of the checkpoint at ``path``.
-
-        Raises:
-            RunError: they do not fit; the message names the settings of the algorithm that differ from the run's.
-        """
+        """Load these parts of the checkpoint; an error names the settings of the algorithm that differ."""
         parts = self.parts()
         try:
             self.checkpoints.load(path, {name: parts[name] for name in names})
@@ -293,32 +264,28 @@ class Life:
     def resume(self, path: Path) -> None:
         """Load the parts that ``FIRST`` leaves out, and go on storing."""
         self.experiment.resume()
-        self.say(f"continuing {self.folder.path} from {self.clock.place}")
+        self.say(f"continuing {self.folder} from {self.clock.place}")
         self.load(path, [name for name in self.parts() if name not in FIRST])
         self.restore_best(path)
 
     def write_settings(self, *, anew: bool) -> None:
-        """Write config.yaml and spec.json, and report the settings that differ from the checkpoint's.
+        """Write config.yaml and spec.json, and report the settings that differ from the checkpoint's or the folder's.
 
-        Without a checkpoint (``anew``) nothing has been learned from the old observations, and the settings are
-        compared with those in the folder.
+        ``anew``: there is no checkpoint, so nothing has been learned from the old observations.
         """
         experiment, folder = self.experiment, self.folder
-        had = read_saved(folder.path).experiment if folder.config.is_file() else None
+        before = self.before
+        if before is None and folder.config.is_file():
+            before = read_saved(folder.path).experiment
         with writing(folder.path):
             if anew or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
             update_saved(folder, experiment.saved, version(), self.clock.position)
-        before = self.before if self.before is not None else had
         for line in [] if before is None else settings_changes(before, self.settings):
             self.say(line)
 
     def save(self, *, diverged: bool = False) -> Path:
-        """Write a checkpoint of the whole state of the run.
-
-        Raises:
-            RunError: the disk is full or not writable; earlier checkpoints are untouched.
-        """
+        """Write a checkpoint of the whole state of the run; RunError, and the earlier ones stay, if that fails."""
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
         if not diverged:
             self.experiment.stored(path, self.checkpoints.kept())
@@ -331,23 +298,15 @@ class Life:
             self.checkpoints.mark_best(self.save())
 
     def restore_best(self, path: Path) -> None:
-        """Mark the best checkpoint if the mark is missing or on another: a process may have ended before it was set.
-
-        If the best is damaged or not there any more, mark the one at ``path``, which has been loaded.
-
-        Raises:
-            RunError: the disk is full or not writable.
-        """
+        """Mark the best checkpoint, as a process may have ended before it did; the loaded one if that is damaged."""
         if self.best is None:
             return
-        best, marked = self.checkpoints.folder / name_of(self.best_step), self.checkpoints.best()
-        why = "" if best == path else problem_of(best)
-        right = best if not why else path if marked in (None, best) else marked
-        if marked == right:
-            return
-        if why:
-            self.say(f"the best checkpoint {best.name} is damaged ({why}): {right.name} is marked in its place")
-        self.checkpoints.mark_best(right)
+        best = self.checkpoints.folder / name_of(self.best_step)
+        if why := "" if best == path else problem_of(best):
+            self.say(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked in its place")
+            best = path
+        if self.checkpoints.best() != best:
+            self.checkpoints.mark_best(best)
 
     @property
     def pending(self) -> bool:
@@ -364,13 +323,11 @@ class Life:
             return f"has already made {made} ({unit} = {clock.length}): increase {unit} to continue"
         return ""
 
-    # ------------------------------------------------------------ training and its end
-
     def train(self, open_sinks: OpenSinks) -> Result:
         """Train, and evaluate at the end."""
-        experiment, mark = self.experiment, self.mark
+        experiment = self.experiment
         # The evaluation may have been logged, but the best agent not saved.
-        with open_sinks(experiment, {mark: 0.0} if self.pending else None) as sinks:
+        with open_sinks(experiment, {self.mark: 0.0} if self.pending else None) as sinks:
             ending = training.train(
                 experiment.algo,
                 experiment.source,
@@ -383,8 +340,8 @@ class Life:
                 schedule=experiment.schedule,
             )
             result = self.result(ending.checkpoint)
-            if ending.reason == "interrupted":
-                result = replace(result, reason=ending.reason, signal=ending.signal)
+            if ending.signal is not None:
+                result = replace(result, reason="interrupted", signal=ending.signal)
             else:
                 if why := experiment.why_idle():
                     self.say(why)
@@ -421,23 +378,22 @@ class Life:
         except Stopped as stopped:
             self.say(
                 f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
-                f"{self.folder.path}, in Python run='{self.folder.path}'"
+                f"{self.folder}, in Python run='{self.folder}'"
             )
             return replace(result, reason="interrupted", signal=stopped.number.value)
         for sink in sinks:
-            with self.at_the_end():
-                sink.write(found.metrics() | {self.mark: 1.0}, self.clock.position)
-        evaluates = isinstance(found, Evaluation)
-        unit = "step" if not evaluates else "env_steps" if self.clock.unit == "steps" else "updates"
-        with self.at_the_end():
+            sink.write(found.metrics() | {self.mark: 1.0}, self.clock.position)
+        unit = "updates" if self.clock.unit == "updates" else "env_steps"
+        unit = unit if isinstance(found, Evaluation) else "step"
+        try:
             write_found(self.file, {unit: self.clock.position, **found.to_dict()})
+        except OSError as error:  # it does not spoil a training that is over
+            self.say(f"cannot write: {error}")
         return replace(result, evaluation=found) if isinstance(found, Evaluation) else replace(result, estimate=found)
 
     def finished_before(self, newest: Path, open_sinks: OpenSinks) -> Result:
         """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
         result = self.result(newest)
-        if lines := learned_otherwise(self.before or {}, self.settings):
-            self.say(f"the training is finished and has not used these changed settings: {'; '.join(lines)}")
         if not self.experiment.measures or is_of(self.file, self.clock.position):
             return replace(result, evaluation=read_evaluation(self.folder) if self.experiment.measures else None)
         if self.experiment.measures == "estimate":
@@ -446,16 +402,6 @@ class Life:
         with open_sinks(self.experiment, {self.mark: 1.0}) as sinks:
             result = self.finish(result, sinks)
         return self.with_files(result)
-
-    @property
-    def mark(self) -> str:
-        """Name in the logs that says whether an evaluation, or an estimate, was made at the end of training."""
-        return f"{self.experiment.measures or 'eval'}/final"
-
-    @property
-    def file(self) -> Path:
-        """File of the final evaluation or estimate."""
-        return self.folder.estimate if self.experiment.measures == "estimate" else self.folder.evaluation
 
     def result(self, checkpoint: Path | None) -> Result:
         """Return the result of a run that has made all its steps, before its final evaluation."""
@@ -466,11 +412,3 @@ class Life:
     def with_files(self, result: Result) -> Result:
         """Return ``result`` with the files that were written meanwhile, such as the learning curve."""
         return replace(result, files=self.folder.files() | result.files)
-
-    @contextlib.contextmanager
-    def at_the_end(self) -> Iterator[None]:
-        """Report a disk that fails: it does not spoil a training that is over."""
-        try:
-            yield
-        except OSError as error:
-            self.say(f"cannot write: {error}")

@@ -36,25 +36,14 @@ class Schedule(Config):
 
 
 def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
-    """Return ``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds.
-
-    Units are lower case: ``5M`` is an error, as it reads as five million steps.
-
-    Raises:
-        ConfigError: neither a number nor a number with one of those units, or negative.
-    """
-    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][+]?[0-9]+)?)\s*([smh]?)\s*", str(value))
-    try:
-        number = float(match[1]) if match else math.nan
-    except ValueError:
-        number = math.nan
-    if match is None or not math.isfinite(number):
+    """Return ``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds."""
+    match = re.fullmatch(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE]\+?\d+)?)\s*([smh]?)\s*", str(value))
+    if match is None or not math.isfinite(amount := float(match[1])):
         raise ConfigError(
             f"{name} = {value!r}: expected a number of env steps such as 10000 or 5e6, or a time such as 30s, 5m or "
             "2h (units in lower case; write millions of steps as 5e6, not 5M)."
         )
-    unit = match[2]
-    return number * SECONDS.get(unit, 1.0), bool(unit)
+    return amount * SECONDS.get(match[2], 1.0), bool(match[2])
 
 
 class Every:

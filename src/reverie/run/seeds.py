@@ -33,7 +33,6 @@ class SeedRun:
     """State of the run of one seed."""
 
     seed: int
-    """The seed."""
     run: Path
     """Run folder of this seed."""
     log: Path
@@ -49,26 +48,14 @@ class SeedRun:
         return RunFolder(self.run).config.is_file()
 
 
-@dataclass(frozen=True)
 class SeedsFolder:
     """Paths in the folder of several seeds. Reading them creates nothing."""
 
-    path: Path
-
-    @property
-    def settings(self) -> Path:
-        """The settings that all seeds share: as the config.yaml of a run, but without a seed."""
-        return self.path / "settings.yaml"
-
-    @property
-    def aggregate(self) -> Path:
-        """The state of each seed, and the aggregate of those that finished."""
-        return self.path / "aggregate.json"
-
-    @property
-    def curve(self) -> Path:
-        """The figure of the learning curves."""
-        return self.path / "curve.png"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "settings.yaml"  # shared by all seeds: as the config.yaml of a run, without a seed
+        self.aggregate = path / "aggregate.json"  # the state of each seed, and the aggregate of those that finished
+        self.curve = path / "curve.png"  # the learning curves
 
     def run(self, seed: int) -> SeedRun:
         """Return the run of a seed, which waits."""
@@ -159,9 +146,6 @@ def train_runs(
         jobs: most processes at a time.
         show: called with each run whose state has changed, and often with None.
         say: called with a sentence about a signal.
-
-    Raises:
-        RunError: a run was refused and none has begun: the others, with the same settings, would be refused too.
     """
     running: dict[int, Child] = {}
     refused: list[str] = []

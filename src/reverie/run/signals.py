@@ -31,7 +31,7 @@ def listening(
 ) -> Iterator[None]:
     """Handle signals with ``handle`` while entered: ``numbers``, by default those of :func:`heeded`.
 
-    Only the main thread can handle signals; in other threads this does nothing.
+    Only the main thread can; in other threads this does nothing.
     """
     main = threading.current_thread() is threading.main_thread()
     wanted = (heeded() if numbers is None else numbers) if main else ()
@@ -53,11 +53,7 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def stopping() -> Iterator[None]:
-    """End the work inside at once when one of ``SIGNALS`` arrives.
-
-    Raises:
-        Stopped: a signal arrived.
-    """
+    """Raise :class:`Stopped` inside when one of ``SIGNALS`` arrives."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         PENDING.append(Stopped(signal.Signals(number)))

@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ReverieError, RunError
-from reverie.core.protocols import Algorithm, Sink, Source
+from reverie.core.protocols import Algorithm, Meter, Sink, Source
 from reverie.core.types import Batch
 from reverie.run.collect import Collector
 from reverie.run.finite import FiniteCheck
-from reverie.run.metrics import Meter, MetricsLog, check_names
+from reverie.run.metrics import MetricsLog, check_names
 from reverie.run.schedule import Every, Schedule
 from reverie.run.signals import Interrupt
 
@@ -37,7 +37,6 @@ class Save(Protocol):
 
     def __call__(self, *, diverged: bool = False) -> Path:
         """Return the folder written. ``diverged``: it is for inspection only, never to continue from."""
-        ...
 
 
 class Diverged(RunError):
@@ -48,7 +47,6 @@ class Diverged(RunError):
 class Ending:
     """How a run ended."""
 
-    reason: Literal["finished", "interrupted"]
     checkpoint: Path | None
     signal: int | None = None
     """Number of the signal that interrupted the run; None if none did."""
@@ -79,12 +77,11 @@ def train(
     periods = schedule or Schedule()
     log_due, eval_due = Every(periods.log_every, clock, "log"), Every(periods.eval_every, clock, "eval")
     save_due, report_due = Every(periods.save_every, clock, "save"), Every(periods.report_every, clock, "report")
-    log = MetricsLog(clock, meter, source, sinks, finished=None if collector is None else collector.unlogged)
+    log = MetricsLog(clock, meter, source, sinks, [] if collector is None else collector.unlogged)
     keep = _Keep(clock, log, FiniteCheck(algo), checkpoint)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, keep.saved_on_error():
-        if not clock.stop and eval_due():  # the earlier process was stopped before it, or it failed
-            keep.evaluate(evaluator, eval_due)
+        keep.evaluate(evaluator, eval_due)  # the earlier process was stopped before it, or it failed
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
@@ -101,8 +98,7 @@ def train(
             if log_due():
                 log.log()
                 keep.stop_if(keep.check.bad_loss())
-            if eval_due():
-                keep.evaluate(evaluator, eval_due)
+            keep.evaluate(evaluator, eval_due)
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
                 report = algo.report(batch)
                 check_names(report)
@@ -113,15 +109,10 @@ def train(
             path = keep.save()
         finally:
             log.log()
-    return ended(interrupt, clock, path)
-
-
-def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
-    """Return how the run ended; print a sentence if a signal ended it."""
     if interrupt.received is None:
-        return Ending(reason="finished", checkpoint=path)
+        return Ending(checkpoint=path)
     interrupt.say(f"stopped at {clock.place}; " + (f"saved {path}" if path else "nothing was saved"))
-    return Ending(reason="interrupted", checkpoint=path, signal=interrupt.received.value)
+    return Ending(checkpoint=path, signal=interrupt.received.value)
 
 
 class _Keep:
@@ -131,11 +122,7 @@ class _Keep:
         self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
 
     def stop_if(self, what: str | None) -> None:
-        """End the run with a checkpoint for inspection if ``what`` says that something is not finite.
-
-        Raises:
-            Diverged: it does.
-        """
+        """Raise Diverged, after a checkpoint for inspection, if ``what`` says that something is not finite."""
         if what is not None:
             saved = ""
             if self.checkpoint is not None:
@@ -143,21 +130,13 @@ class _Keep:
             raise Diverged(f"{what}: the run was stopped.{saved} {ADVICE}")
 
     def save(self) -> Path | None:
-        """Write a checkpoint if losses, weights and moments are finite; return its path.
-
-        Raises:
-            RunError: they are not finite, or the checkpoint cannot be written.
-        """
+        """Write a checkpoint and return its path; raise Diverged if a loss, a weight or a moment is not finite."""
         self.stop_if(self.check.problem(self.clock.updates))
         return self.checkpoint() if self.checkpoint is not None else None
 
     def evaluate(self, evaluator: Evaluator | None, due: Every) -> None:
-        """Evaluate if all is finite, as the best agent is saved. A failed evaluation stays ``due``.
-
-        Raises:
-            Diverged: a loss or a weight was NaN or infinite.
-        """
-        if evaluator is None:
+        """Evaluate if it is ``due`` and all is finite, as the best agent is saved. If it fails it stays due."""
+        if self.clock.stop or not due() or evaluator is None:
             return
         self.stop_if(self.check.problem(self.clock.updates))
         try:
