@@ -31,7 +31,8 @@ from machine import child, machine, write
 from reverie.core.machine import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
 
 ENVS, ROWS, SECONDS = 8, 100_000, 0.5
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}

@@ -50,7 +50,7 @@ from reverie.log.console import tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed, check_reachable
 from reverie.presets import SHORT_NAMES, layered, overlay, resized
-from reverie.replay.mix import Experience
+from reverie.replay.sources import Experience
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,

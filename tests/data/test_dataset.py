@@ -16,9 +16,9 @@ from reverie.core.types import Update, Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.config import ReplayConfig
 from reverie.replay.dataset import Dataset
-from reverie.replay.mix import Mix, shares
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.sources import MixedSource, split_window
 
 OBS = {"vec": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="continuous", size=1)})
@@ -79,7 +79,7 @@ def test_the_windows_are_those_that_there_would_be_without_frames(tmp_path, stor
         build(given, window, config=config, scratch=tmp_path)
         for window in (Window(batch=8, length=2), Window(batch=8, length=2, context=3, context_crosses=True))
     )
-    handles = [one.batch_sampler.starts.at(np.arange(len(one))) for one in (plain, stacked)]
+    handles = [one.batch_sampler.windows.at(np.arange(len(one))) for one in (plain, stacked)]
     assert np.array_equal(handles[0], handles[1] + 3)
     for one, other in [(plain.sample(), stacked.sample()) for _ in range(20)]:
         assert torch.equal(one.obs["vec"], other.rows(3).obs["vec"])
@@ -197,7 +197,7 @@ def mixed(batch=8, fraction=0.25):
         obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1,
         window=Window(batch=batch - round(batch * fraction), length=3), seed=1,
     )  # fmt: skip
-    return Mix(recorded, lived)
+    return MixedSource(recorded, lived)
 
 
 def fill(lived):
@@ -208,8 +208,8 @@ def fill(lived):
 def test_a_part_of_each_batch_is_recorded():
     mix = mixed()
     assert len(mix) == 0  # nothing has been lived yet
-    fill(mix.lived)
-    assert len(mix) == len(mix.lived) > 0  # what was recorded does not make learning begin sooner
+    fill(mix.collected)
+    assert len(mix) == len(mix.collected) > 0  # what was recorded does not make learning begin sooner
     for _ in range(5):
         batch = mix.sample()
         assert batch.shape == (8, 3)
@@ -235,9 +235,9 @@ def test_feedback_goes_to_where_the_windows_came_from():
             told.append((self.name, index.tolist(), update.priority.tolist(), update.extras["x"].tolist()))
 
     mix = mixed()
-    fill(mix.lived)
+    fill(mix.collected)
     mix.sample()
-    mix.recorded, mix.lived = Told(mix.recorded, "recorded"), Told(mix.lived, "lived")
+    mix.recorded, mix.collected = Told(mix.recorded, "recorded"), Told(mix.collected, "lived")
     index = torch.arange(8)
     mix.feedback(index, Update(metrics={}, priority=torch.arange(8.0), extras={"x": torch.arange(8.0)}))
     assert told == [
@@ -317,8 +317,8 @@ def test_shares_of_a_batch(batch, fraction, expected):
     window = Window(batch=batch, length=3, context=1)
     if expected is None:
         with pytest.raises(ConfigError, match=r"experience"):
-            shares(window, fraction)
+            split_window(window, fraction)
     else:
-        found = shares(window, fraction)
+        found = split_window(window, fraction)
         assert tuple(part.batch for part in found) == expected
         assert all((part.length, part.context) == (3, 1) for part in found)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import reverie.replay.durable
+from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
+from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import DurableReplay
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import columns_of
+from reverie.replay.replay import Replay
 from reverie.store import zarr
 from reverie.store.store import Store
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 from lived import ACTION, EXTRA, OBS, Lived
 
+from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.replay import mapped
+from reverie.replay.config import ReplayConfig
 from reverie.replay.mapped import MappedStorage
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import columns_of
+from reverie.replay.replay import Replay
 
 WINDOW = Window(batch=4, length=3, context=1, crosses_episodes=True)
 

@@ -7,11 +7,13 @@ import contextlib
 import pytest
 import torch
 
+from reverie.core.columns import Column
 from reverie.core.types import Batch, Update, Window
+from reverie.replay.config import ReplayConfig
 from reverie.replay.device import DeviceStorage
-from reverie.replay.prefetch import Prefetch, ahead
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import Column, HostStorage
+from reverie.replay.replay import Replay
+from reverie.replay.sources import Prefetch, prefetch
+from reverie.replay.storage import HostStorage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COLUMNS = {
@@ -114,8 +116,8 @@ def test_only_what_has_to_travel_is_sent_ahead(log: list[str]) -> None:
     window = Window(batch=1, length=2, crosses_episodes=True)
     host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, config=ReplayConfig(online=False))
     device = Replay(DeviceStorage(COLUMNS, 1, 10, CPU), window, seed=0, config=ReplayConfig(online=False))
-    assert ahead(host, CPU) is host
+    assert prefetch(host, CPU) is host
     assert not host.storage.pin
-    assert ahead(device, CUDA) is device
-    assert isinstance(ahead(host, CUDA), Prefetch)
+    assert prefetch(device, CUDA) is device
+    assert isinstance(prefetch(host, CUDA), Prefetch)
     assert host.storage.pin

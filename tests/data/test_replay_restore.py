@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lived import ACTION, EXTRA, OBS, Lived
 
+from reverie.core.columns import columns_of
 from reverie.core.errors import DataError
 from reverie.core.types import Update, Window
+from reverie.replay.config import ReplayConfig
 from reverie.replay.device import DeviceStorage
-from reverie.replay.feedback import Feedback
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import HostStorage, columns_of
+from reverie.replay.replay import Replay
+from reverie.replay.sources import Feedback
+from reverie.replay.storage import HostStorage
 from reverie.run.encode import decode, encode
 from reverie.store.manifest import Damage
 from reverie.store.read import Chunk

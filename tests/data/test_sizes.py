@@ -7,8 +7,7 @@ from lived import ACTION, EXTRA, OBS
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
-from reverie.replay.replay import ReplayConfig
-from reverie.replay.sizes import Size, parse_size
+from reverie.replay.config import ReplayConfig, Size, parse_size
 
 ROW = 2 * 4 + 6 + 3 * 4 + 4 + 3 + 2 * 2 + 1
 

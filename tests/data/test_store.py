@@ -6,8 +6,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.replay.storage import Column
 from reverie.store.store import Store
 from reverie.store.zarr import chunk_rows
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked

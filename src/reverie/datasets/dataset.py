@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from reverie.core.columns import columns_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.images import ImageOptions
@@ -35,7 +36,7 @@ from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.mapped import MappedStorage
-from reverie.replay.storage import HostStorage, Storage, columns_of
+from reverie.replay.storage import HostStorage, Storage
 
 MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "

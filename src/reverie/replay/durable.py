@@ -253,7 +253,7 @@ class DurableReplay:
         self.replay.begin_at(0)
         if source is not None and (count := lay_out(self.replay.storage, source)):
             flags = self.replay.storage.read(0, count, ["is_first", "is_last"])
-            self.replay.batch_sampler.add(flags["is_first"], flags["is_last"], lived=False)
+            self.replay.batch_sampler.add(flags["is_first"], flags["is_last"], collected=False)
         if self.store is not None:
             copies = self.replay.count if imported else 0
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)

@@ -11,9 +11,9 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import writing
 from reverie.core.lock import FolderLock
 from reverie.core.words import Say, plural
+from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.durable import PATIENCE, DurableReplay
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.sizes import parse_size
+from reverie.replay.replay import Replay
 from reverie.store.store import Store
 
 

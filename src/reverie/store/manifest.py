@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.words import Say
-from reverie.replay.storage import Column
 from reverie.store import sittings as marks
 from reverie.store.objects import Objects
 from reverie.store.sittings import Sittings

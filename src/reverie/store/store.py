@@ -30,10 +30,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from reverie.core.columns import Column, StepRows
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.words import Say, plural
-from reverie.replay.rings import Rows
-from reverie.replay.storage import Column
 from reverie.store import manifest as manifests
 from reverie.store.lease import RENEWS, Lease
 from reverie.store.manifest import Manifest, Segment, check_same
@@ -207,7 +206,7 @@ class Store:
         self._start(replace(current, run=self.run or current.run, sittings=sittings), block)
         return current.rows
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StepRows) -> None:
         """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon.
 
         Waits only if ``buffer_bytes`` of rows are in memory already: then it says so, and waits until there is room.

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from reverie.core.errors import DataError, RunError
+from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
+from reverie.core.errors import RunError
 from reverie.core.words import Say
-from reverie.replay.rings import Rings, Rows
 from reverie.store.manifest import Segment
 from reverie.store.objects import AT_ONCE, Objects
 from reverie.store.retry import Patience, Stopped
@@ -69,7 +69,7 @@ class Writer:
         if segment.rows % segment.chunk:
             self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
         self.spare: list[Block] = []
-        self.rings: Rings | None = None  # writes rows into the newest block
+        self.ring: RingBuffer | None = None  # writes rows into the newest block
         self.wanted = segment.rows
         self.oldest_wanted = segment.first
         self.failure: BaseException | None = None
@@ -78,7 +78,7 @@ class Writer:
         self.thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StepRows) -> None:
         """Copy one row of each stream, columns ``[N, *shape]``.
 
         Raises:
@@ -89,9 +89,9 @@ class Writer:
             self._check(rows, 1)
         slot = self.count % self.segment.chunk
         block = self._block(slot)
-        if self.rings is None or self.rings.columns is not block:
-            self.rings = Rings(block)
-        self.rings.put(rows, slot)
+        if self.ring is None or self.ring.columns is not block:
+            self.ring = RingBuffer(block)
+        put_rows(self.ring, rows, slot)
         self._added(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
@@ -202,16 +202,10 @@ class Writer:
         rows = (self.count - self.committed) * self.segment.streams
         return f"{rows} rows ({rows * self.segment.nbytes_of_row / 1e6:.0f} MB)"
 
-    def _check(self, rows: Rows, axes: int) -> None:
-        columns = self.segment.columns
-        if rows.keys() != columns.keys():
-            missing, unknown = sorted(columns.keys() - rows.keys()), sorted(rows.keys() - columns.keys())
-            raise DataError(f"the rows do not have the columns of the store: missing {missing}, unknown {unknown}.")
-        length = tuple(rows[next(iter(columns))].shape)[1:axes]
-        for name, value in rows.items():
-            expected = (self.segment.streams, *length, *columns[name].shape)
-            if tuple(value.shape) != expected:
-                raise DataError(f"{name} has shape {tuple(value.shape)}: expected {expected} (streams first).")
+    def _check(self, rows: StepRows, axes: int) -> None:
+        shapes = {name: tuple(value.shape) for name, value in rows.items()}
+        leading = next(iter(shapes.values()), ())[1:axes]
+        check_columns(shapes, self.segment.columns, (self.segment.streams, *leading))
         self.checked = True
 
     def _new_block(self, make: Callable[..., np.ndarray]) -> Block:

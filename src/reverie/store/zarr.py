@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from reverie.core.compiler import kernels
-from reverie.replay.storage import Column
+from reverie.core.accelerate import accelerated
+from reverie.core.columns import Column
 from reverie.store.manifest import Manifest, Segment, seal
 
 LEVEL = 1
@@ -67,20 +67,12 @@ def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
     return [(piece, struct.pack("<I", crc)) for piece, crc in zip(compressed, checksums(compressed), strict=True)]
 
 
+@accelerated
 def checksums(pieces: Sequence[memoryview]) -> list[int]:
-    """Return the CRC32C of each piece; computed without holding the GIL if there are compiled kernels."""
-    library = kernels()
-    if library is None:
-        import google_crc32c
+    """Return the CRC32C of each piece."""
+    import google_crc32c
 
-        return [google_crc32c.value(bytes(piece)) for piece in pieces]
-    buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
-    places = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
-    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
-    found = np.empty(len(buffers), np.uint32)
-    library.checksums(places.ctypes.data, sizes.ctypes.data, found.ctypes.data, len(buffers))
-    out: list[int] = found.tolist()
-    return out
+    return [google_crc32c.value(bytes(piece)) for piece in pieces]
 
 
 def decode(data: bytes, out: np.ndarray) -> None:
