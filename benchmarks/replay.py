@@ -214,7 +214,7 @@ def measure_draws(sampler: str, batch: int, repeat: int) -> dict[str, Any]:
 def draw(replay: Replay, update: Update) -> None:
     """Choose a batch and give priorities back, without copying any rows."""
     handles, _ = replay.batch_sampler.draw()
-    replay.feedback(torch.from_numpy(handles), update)
+    replay.feedback(handles if isinstance(handles, torch.Tensor) else torch.from_numpy(handles), update)
 
 
 def main() -> int:

@@ -102,10 +102,10 @@ def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest
     empty = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda x, pin_memory=False: (asked.append(pin_memory), empty(x))[1])
     storage = HostStorage(COLUMNS, 1, 10)
-    storage.count = 5
     replay = Replay(
         storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, config=ReplayConfig(online=False)
     )
+    replay.extend(storage.room(5))
     replay.sample()
     assert asked == [False] * len(COLUMNS)
     Prefetch(replay, CPU).sample()

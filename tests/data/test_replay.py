@@ -263,9 +263,7 @@ def test_of_overlapping_windows_the_later_in_the_batch_holds(kind):
 def test_rows_that_do_not_fit_on_the_gpu_are_refused_with_the_numbers(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10_000_000, 80_000_000))
     columns = columns_of(OBS, ACTION, EXTRA)
-    with pytest.raises(
-        ConfigError, match=r"2000000 rows need 0.1 GB of memory on cuda, but only 0.0 GB are free.* 210526, or"
-    ):
+    with pytest.raises(ConfigError, match=r"2000000 rows need 0.1 GB of memory on cuda, but only 0.0 GB are free"):
         DeviceStorage(columns, 2, 1_000_000, torch.device("cuda"))
 
 

@@ -21,7 +21,6 @@ from reverie.core.errors import RunError
 from reverie.core.words import say_nothing
 from reverie.experiment import build
 from reverie.log.metrics import read_metrics
-from reverie.replay import extras
 from reverie.replay.durable import DurableReplay
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.manifest import step_of
@@ -282,20 +281,6 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     assert np.array_equal(rows["extras/deter"], saved[:, -20:])
     assert saved[:, -20:].any()
     store.close(0)
-
-
-def test_latents_of_another_version_begin_as_zeros(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They said z otherwise, under another name."""
-    run, file_of = tmp_path / "run", extras.file_of
-    with monkeypatch.context() as earlier:
-        earlier.setattr(extras, "file_of", lambda folder, name: file_of(folder, name.replace("classes", "stoch")))
-        run_until(run, 61, monkeypatch)
-    monkeypatch.setattr(Walk, "stop_at", 10**9)
-    result = train(CONFIG, env=Walk, run=run, say=say_nothing)
-    assert "written by another version: it contains deter, stoch instead of" in capsys.readouterr().err
-    assert (result.reason, result.env_steps >= 100) == ("finished", True)
 
 
 class Quitting(Walk):

@@ -112,7 +112,7 @@ class DatasetConfig(Config):
         total = rows.rows()
         if total < 1:
             raise DataError("the dataset contains no rows.")
-        capacity = total + window.free  # or the windows of the first rows would count as evicted (``window_index.py``)
+        capacity = total + window.free  # or the windows of the first rows would count as evicted (``windows.py``)
         storage: Storage
         if self.storage == "mmap":
             storage = MappedStorage(columns, 1, capacity, scratch or Path(tempfile.gettempdir()))

@@ -1,4 +1,4 @@
-"""Recorded rows as a source of batches: the windows and samplers of the replay, over fixed rows."""
+"""Recorded rows as a source of batches: the windows and samplers of the replay, over rows that do not change."""
 
 from __future__ import annotations
 

@@ -73,8 +73,6 @@ def prefetch(source: Source, device: torch.device) -> Source:
     storage: Any = getattr(source, "storage", None)
     if device.type != "cuda" or hasattr(storage, "device"):
         return source
-    if hasattr(storage, "pin"):
-        storage.pin = True  # spares a copy
     return Prefetch(source, device)
 
 
@@ -89,6 +87,9 @@ class Prefetch:
     def __init__(self, source: Source, device: torch.device) -> None:
         self.source, self.device = source, device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has not typed it
+        storage: Any = getattr(source, "storage", None)
+        if hasattr(storage, "pin"):
+            storage.pin = True  # spares a copy
 
     def __len__(self) -> int:
         return len(self.source)
