@@ -23,7 +23,7 @@ def quiet(text):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run folder with 30 rows of two streams, two episodes each, and two rows set aside."""
+    """A run folder with 30 rows of two streams, two episodes each, and two rows that were superseded."""
     small_chunks(monkeypatch)
     rows = stacked(range(32))
     for name, at in {"is_first": [0, 15], "is_last": [14, 31], "is_terminal": [14]}.items():
@@ -33,9 +33,10 @@ def run(tmp_path, monkeypatch):
     rows["action"][:, [14, 31]] = 0.0
     folder = tmp_path / "run"
     store = Store(folder / "replay", say=quiet)
-    store.begin(COLUMNS, 2)
+    first = store.begin(COLUMNS, 2)
     store.extend(rows)
-    store.resume("0", 30, COLUMNS, 2)
+    store.close(10)
+    store.begin(COLUMNS, 2, first=30, parent=(first, 30))
     store.close(10)
     (folder / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "auto"}}}))
     action = {"kind": "categorical", "classes": [3], "size": 0}
@@ -48,11 +49,11 @@ def test_info(run, capsys, inside):
     assert data_command(["info", str(run / inside)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (
-        "rows 60",
+        "rows 60, and 4 superseded",
         "obs/image uint8 [4, 4, 3]",
-        "0 2 streams, rows 0 to 29 of each, 8 per file",
+        "2 streams, rows 0 to 31 of each, 8 per file",
         "return mean 14.00",
-        "aside/0 rows 30 to 31 of segment 0, 2 streams",
+        "8 per file, after row 29 of 0-",
     ):
         assert words in said
 
@@ -60,12 +61,13 @@ def test_info(run, capsys, inside):
 def test_validate(run, capsys):
     assert data_command(["validate", str(run)]) == 0
     assert "sound" in capsys.readouterr().out
-    (run / "replay/0/reward/c.1.2").unlink()
-    (run / "replay/manifest-backup.json").unlink()
+    (segment,) = (run / "replay").glob("0-*")
+    (segment / "reward/c.1.2").unlink()
+    (segment / "zarr.json").unlink()
     assert data_command(["validate", str(run)]) == 1
     said = capsys.readouterr()
-    assert "damaged  0/reward/c.1.2 is missing (rows 16 to 23 of stream 1)" in said.out
-    assert "manifest-backup.json is missing" in said.out
+    assert f"damaged  {segment.name}/reward/c.1.2 is missing (rows 16 to 23 of stream 1)" in said.out
+    assert f"{segment.name}/zarr.json is missing" in said.out
 
 
 def test_a_copy_of_a_run_knows_the_actions(run, tmp_path):
@@ -195,7 +197,7 @@ def test_info_draws_the_rows_of_a_run_as_well(run, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("config.yaml", "fps: 30"), ("config.yaml", "- a"), ("config.yaml", "a: ["), ("manifest.json", '{"files": []}')],
+    [("config.yaml", "fps: 30"), ("config.yaml", "- a"), ("config.yaml", "a: ["), ("zarr.json", '{"attributes": {}}')],
 )
 def test_a_dataset_beside_a_file_that_is_named_like_one_of_ours(dataset, capsys, name, content):
     (dataset.parent / name).write_text(content)

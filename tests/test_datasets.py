@@ -25,7 +25,7 @@ from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.validate import validate
 from reverie.store import zarr
-from reverie.store.objects import LocalObjects
+from reverie.store.places import LocalObjects
 
 minari = pytest.importorskip("minari")
 

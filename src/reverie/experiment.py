@@ -353,10 +353,10 @@ class Experiment(Trainable):
             parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
         return parts | {"random": RngState()}
 
-    def claim(self, *, known: bool) -> None:
-        """Claim the store for a new run, or refuse."""
+    def claim(self) -> None:
+        """Check that a new run can store its rows."""
         if self.store is not None:
-            self.store.claim(known=known)
+            self.store.claim()
 
     def begin(self) -> None:
         """Take the first rows of a new run, begin to store, and fit the normalisation to the rows there are.
@@ -374,9 +374,9 @@ class Experiment(Trainable):
             (watcher.fit if number == 0 and self.config.init is None else watcher.widen)(rows)
 
     def resume(self) -> None:
-        """Lock a store outside of the run's folder."""
+        """Check that the store's rows are of the same spaces."""
         if self.store is not None:
-            self.store.lock()
+            self.store.check()
 
     def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
         """Let the store delete the rows that none of the ``kept`` checkpoints needs."""

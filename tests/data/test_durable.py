@@ -66,7 +66,7 @@ def test_another_number_of_streams(
     assert former.close(60)
     del first
     if damaged:
-        (tmp_path / "0" / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
+        (tmp_path / former.segments[0].name / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
 
     replay, store = replay_of(OTHERS), opened()
     second = durable(replay, store if stored else None, former=store)
@@ -88,6 +88,6 @@ def test_another_number_of_streams(
     if stored:
         assert store.close(60)
         again = opened()
-        chunks = list(again.read("1"))
+        chunks = list(again.read(again.segments[1]))
         assert again.segments[1].imported == replay.count
         np.testing.assert_array_equal(np.concatenate([c.rows["reward"] for c in chunks], 1), rows["reward"])

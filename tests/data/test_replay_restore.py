@@ -23,8 +23,7 @@ from reverie.replay.replay import Replay
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import HostStorage
 from reverie.run.encode import decode, encode
-from reverie.store.manifest import Damage
-from reverie.store.read import Chunk
+from reverie.store.read import Chunk, Damage
 
 CONFIGS = [
     ReplayConfig(online=False),

@@ -15,7 +15,7 @@ from reverie.core.columns import Column
 from reverie.core.compiler import kernels
 from reverie.replay import windows
 from reverie.replay.storage import HostStorage
-from reverie.replay.windows import HandleQueue, RandomIntegers, Windows
+from reverie.replay.windows import HandleQueue, RandomIntegers, Windows, random_integers
 
 FIGURE = windows.__doc__ or ""
 BOUNDS = st.one_of(
@@ -86,12 +86,12 @@ def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed
     mine, other = np.random.default_rng(seed), np.random.default_rng(seed)
     integers = RandomIntegers(mine)
     for bound, count in draws:
-        found = integers(bound, count)
+        found = random_integers(integers, bound, count)
         assert found.dtype is torch.int64
         assert found.tolist() == other.integers(bound, size=count).tolist()
         assert mine.bit_generator.state == other.bit_generator.state
     mine.bit_generator.state = np.random.default_rng(2).bit_generator.state  # one that was loaded is drawn on from
-    assert integers(1000, 9).tolist() == np.random.default_rng(2).integers(1000, size=9).tolist()
+    assert random_integers(integers, 1000, 9).tolist() == np.random.default_rng(2).integers(1000, size=9).tolist()
 
 
 def test_handles_are_drawn_from_those_held() -> None:
@@ -100,13 +100,13 @@ def test_handles_are_drawn_from_those_held() -> None:
         queue.add(3 * np.arange(50))
         queue.drop(30)
         queue.add(np.arange(150, 400))  # moves the others
-        found = [integers(len(queue), 500, queue).tolist()]
+        found = [random_integers(integers, len(queue), 500, queue).tolist()]
         queue.reserve(2000)
-        found.append(integers(len(queue), 9, queue).tolist())
+        found.append(random_integers(integers, len(queue), 9, queue).tolist())
         other = np.random.default_rng(4)
         assert found == [queue.held[other.integers(len(queue), size=n)].tolist() for n in (500, 9)]
         with pytest.raises(ValueError, match="high"):
-            integers(0, 1)
+            random_integers(integers, 0, 1)
         return found
 
     compiled = drawn()

@@ -91,7 +91,7 @@ def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, s
 
 def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
     """See ``core.columns``."""
-    fast, handles = _addresses(ring), handles.contiguous()
+    fast, handles = ring.fast or _addresses(ring), handles.contiguous()
     found = fast.pack(*[column.data_ptr() for column in out.values()])
     threads = torch.get_num_threads() if len(handles) * length * fast.row_bytes >= PARALLEL else 1
     fast.library.gather_rows(fast.address, handles.data_ptr(), len(handles), length, found, threads)
@@ -138,7 +138,8 @@ def random_integers(source: Any, bound: int, count: int, among: Any = None) -> T
         interface = source.rng.bit_generator.ctypes
         draw_one = ctypes.cast(interface.next_uint32, ctypes.c_void_p).value
         source.fast = kernels(), interface.state_address, draw_one
-    library, *addresses = source.fast
+    library, state, draw_one = source.fast
     numbers = torch.empty(count, dtype=torch.int64, device="cpu")
-    library.draw_integers(*addresses, bound, count, 0 if among is None else among.address, numbers.data_ptr())
+    where = 0 if among is None else among.address
+    library.draw_integers(state, draw_one, bound, count, where, numbers.data_ptr())
     return numbers

@@ -33,7 +33,7 @@ class Dataset(Replay):
             DataError: there are more than announced, none, none with an action, or no window fits.
         """
         sums: dict[str, int] = {}
-        self.batch_sampler.windows.queue.reserve(most)
+        self.batch_sampler.windows.reserve(most)
         for part in parts:
             if self.count + len(part["is_first"]) > most:
                 raise DataError(f"the dataset is damaged: it contains more than the {most:,} rows that it declares.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.types import State
-from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Windows
+from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Windows, random_integers
 
 
 class Sampler:
@@ -143,7 +143,7 @@ class Ends(Sampler):
     def draw(self, count: int) -> Tensor:
         """Return ``count`` handles."""
         windows, ends = len(self.windows), self.ends.held
-        drawn = self.integers(windows + len(ends) * self.learned, count).numpy()
+        drawn = random_integers(self.integers, windows + len(ends) * self.learned, count).numpy()
         last = drawn >= windows
         handles = self.windows.at(np.where(last, 0, drawn))
         handles[last] = ends[(drawn[last] - windows) // self.learned]

@@ -101,14 +101,10 @@ class RandomIntegers:
         self.fast: Any = None
         """Addresses that a kernel has looked up."""
 
-    def __call__(self, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
-        """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound`` of them) at these."""
-        return random_integers(self, bound, count, among)
-
 
 @accelerated
 def random_integers(source: RandomIntegers, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
-    """Draw for ``RandomIntegers``."""
+    """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound`` of them) at these."""
     positions = source.rng.integers(bound, size=count)
     return torch.from_numpy(positions if among is None else among.held[positions])
 
@@ -118,14 +114,15 @@ class Windows:
 
     Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front. These free rows must
     not have been evicted, because the context of the episode would be unknown. A storage with a capacity of ``free``
-    more rows therefore offers exactly the windows that there would be without free rows.
+    more rows therefore offers exactly the windows that there would be without free rows. A queue holds their handles;
+    those of windows that may cross episodes are consecutive integers, which need not be stored.
     """
 
     def __init__(self, rows: Storage, length: int, free: int = 0, crosses: bool = False) -> None:
         """Offer windows of the storage ``rows``, which is empty. ``crosses``: they may contain several episodes."""
         self.rows, self.length, self.free = rows, length, free
         self.needed = 0 if crosses else length - free
-        """How many rows of one episode a window must end with."""
+        """How many rows of one episode a window must end with; 0 if it may cross episodes."""
         self.run = [0] * rows.streams  # by stream: number of rows from the newest is_first on
         self.queue = HandleQueue()
 
@@ -142,14 +139,16 @@ class Windows:
         Return the handles of the windows that these rows complete and that are still held, in ascending order.
         """
         streams, more = is_first.shape
+        stop, oldest = (self.rows.count - self.length + 1) * streams, self.oldest
+        if not self.needed:
+            return np.arange(max(stop - more * streams, oldest), stop)
         broken = spread(is_first, self.needed - 1)
         for stream, run in enumerate(self.run):
             broken[stream, : max(0, self.needed - 1 - run)] = True
         new: np.ndarray = np.flatnonzero(~broken.T)  # index of the last row among the new ones, times N, plus stream
-        new += (self.rows.count - more - self.length + 1) * streams
+        new += stop - more * streams
         since = np.where(is_first.any(1), is_first[:, ::-1].argmax(1) + 1, np.add(self.run, more)) if more else self.run
         self.run = list(map(int, since))
-        oldest = self.oldest
         new = new[np.searchsorted(new, oldest) :]
         self.queue.drop(oldest)
         self.queue.add(new)
@@ -157,12 +156,19 @@ class Windows:
 
     def add_one(self, is_first: list[bool]) -> list[int]:
         """Register one row of each of N streams; faster than ``add``, as lists are faster than small arrays."""
-        self.run = [1 if first else run + 1 for first, run in zip(is_first, self.run, strict=True)]
         begin, oldest, needed = (self.rows.count - self.length) * len(self.run), self.oldest, self.needed
+        if not needed:
+            return list(range(begin, begin + len(self.run))) if begin >= oldest else []
+        self.run = [1 if first else run + 1 for first, run in zip(is_first, self.run, strict=True)]
         new = [begin + stream for stream, run in enumerate(self.run) if run >= needed] if begin >= oldest else []
         self.queue.drop(oldest)
         self.queue.add(new)
         return new
+
+    def reserve(self, rows: int) -> None:
+        """Allocate memory for the windows of so many rows."""
+        if self.needed:
+            self.queue.reserve(rows)
 
     def clear(self) -> None:
         """Forget all windows: the storage is empty now."""
@@ -170,21 +176,24 @@ class Windows:
         self.queue.clear()
 
     def __len__(self) -> int:
-        return len(self.queue)
+        if self.needed:
+            return len(self.queue)
+        return max(0, (self.rows.count - self.length + 1) * self.rows.streams - self.oldest)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """Return the handles at ``positions`` ``[B]`` in ``0..len - 1``."""
-        handles: np.ndarray = self.queue.held[positions]
+        handles: np.ndarray = self.queue.held[positions] if self.needed else positions + self.oldest
         return handles
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
         """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``at``."""
-        positions: np.ndarray = np.searchsorted(self.queue.held, handles)
-        return positions
+        return np.searchsorted(self.queue.held, handles) if self.needed else handles - self.oldest
 
     def draw(self, integers: RandomIntegers, count: int) -> Tensor:
         """Return ``count`` handles, drawn uniformly with replacement."""
-        return integers(len(self.queue), count, self.queue)
+        if self.needed:
+            return random_integers(integers, len(self.queue), count, self.queue)
+        return random_integers(integers, len(self), count).add_(self.oldest)
 
 
 def spread(flags: np.ndarray, width: int) -> np.ndarray:

@@ -116,8 +116,8 @@ class Trainable(ABC):
         """Evaluate, or estimate, as ``measures`` says."""
 
     @abstractmethod
-    def claim(self, *, known: bool) -> None:
-        """Claim the store for a new run, or refuse. ``known``: the run has been begun before."""
+    def claim(self) -> None:
+        """Check that a new run can store its rows."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -225,7 +225,7 @@ def run(
                 return life.finished_before(newest, open_sinks)
             life.resume(newest)
         else:
-            experiment.claim(known=begun)  # a run that is refused here leaves nothing behind
+            experiment.claim()  # a run that is refused here leaves nothing behind
             experiment.load_initial()
         experiment.describe()
         if not begun:

@@ -13,10 +13,9 @@ import numpy as np
 from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
 from reverie.core.errors import RunError
 from reverie.core.words import Say
-from reverie.store.manifest import Segment
-from reverie.store.objects import AT_ONCE, Objects
-from reverie.store.retry import Patience, Stopped
-from reverie.store.threads import for_each
+from reverie.store.places import AT_ONCE, Objects
+from reverie.store.retry import Patience, Stopped, for_each
+from reverie.store.segment import Part, Segment
 from reverie.store.zarr import chunk_name, compressor, encode, files_of
 
 T = TypeVar("T")
@@ -40,43 +39,39 @@ class Writer:
         *,
         say: Say,
         buffer_bytes: int,
-        newest: Block | None = None,
-        guard: Callable[[], None] | None = None,
-        every: float = 0.0,
+        ancestors: Sequence[Part] = (),
         waits: bool = True,
     ) -> None:
         """Start the thread.
 
         Args:
             objects: the place of the store.
-            segment: the segment to append to.
-            commit: writes a manifest in which this segment has the rows that were written.
+            segment: the segment to append to, still empty.
+            commit: writes the ``zarr.json`` of a segment, which count the rows that were written.
             say: gets messages, from any thread.
             buffer_bytes: bytes of rows that may wait in memory; at least two blocks may.
-            newest: the last block, if the segment ends within one.
-            guard: raises if nothing may be written any more. Called before each write, and after ``every`` seconds
-                without one.
-            every: see ``guard``.
+            ancestors: rows of earlier segments that ``drop`` deletes, too.
             waits: True to retry failed writes until they succeed; else ``add`` and ``flush`` raise the error.
         """
-        self.objects, self.segment, self.commit, self.guard, self.every = objects, segment, commit, guard, every
-        self.count = self.committed = segment.rows
+        self.objects, self.segment, self.commit, self.ancestors = objects, segment, commit, list(ancestors)
+        self.count = self.committed = self.wanted = segment.rows
         self.checked, self.waits = False, waits
         self.stopping: Callable[[], bool] = lambda: False
         self.block_bytes = segment.nbytes_of_row * segment.streams * segment.chunk
         self.most_blocks = max(2, buffer_bytes // self.block_bytes)
         self.blocks: dict[int, Block] = {}
-        if segment.rows % segment.chunk:
-            self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
         self.spare: list[Block] = []
-        self.ring: RingBuffer | None = None  # writes rows into the newest block
-        self.wanted = segment.rows
-        self.oldest_wanted = segment.first
+        self.ring: RingBuffer | None = None  # of the newest block
+        self.oldest_wanted = self.dropped = 0
         self.failure: BaseException | None = None
         self.changed = threading.Condition()
         self.patience = Patience(objects.where, objects.failures, say, self._waiting, waits)
         self.thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """Return the number of the block of a row, and its slot there."""
+        return divmod(row - self.segment.first, self.segment.chunk)
 
     def add(self, rows: StepRows) -> None:
         """Copy one row of each stream, columns ``[N, *shape]``.
@@ -87,8 +82,8 @@ class Writer:
         """
         if not self.checked:
             self._check(rows, 1)
-        slot = self.count % self.segment.chunk
-        block = self._block(slot)
+        slot = self._place(self.count)[1]
+        block = self._block()
         if self.ring is None or self.ring.columns is not block:
             self.ring = RingBuffer(block)
         put_rows(self.ring, rows, slot)
@@ -104,9 +99,9 @@ class Writer:
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
         while done < total:
-            slot = self.count % self.segment.chunk
+            slot = self._place(self.count)[1]
             n = min(total - done, self.segment.chunk - slot)
-            for name, column in self._block(slot).items():
+            for name, column in self._block().items():
                 column[:, slot : slot + n] = rows[name][:, done : done + n]
             done += n
             self._added(n)
@@ -130,8 +125,8 @@ class Writer:
     def pending(self) -> dict[str, np.ndarray]:
         """Return copies of the rows that are not committed, columns ``[N, count - committed, *shape]``."""
         with self.changed:
-            start, chunk = self.committed, self.segment.chunk
-            blocks = [(number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
+            start, first, chunk = self.committed, self.segment.first, self.segment.chunk
+            blocks = [(first + number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
         out: dict[str, np.ndarray] = {}
         for name, column in self.segment.columns.items():
             empty = np.empty((self.segment.streams, 0, *column.shape), column.dtype)
@@ -151,16 +146,16 @@ class Writer:
 
     # ------------------------------------------------------------ the caller's side
 
-    def _block(self, slot: int) -> Block:
-        number = self.count // self.segment.chunk
-        if slot and number in self.blocks:
+    def _block(self) -> Block:
+        number, slot = self._place(self.count)
+        if slot:
             return self.blocks[number]
         self.patience.look()
         self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
         if len(self.blocks) >= self.most_blocks:
             self._wait_for_room()
         with self.changed:
-            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block(np.empty)
+            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block()
         return block
 
     def _wait_for_room(self) -> None:
@@ -179,7 +174,7 @@ class Writer:
 
     def _added(self, n: int) -> None:
         self.count += n
-        if self.count % self.segment.chunk == 0:
+        if self._place(self.count)[1] == 0:
             with self.changed:
                 self.changed.notify_all()
 
@@ -208,9 +203,9 @@ class Writer:
         check_columns(shapes, self.segment.columns, (self.segment.streams, *leading))
         self.checked = True
 
-    def _new_block(self, make: Callable[..., np.ndarray]) -> Block:
+    def _new_block(self) -> Block:
         shape = (self.segment.streams, self.segment.chunk)
-        return {name: make((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
+        return {name: np.empty((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
 
     # ------------------------------------------------------------ the thread's side
 
@@ -219,10 +214,9 @@ class Writer:
             compressor()  # loaded here, while the run is still being set up
             while not self.patience.stop.is_set():
                 stop, drop = self._next()
-                self._check_allowed()
                 if stop > self.committed:
                     self._write(stop)
-                if drop > self.segment.first:
+                if drop > self.dropped:
                     self._drop(drop)
         except Stopped:
             pass
@@ -232,45 +226,29 @@ class Writer:
                 self.changed.notify_all()
 
     def _next(self) -> tuple[int, int]:
-        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive).
-
-        If there is a guard, return after ``every`` seconds without work, so that it can be called.
-        """
-        chunk = self.segment.chunk
+        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive)."""
         with self.changed:
             while True:
-                goal = max(self.wanted, self.count // chunk * chunk)
-                stop = min(goal, (self.committed // chunk + 1) * chunk)
-                drop = min(self.oldest_wanted, self.committed) // chunk * chunk
-                if stop > self.committed or drop > self.segment.first or self.patience.stop.is_set():
+                first, chunk = self.segment.first, self.segment.chunk
+                goal = max(self.wanted, first + self._place(self.count)[0] * chunk)
+                stop = min(goal, first + (self._place(self.committed)[0] + 1) * chunk)
+                drop = min(self.oldest_wanted, self.committed)
+                if stop > self.committed or drop > self.dropped or self.patience.stop.is_set():
                     return stop, drop
-                if not self.changed.wait(self.every if self.guard is not None else None):
-                    return self.committed, self.segment.first
-
-    def _check_allowed(self) -> None:
-        if self.guard is not None:
-            self.patience.begin()
-            self.patience.insist(self.guard)
-            self.patience.end()
-
-    def _count(self, segment: Segment) -> None:
-        """Commit the rows of ``segment``, unless the guard forbids it now that the files have been written."""
-        if self.guard is not None:
-            self.guard()
-        self.commit(segment)
-        self.segment = segment
+                self.changed.wait()
 
     def _write(self, stop: int) -> None:
-        """Write the rows before number ``stop``, which all lie in one block: first the chunks, then the manifest."""
-        number = self.committed // self.segment.chunk
-        block = self.blocks[number]
+        """Write the rows before number ``stop``, which all lie in one block: first the chunks, then ``zarr.json``."""
+        number = self._place(self.committed)[0]
+        block, segment = self.blocks[number], replace(self.segment, rows=stop)
+        begin = segment.first + number * segment.chunk
         self.patience.begin()
-        self.patience.insist(lambda: self._write_chunks(number, block, stop - number * self.segment.chunk))
-        segment = replace(self.segment, rows=stop)
-        self.patience.insist(lambda: self._count(segment))
+        self.patience.insist(lambda: self._write_chunks(number, block, stop - begin))
+        self.patience.insist(lambda: self.commit(segment))
+        self.segment = segment
         with self.changed:
             self.committed = stop
-            if stop % self.segment.chunk == 0:
+            if stop - begin == segment.chunk:
                 del self.blocks[number]
                 if len(self.spare) < 2:
                     self.spare.append(block)
@@ -289,14 +267,28 @@ class Writer:
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
 
-    def _drop(self, first: int) -> None:
-        """Delete files of rows before ``first``. The manifest goes first: it must never count rows that are gone."""
-        old = range(self.segment.first // self.segment.chunk, first // self.segment.chunk)
-        segment = replace(self.segment, first=first)
+    def _drop(self, before: int) -> None:
+        """Delete files of rows before ``before``, after ``zarr.json`` has ceased to count them."""
         self.patience.begin()
-        self.patience.insist(lambda: self._count(segment))
-        self.patience.insist(lambda: self.objects.delete(files_of(segment, old)))
+        for index, part in enumerate(self.ancestors):
+            self.ancestors[index] = part._replace(segment=self._dropped(part.segment, before, part.stop))
+        self.segment = self._dropped(self.segment, before, None)
         self.patience.end()
+        self.dropped = before
+
+    def _dropped(self, segment: Segment, before: int, stop: int | None) -> Segment:
+        """Drop rows of one segment; all, if those from ``stop`` on are superseded and none before is needed."""
+        chunk = segment.chunk
+        first, last = ((row - segment.first) // chunk for row in (segment.kept, min(before, segment.rows)))
+        kept = segment.first + last * chunk
+        if stop is not None and before >= stop:
+            kept, last = segment.rows, -(-(segment.rows - segment.first) // chunk)
+        if kept <= segment.kept:
+            return segment
+        segment = replace(segment, kept=kept)
+        self.patience.insist(lambda: self.commit(segment))
+        self.patience.insist(lambda: self.objects.delete(files_of(segment, range(first, last))))
+        return segment
 
 
 def filled(rows: np.ndarray, count: int) -> np.ndarray:
