@@ -1,20 +1,17 @@
 import errno
-import functools
-import http.server
 import json
 import os
-import threading
 
 import h5py
 import numpy as np
 import pytest
 import yaml
 
-from reverie.commands.data import as_here, data_command
+from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import files
 from reverie.store.store import Store
-from store_rows import COLUMNS, row, small_chunks, stacked
+from store_rows import COLUMNS, small_chunks, stacked
 
 
 def quiet(text):
@@ -70,19 +67,6 @@ def test_validate(run, capsys):
     assert f"{segment.name}/zarr.json is missing" in said.out
 
 
-def test_a_copy_of_a_run_knows_the_actions(run, tmp_path):
-    minari = pytest.importorskip("minari")
-    assert data_command(["convert", str(run), str(tmp_path / "lived")]) == 0
-    assert minari.MinariDataset(tmp_path / "lived/data").action_space.n == 3
-
-
-def test_nothing_is_written_to_a_url(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"target = s3:/+bucket/c: expected a path on this machine"):
-        data_command(["convert", str(run), "s3://bucket/c", "--to", "store"])
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 def test_wrong_usage(run, tmp_path, capsys):
     assert data_command([]) == 2
     assert "usage: reverie data" in capsys.readouterr().out
@@ -93,35 +77,6 @@ def test_wrong_usage(run, tmp_path, capsys):
     assert data_command(["info", str(run)]) == 0  # without settings it is a dataset like others
     assert "reverie store" in capsys.readouterr().out
     (run / "config.yaml").write_text("experiment: {}")
-
-
-def test_a_store_elsewhere(run, tmp_path, capsys):
-    store = Store("memory://elsewhere/replay", say=quiet)
-    store.begin(COLUMNS, 2)
-    store.add(row(0))
-    store.close(10)
-    (run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "memory://elsewhere/replay"}}}))
-    assert data_command(["info", str(run)]) == 0
-    assert "memory://elsewhere/replay" in capsys.readouterr().out
-
-
-@pytest.fixture
-def web(tmp_path):
-    """A web server over the folder, by its address."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_store_on_a_web_server(run, web, tmp_path, capsys):
-    """Whose lists do not tell the sizes of files."""
-    assert data_command(["info", f"{web}/run/replay"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "rows 60" in said
-    assert data_command(["validate", f"{web}/run/replay"]) == 0
-    assert data_command(["convert", f"{web}/run/replay", str(tmp_path / "npz"), "--to", "pydreamer"]) == 0
 
 
 # ---------------------------------------------------------------- datasets of any format
@@ -148,16 +103,6 @@ def dataset(tmp_path):
     return tmp_path / "data.hdf5"
 
 
-def test_brackets_are_no_markup(run, dataset, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run.rename("a[red]b")
-    dataset.rename("[red].hdf5")
-    assert data_command(["info", "a[red]b"]) == data_command(["info", "[red].hdf5"]) == 0
-    said = capsys.readouterr().out
-    assert "a[red]b/replay" in said
-    assert "[red].hdf5" in said
-
-
 def test_info_of_a_dataset(dataset, tmp_path, capsys):
     with pytest.raises(RunError, match=r"cannot write .*: File exists"):
         data_command(["info", str(dataset), "--plot", str(dataset / "plot.png")])
@@ -177,35 +122,6 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_info_names_values_that_are_nan(dataset, capsys):
-    with h5py.File(dataset, "r+") as file:
-        for name, moved in {"observations": 0, "next_observations": 1}.items():
-            values = file[name][:]
-            values[[24 - moved, 27 - moved, 29 - moved], [1, 1, 2]] = np.nan
-            file[name][:] = values
-    assert data_command(["info", str(dataset)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "obs 3 values NaN or infinite, in elements 1, 2" in said
-    assert "reward 1 value NaN or infinite" in said
-
-
-def test_info_draws_the_rows_of_a_run_as_well(run, tmp_path, capsys):
-    assert data_command(["info", str(run), "--plot", str(tmp_path / "plot.png")]) == 0
-    assert "100% of the classes used" in " ".join(capsys.readouterr().out.split())
-    assert (tmp_path / "plot.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("config.yaml", "fps: 30"), ("config.yaml", "- a"), ("config.yaml", "a: ["), ("zarr.json", '{"attributes": {}}')],
-)
-def test_a_dataset_beside_a_file_that_is_named_like_one_of_ours(dataset, capsys, name, content):
-    (dataset.parent / name).write_text(content)
-    assert data_command(["info", str(dataset.parent)]) == 0
-    assert data_command(["validate", str(dataset.parent)]) == 1
-    assert "210 rows in 10 episodes: 1 bad" in capsys.readouterr().out
-
-
 def test_validate_and_quarantine(dataset, tmp_path, capsys):
     assert data_command(["validate", str(dataset)]) == 1
     said = capsys.readouterr().out
@@ -219,21 +135,6 @@ def test_validate_and_quarantine(dataset, tmp_path, capsys):
     assert dataset.read_bytes() == before
     with pytest.raises(RunError, match="good exists"):
         data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")])
-
-
-def test_quarantine_of_a_run(run, tmp_path, capsys):
-    assert data_command(["validate", str(run), "--quarantine", str(tmp_path / "good")]) == 0
-    said = capsys.readouterr().out
-    assert "an episode was still running" in said
-    assert "4 episodes with 56 steps" in said
-
-
-def test_nothing_is_written_where_nothing_is_good(dataset, tmp_path, capsys):
-    with h5py.File(dataset, "a") as file:
-        file["rewards"][:] = np.nan
-    assert data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")]) == 1
-    assert "every episode breaks a rule" in capsys.readouterr().err
-    assert not (tmp_path / "good").exists()
 
 
 @pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])
@@ -276,34 +177,3 @@ def test_options_of_readers(dataset, tmp_path, capsys):
         del file["timeouts"], file["next_observations"]
     assert data_command(["info", str(dataset), "--time-limit", "20"]) == 0
     assert "number 10" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("limit", ["0", "-3"])
-@pytest.mark.parametrize("command", ["info", "validate", "convert", "subsample"])
-def test_time_limits_that_cannot_be(dataset, tmp_path, command, limit):
-    more = {"convert": [str(tmp_path / "out")], "subsample": [str(tmp_path / "out"), "--steps", "5"]}.get(command, [])
-    with pytest.raises(ConfigError, match=f"data.time_limit = {limit}: expected at least 1"):
-        data_command([command, str(dataset), *more, "--time-limit", limit])
-    assert not (tmp_path / "out").exists()
-
-
-def test_recording_needs_a_run(tmp_path):
-    with pytest.raises(RunError, match="no run in"):
-        data_command(["record", str(tmp_path), str(tmp_path / "out"), "--episodes", "1"])
-    with pytest.raises(ConfigError, match="expected exactly one of them"):
-        data_command(["record", str(tmp_path), str(tmp_path / "out")])
-
-
-@pytest.mark.parametrize(
-    ("word", "here"),
-    [
-        ("--data.time-limit", "--time-limit"),
-        ("--data.reader=mine:Mine", "--reader=mine:Mine"),
-        ("--data.columns={obs: o}", "--columns={obs: o}"),
-        ("--data.no-partial", "--no-partial"),
-        ("--data.storage", "--data.storage"),
-        ("data.time-limit", "data.time-limit"),
-    ],
-)
-def test_options_of_reading_have_the_names_of_training_as_well(word: str, here: str) -> None:
-    assert as_here(word) == here

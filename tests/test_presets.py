@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,12 @@ NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high
 MINARI_SPACES = {"observation_space": NUMBERS, "action_space": NUMBERS}
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithoutDefault(DQNConfig):
-    rate: float
-
-
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of GPUs that presets find, as the only entry."""
     found = [1]
     monkeypatch.setattr(presets, "gpus", lambda: found[0])
     return found
-
-
-def test_an_option_without_a_default_is_refused() -> None:
-    for algorithm in (WithoutDefault(rate=0.1), f"{__name__}:WithoutDefault"):
-        with pytest.raises(ConfigError, match=r"WithoutDefault\.rate has no default, but flags, files and presets"):
-            api.train(algorithm, env="CartPole-v1", say=say_nothing)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

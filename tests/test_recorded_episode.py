@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import reverie
-from reverie.core.errors import ConfigError, DataError
-from reverie.core.types import Batch, Window
-from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded
+from reverie.core.errors import ConfigError
+from reverie.core.types import Batch
+from reverie.datasets.dataset import DatasetConfig, open_recorded
 
 SMALL: dict[str, Any] = {"threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False}
 
@@ -63,26 +63,9 @@ def test_episodes_count_from_the_end_as_well(pendulum: Path) -> None:
     assert not torch.equal(episode(data, 0).reward, episode(data, -1).reward)
 
 
-def test_its_tensors_are_of_the_types_of_sampled_batches(cartpole: Path) -> None:
-    data = DatasetConfig(path=str(cartpole))
-    with contextlib.closing(open_recorded(data)) as recorded:
-        drawn = data.build(recorded, window=Window(batch=1, length=2), seed=0).sample()
-        found = recorded.episode(0)
-    for name in ("action", "reward", "is_first", "is_last", "is_terminal", "weight", "index"):
-        assert getattr(found, name).dtype == getattr(drawn, name).dtype, name
-        assert getattr(found, name).shape[2:] == getattr(drawn, name).shape[2:], name
-    assert {key: x.dtype for key, x in found.obs.items()} == {key: x.dtype for key, x in drawn.obs.items()}
-
-
 @pytest.mark.parametrize("number", [4, -5, 100])
 def test_an_episode_that_does_not_exist_is_told(pendulum: Path, number: int) -> None:
     with pytest.raises(ConfigError, match=rf"episode = {number}: .*has 4 episodes, 0 to 3, or -4 to -1 from the end"):
-        episode(DatasetConfig(path=str(pendulum)), number)
-
-
-@pytest.mark.parametrize("number", [1.0, "1", None, True])
-def test_a_number_that_is_none_is_told(pendulum: Path, number: Any) -> None:
-    with pytest.raises(ConfigError, match="expected a whole number, 0 for the first episode"):
         episode(DatasetConfig(path=str(pendulum)), number)
 
 
@@ -97,33 +80,9 @@ def test_an_agent_gives_the_episodes_that_it_collected(dreamer: reverie.Agent) -
     assert dreamer.episode(-1).index > 0
 
 
-def test_an_agent_gives_episodes_of_other_data(dreamer: reverie.Agent, cartpole: Path) -> None:
-    found = [dreamer.episode(1, data) for data in (
-        cartpole, str(cartpole), DatasetConfig(path=str(cartpole))
-    )]  # fmt: skip
-    for one in found[1:]:
-        assert torch.equal(one.obs["observation"], found[0].obs["observation"])
-        assert torch.equal(one.action, found[0].action)
-
-
-def test_data_of_something_else_are_refused(dreamer: reverie.Agent, pendulum: Path) -> None:
-    with pytest.raises(DataError, match=r"does not fit the environment CartPole-v1"):
-        dreamer.episode(0, pendulum)
-    with pytest.raises(ConfigError, match=r"^data = 7 \(int\): expected a path"):
-        dreamer.episode(0, 7)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="there is no dataset at nowhere"):
-        dreamer.episode(0, "nowhere")
-
-
 def test_a_run_on_data_alone_gives_episodes_of_these(pendulum: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"algo.networks.units": (8,), "updates": 2, "env": "Pendulum-v1"}
     reverie.train("td3", data=pendulum, run=tmp_path / "run", say=quiet, **SMALL, **more)
     batch = reverie.load(tmp_path / "run").episode(3)
     assert torch.equal(batch.reward, episode(DatasetConfig(path=str(pendulum)), 3).reward)
     assert batch.action.abs().max() <= 1
-
-
-def test_settings_of_data_are_taken_as_they_are(pendulum: Path) -> None:
-    given = DatasetConfig(path=str(pendulum), time_limit=3)
-    assert dataset_config(given, "mmap") is given
-    assert dataset_config(pendulum, "mmap") == DatasetConfig(path=str(pendulum), storage="mmap")

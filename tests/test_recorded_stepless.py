@@ -11,7 +11,6 @@ import pytest
 import reverie
 from reverie.commands.data import data_command
 from reverie.core.errors import DataError
-from reverie.core.rows import mostly_stepless
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402  # the package is optional
@@ -47,8 +46,3 @@ def test_reports_say_so_first(table: Path, capsys: pytest.CaptureFixture[str], c
     said = " ".join(capsys.readouterr().out.split())
     assert f"{title} {WRONG} {ADVICE}" in said
     assert said.index(WRONG) < said.index("the observation after the last step of a truncated episode was not recorded")
-
-
-def test_half_of_the_rows_may_be_stepless() -> None:
-    assert mostly_stepless(10, 5) == mostly_stepless(0, 0) == ""
-    assert mostly_stepless(10, 6).startswith("6 of the 10 rows are")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.clock import Clock
 from reverie.core.compiler import trouble
 from reverie.core.config import Choice, Config
@@ -77,34 +77,34 @@ class ExperimentConfig(Config):
     experience: Experience | None = None
     """Rows to learn from: collected, recorded, or mixed(0.5) with that part of each batch recorded, rounded to whole
     windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
-    steps: int = 1_000_000
+    steps: Annotated[int, AtLeast(1)] = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
-    updates: int = 100_000
+    updates: Annotated[int, AtLeast(1)] = 100_000
     """Gradient updates of a run on recorded data alone, which has no env steps."""
-    replay_ratio: float | None = None
+    replay_ratio: Annotated[float | None, AtLeast(0)] = None
     """Gradient updates per env step. None: from train_ratio, or else 0.5."""
-    train_ratio: float | None = None
+    train_ratio: Annotated[float | None, AtLeast(0)] = None
     """Replayed rows per env step, in place of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
-    learning_starts: int = 1024
+    learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows that the replay must hold before learning starts."""
-    random_steps: int = 0
+    random_steps: Annotated[int, AtLeast(0)] = 0
     """Env steps with uniformly random actions at the beginning."""
-    seed: int = 0
+    seed: Annotated[int, AtLeast(0)] = 0
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation."""
     device: str = "auto"
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
-    threads: int = 0
+    threads: Annotated[int, AtLeast(0)] = 0
     """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
-    eval_episodes: int = 10
+    eval_episodes: Annotated[int, AtLeast(0)] = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     stop_score: float | None = None
     """End the run once an evaluation during training reaches this mean score, and still has it together with as many
     more episodes, which are then played. None: only steps end the run."""
-    eval_envs: int = 4
+    eval_envs: Annotated[int, AtLeast(1)] = 4
     """Number of environments that an evaluation steps together."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Annotated[int, AtLeast(1)] = 3
     """Number of newest checkpoints to keep, at least 1. The best one is kept as well."""
     console: bool = True
     """Show progress in the terminal."""
@@ -127,13 +127,12 @@ class ExperimentConfig(Config):
     """Recorded data."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.replay_ratio is not None and self.train_ratio is not None:
             raise ConfigError(
                 f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: both set the same quantity "
                 "in different units (train_ratio = replay_ratio x B x T). Set only one of them."
             )
-        at_least(self, steps=1, updates=1, learning_starts=0, random_steps=0, seed=0, threads=0)
-        at_least(self, eval_episodes=0, eval_envs=1, keep_checkpoints=1, replay_ratio=0, train_ratio=0)
         if self.stop_score is not None and math.isnan(self.stop_score):
             raise ConfigError(f"stop_score = {self.stop_score}: expected a number or None.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

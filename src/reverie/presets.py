@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.base import AlgorithmConfig
-from reverie.core.declared import check_defaults
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
@@ -68,7 +67,6 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
     else:
         name = preset.replace("-", "_")
     if name is None:
-        check_defaults(config_class)
         algo = config_class()
         assert isinstance(algo, AlgorithmConfig)
         return ExperimentConfig(algo=algo)

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import DataError
 from reverie.core.spaces import ActionCodec, ObsCodec, cast, columns_in, follow, nested
 
 OBSERVATIONS = {
@@ -68,21 +68,6 @@ def test_observations(kind):
         truth = np.stack([codec(value)[key] for value in values])
         assert found[f"obs/{key}"].dtype == truth.dtype
         np.testing.assert_array_equal(found[f"obs/{key}"], truth)
-
-
-@pytest.mark.parametrize("channels", ["first", "last", "auto"])
-def test_a_cube_of_pixels(channels):
-    space = spaces.Box(0, 255, (4, 4, 4), np.uint8)
-    values = [space.sample() for _ in range(3)]
-    truth = np.stack([ObsCodec(space, channels=channels)(value)["image"] for value in values])
-    np.testing.assert_array_equal(
-        ObsCodec(space, channels=channels).encode({"obs": np.array(values)})["obs/image"], truth
-    )
-
-
-def test_what_is_not_kept_is_not_looked_at():
-    space = spaces.Dict({"a": spaces.Box(-1, 1, (1,)), "b": spaces.Graph(spaces.Discrete(2), None)})
-    assert set(ObsCodec(space, keep=lambda key: key == "a").encode({"obs/a": np.zeros((2, 1))})) == {"obs/a"}
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -170,18 +155,6 @@ def test_actions_that_are_not_of_the_space(space, rows, said):
         ActionCodec(space).encode({"action": rows, "is_last": np.zeros(2, bool)}, 10)
 
 
-def test_spaces_that_cannot_be_chosen_from():
-    with pytest.raises(EnvError, match="unbounded"):
-        ActionCodec(spaces.Box(-np.inf, 1, (2,)))
-
-
-def test_columns_that_are_missing():
-    with pytest.raises(DataError, match="no column 'obs/a'"):
-        ObsCodec(spaces.Dict({"a": spaces.Discrete(2)})).encode({"obs/b": np.zeros(1)})
-    with pytest.raises(DataError, match="no column 'action'"):
-        ActionCodec(spaces.Discrete(2)).encode({"is_last": np.zeros(1, bool)})
-
-
 SPACES = {
     "vector": spaces.Box(-3, 3, (2,), np.float32),
     "double": spaces.Box(-3, 3, (2, 2), np.float64),
@@ -228,15 +201,6 @@ def test_every_kind_alone_and_in_a_dictionary(name, channels):
     there_and_back(spaces.Dict({"in": spaces.Dict({"side": SPACES[name]})}), channels=channels)
 
 
-def test_all_together_and_what_was_seen_of_them():
-    whole = spaces.Dict({**SPACES, "pair": spaces.Tuple((SPACES["choice"], SPACES["text"]))})
-    there_and_back(whole)
-    there_and_back(whole, lambda key: key[0] != "p" and key != "text")
-    there_and_back(whole, lambda key: key == "choice")
-    with pytest.raises(ValueError, match="a part of a tuple"):
-        there_and_back(whole, lambda key: key != "pair/0")
-
-
 @pytest.mark.parametrize(
     ("values", "dtype", "wrong"),
     [
@@ -263,9 +227,3 @@ def test_values_that_a_dtype_cannot_hold_are_told(values, dtype, wrong):
     else:
         with pytest.raises(DataError, match=rf"obs/arm is {re.escape(wrong)} in row 1: expected a value of "):
             cast(np.array(values), dtype, "obs/arm")
-
-
-def test_rows_beyond_the_declared_dtype_are_told():
-    space = spaces.Box(0, 255, (2,), np.uint8)
-    with pytest.raises(DataError, match=r"obs is 300\.0 in row 0: expected a value of uint8"):
-        ObsCodec(space).decode({"obs": np.array([[1, 300]], np.float32)})

@@ -1,10 +1,8 @@
 """Recorded rows as a source of batches."""
 
-import google_crc32c
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +15,7 @@ from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.config import ReplayConfig
-from reverie.replay.dataset import Dataset
-from reverie.replay.sources import MixedSource, split_window
+from reverie.replay.sources import MixedSource
 
 OBS = {"vec": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="continuous", size=1)})
@@ -71,22 +68,6 @@ def test_windows_are_rows_that_follow_each_other_in_one_episode(tmp_path, storag
         assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("storage", ["ram", "mmap"])
-@pytest.mark.parametrize("announced", [None, 100])
-def test_the_windows_are_those_that_there_would_be_without_frames(tmp_path, storage, announced):
-    config, given = DatasetConfig(path="x", storage=storage), Given(announced=announced)
-    plain, stacked = (
-        build(given, window, config=config, scratch=tmp_path)
-        for window in (Window(batch=8, length=2), Window(batch=8, length=2, context=3, context_crosses=True))
-    )
-    handles = [one.batch_sampler.windows.at(np.arange(len(one))) for one in (plain, stacked)]
-    assert np.array_equal(handles[0], handles[1] + 3)
-    for one, other in [(plain.sample(), stacked.sample()) for _ in range(20)]:
-        assert torch.equal(one.obs["vec"], other.rows(3).obs["vec"])
-    with pytest.raises(DataError, match="more than the 17 rows"):  # what only frames need is no room for more
-        build(Given(announced=17), Window(batch=8, length=2, context=3, context_crosses=True))
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     lived=st.lists(st.integers(1, 6), min_size=1, max_size=8),
@@ -121,12 +102,6 @@ def test_other_rows_have_another_fingerprint():
     assert len(prints | {build(changed).fingerprint}) == 4
 
 
-def test_a_fingerprint_is_the_same_without_the_quick_checksums(monkeypatch):
-    quick = build().fingerprint
-    monkeypatch.setattr(google_crc32c, "implementation", "python")
-    assert build().fingerprint == quick
-
-
 def test_latents_and_priorities_are_kept_beside_the_rows():
     config = BatchSamplerConfig().merge({"fractions.priority": 1.0, "fractions.uniform": 0.0, "priority.alpha": 1.0})
     extra = {"deter": ExtraPart(shape=(2,), dtype="float32")}
@@ -143,10 +118,6 @@ def test_latents_and_priorities_are_kept_beside_the_rows():
     assert again.extras["deter"][(again.index == batch.index[0])].eq(1).all()
 
 
-def test_nothing_is_new_so_there_is_no_online_queue():
-    assert build(batch_sampler=ReplayConfig(online=True)).batch_sampler.online is None
-
-
 def test_statistics():
     found = build().statistics()
     rewards = np.concatenate([e.rewards for e in LIVED])
@@ -155,20 +126,6 @@ def test_statistics():
     assert found.scores == pytest.approx((min(scores), np.mean(scores), max(scores)))
     assert (found.episodes, found.terminal, found.steps) == (5, 3, 14)
     assert found.reward_size == pytest.approx(np.sqrt(np.square(rewards).mean()))
-
-
-def test_statistics_are_of_episodes_with_a_step():
-    lone = Lived(6, 0, "truncated")
-    for lived in ([lone, *LIVED], [*LIVED[:2], lone, *LIVED[2:]], [*LIVED, lone]):
-        assert build(Given(lived)).statistics() == build().statistics()
-
-
-def test_statistics_read_no_observations(monkeypatch):
-    """A start looks at them, and observations may be larger than the memory."""
-    dataset, read, column = build(), set(), Dataset.column
-    monkeypatch.setattr(Dataset, "column", lambda self, name: (read.add(name), column(self, name))[1])
-    dataset.statistics()
-    assert read == {"is_first", "is_terminal", "reward"}
 
 
 def test_datasets_that_cannot_be():
@@ -249,47 +206,6 @@ def test_feedback_goes_to_where_the_windows_came_from():
 # ---------------------------------------------------------------- from files
 
 
-def test_a_file_as_a_source(tmp_path):
-    recorded = open_recorded(DatasetConfig(path=str(write(tmp_path / "a.hdf5", columns()))))
-    assert recorded.obs_spec == {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")}
-    assert recorded.action_spec == ACTION
-    dataset = DatasetConfig().build(recorded, window=WINDOW, seed=0)
-    assert isinstance(dataset, Dataset)
-    np.testing.assert_array_equal(dataset.column("obs/observation"), Given().columns["obs/vec"])
-    np.testing.assert_array_equal(dataset.column("action"), Given().columns["action"])
-    assert dataset.sample().obs["observation"].shape == (64, 3, 2)
-
-
-@pytest.mark.parametrize("shape", [(14,), (14, 1)])
-@pytest.mark.parametrize("space", [spaces.Discrete(9), spaces.MultiDiscrete([9])])
-def test_the_environment_says_how_many_actions_there_are(tmp_path, shape, space):
-    values = columns() | {"actions": (np.arange(14) % 3).reshape(shape)}
-    config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))
-    assert open_recorded(config, action_space=space).action_spec.parts["action"].classes == (9,)
-
-
-def test_bounds_of_actions_come_from_the_environment_where_data_do_not_say_theirs(tmp_path):
-    values = columns() | {"actions": np.linspace(-1.5, 1.5, 14, dtype=np.float32)[:, None]}
-    config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))
-    measured = open_recorded(config)
-    parts = list(measured.parts())
-    assert max(part["action"].max() for part in parts) == 1.0
-    assert any("action space is not declared" in line for line in measured.remarks())
-    known = open_recorded(config, action_space=spaces.Box(-3, 3, (1,), np.float32))
-    assert max(part["action"].max() for part in known.parts()) == 0.5
-    assert not known.remarks()
-
-
-def test_actions_that_happen_to_be_small_are_still_in_units_of_the_environment(tmp_path):
-    """All lie within [-1, 1], which says nothing: an environment that takes -2 to 2 got them as they are."""
-    values = columns()
-    config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))
-    assert np.abs(values["actions"]).max() <= 1
-    for space, scale in ((None, 1.0), (spaces.Box(-2, 2, (1,), np.float32), 0.5)):
-        parts = [part["action"][~part["is_last"]] for part in open_recorded(config, action_space=space).parts()]
-        np.testing.assert_allclose(np.concatenate(parts), values["actions"] * scale, rtol=1e-6)
-
-
 def test_what_an_environment_leaves_out_or_clips_is_left_out_and_clipped(tmp_path):
     config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", columns())))
     env = EnvConfig(clip_reward="sign")
@@ -308,17 +224,3 @@ def test_nan_is_an_error_that_says_where(tmp_path, name, said):
     values[name][5] = np.nan  # the sixth transition: two episodes of 3 and 1 before it
     with pytest.raises(DataError, match=rf"{said}.*reverie data validate.*--quarantine"):
         list(open_recorded(DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))).parts())
-
-
-@pytest.mark.parametrize(
-    ("batch", "fraction", "expected"), [(8, 0.5, (4, 4)), (10, 0.25, (2, 8)), (3, 0.9, None), (1, 0.5, None)]
-)
-def test_shares_of_a_batch(batch, fraction, expected):
-    window = Window(batch=batch, length=3, context=1)
-    if expected is None:
-        with pytest.raises(ConfigError, match=r"experience"):
-            split_window(window, fraction)
-    else:
-        found = split_window(window, fraction)
-        assert tuple(part.batch for part in found) == expected
-        assert all((part.length, part.context) == (3, 1) for part in found)

@@ -303,7 +303,7 @@ def test_all_is_the_same_for_the_same_seed() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(values, says) -> None:
     with pytest.raises(ConfigError, match=says):
-        ReplayConfig().merge(values)
+        ReplayConfig().merge(values, "replay")
 
 
 def test_fractions_need_not_sum_to_one() -> None:

@@ -10,9 +10,7 @@ from d4rl_files import cat, columns, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
-from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import ReadOptions
 from reverie.datasets.transitions import limited
 
 
@@ -23,24 +21,6 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_d4rl_without_next_observations(tmp_path):
-    """What a terminal end led to is never asked for; what time cut off cannot be made up."""
-    values = columns()
-    del values["next_observations"]
-    reader = open_reader(str(write(tmp_path / "a.hdf5", values)))
-    check(reader, expected(LIVED, last_seen=False))
-    assert [line.rpartition(" (")[0] for line in reader.remarks()] == [transitions.DROPPED, transitions.REPEATED]
-    assert list(reader.notes.values()) == [2, 3]
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_d4rl_without_timeouts_sees_them_in_next_observations(tmp_path):
-    values = columns()
-    del values["timeouts"]
-    check(open_reader(str(write(tmp_path / "a.hdf5", values))), expected(LIVED))
-
-
 def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
     with open_reader(str(d4rl)) as reader:
         assert not any(map(reader.uses, ("time_limit", "columns")))
@@ -48,18 +28,6 @@ def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
     with open_reader(str(write(tmp_path / "b.hdf5", values))) as reader:
         assert reader.uses("time_limit")
         assert not reader.uses("columns")
-
-
-def test_d4rl_that_can_not_know_says_so(tmp_path):
-    lived = [Lived(1, 3), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 2)]
-    values = columns(lived)
-    del values["timeouts"], values["next_observations"]
-    path = write(tmp_path / "a.hdf5", values)
-    reader = open_reader(str(path))
-    assert reader.rows() == 11 + 2
-    assert any("only terminal ends of episodes are known" in line for line in reader.remarks())
-    known = open_reader(str(path), ReadOptions(time_limit=3))
-    check(known, expected(lived, last_seen=False))
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -187,16 +155,6 @@ def test_actions_out_of_the_usual_bounds_are_measured(tmp_path):
     whole = open_reader(str(write(tmp_path / "b.hdf5", columns() | {"actions": cat("choices")}))).about()
     assert whole.action == spaces.Discrete(5)
     assert whole.measured
-
-
-@pytest.mark.parametrize("wrong", [1e39, -1e308, np.inf, np.nan])
-def test_bounds_are_measured_without_what_float32_does_not_hold(tmp_path, wrong):
-    values = columns() | {"actions": np.linspace(-2, 3, 28).reshape(14, 2)}
-    values["actions"][6, 1] = wrong
-    with open_reader(str(write(tmp_path / "a.hdf5", values))) as reader:
-        np.testing.assert_allclose(reader.about().action.high, [values["actions"][-1, 0], 3], rtol=1e-6)
-        with pytest.raises(DataError, match=r"action 'action' of row 8 is \[.*\]: expected finite float32 numbers"):
-            list(Recorded(reader).parts())
 
 
 @pytest.mark.parametrize(

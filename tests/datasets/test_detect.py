@@ -19,8 +19,7 @@ from reverie.core.rows import Rows
 from reverie.core.space_json import text_of
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About, Reader, ReadOptions, by_number, files_of
-from reverie.datasets.rl_unplugged import shards_in
+from reverie.datasets.reader import About, Reader, ReadOptions
 
 
 def test_a_name_says_nothing(tmp_path):
@@ -50,17 +49,6 @@ def test_files_that_are_not_what_their_name_says(tmp_path, name, content, said):
         path.write_bytes(content)
     with pytest.raises(DataError, match=said):
         open_reader(str(path))
-
-
-def test_hdf5_of_something_else(tmp_path):
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        file["weights"] = np.zeros(3)
-    with pytest.raises(DataError, match=r"is an HDF5 file that contains weights: expected observations.* or _meta"):
-        open_reader(str(tmp_path / "a.hdf5"))
-    with h5py.File(tmp_path / "b.hdf5", "w") as file:
-        file["num_episodes"], file["observations_0"] = 1, np.zeros((2, 3))
-    with pytest.raises(DataError, match=r"How to convert d3rlpy's buffers: docs/datasets"):
-        open_reader(str(tmp_path / "b.hdf5"))
 
 
 @pytest.mark.parametrize(
@@ -118,27 +106,6 @@ def test_several_files_in_the_order_of_their_numbers(tmp_path):
         write(tmp_path / name, columns(lived))
     check(open_reader(str(tmp_path)), expected(LIVED))
     check(open_reader(str(tmp_path / "part-?.hdf5")), expected(LIVED[:3]))
-
-
-def test_suffixes_in_upper_case_and_hidden_files(tmp_path):
-    """A folder is the same dataset whatever the case of the suffixes; hidden files are nobody's."""
-    write(tmp_path / "a.hdf5", columns(LIVED[:2]))
-    write(tmp_path / "B.HDF5", columns(LIVED[2:]))
-    write(tmp_path / ".c.hdf5", columns())
-    names = sorted(file.name for file in open_reader(str(tmp_path)).files())
-    assert names == ["B.HDF5", "a.hdf5"]
-    for folder, suffixes in (("npz", (".NPZ",)), ("TFRecord", (".TFRecord", ".tfrecords"))):
-        (tmp_path / folder).mkdir()
-        for number, suffix in [(10, suffixes[0]), (9, suffixes[-1]), (".1", suffixes[0])]:
-            (tmp_path / folder / f"{number}{suffix}").touch()
-        found = files_of(tmp_path / folder, folder)
-        assert [file.name for file in found] == [f"9{suffixes[-1]}", f"10{suffixes[0]}"]
-    assert shards_in(tmp_path / "TFRecord") == sorted(found)
-
-
-def test_names_with_digits_that_are_no_numbers(tmp_path):
-    paths = [tmp_path / name for name in ("3²4.hdf5", "3²10.hdf5")]
-    assert sorted(paths, key=by_number) == paths
 
 
 def test_several_files_that_do_not_belong_together(tmp_path):
@@ -224,20 +191,6 @@ def test_declared_wrappers_must_be_the_same(one: dict[str, Any], other: dict[str
         several(each, each).about()
     with pytest.raises(DataError, match=says):
         several(one, other).about()
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {},
-        RUN,
-        wrapped(("RecordVideo", {}), ("TimeLimit", {"max_episode_steps": 9})),
-        wrapped(("NoopReset", {"most": 30}), settings={"noop_max": 30}, by="reverie.envs.wrappers"),
-    ],
-)
-def test_wrappers_that_may_differ(other: dict[str, Any]) -> None:
-    several(PLAIN, other).about()
-    several(other, PLAIN).about()
 
 
 def test_the_environment_is_the_one_that_some_part_names() -> None:

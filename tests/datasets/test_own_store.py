@@ -15,7 +15,7 @@ from reverie.datasets.convert import write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.own_store import StoreReader
 from reverie.store import zarr
-from reverie.store.episodes import LOST, STEPLESS
+from reverie.store.episodes import LOST
 
 
 @pytest.fixture(autouse=True)
@@ -69,13 +69,6 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     assert set(reader.remarks()) == {LOST, reader_file.OPEN}
 
 
-def test_an_episode_with_its_first_row_alone_is_said_to_have_no_step(tmp_path):
-    stored(tmp_path, [cut(named([Lived(1, 5), Lived(2, 3)]), 0, 7)])  # five steps are six rows
-    reader = open_reader(str(tmp_path))
-    check(reader, named([Lived(1, 5)]))
-    assert reader.remarks() == [STEPLESS]
-
-
 def test_damaged_rows_are_left_out_and_named(tmp_path):
     lived = [Lived(1, 5), Lived(2, 12), Lived(3, 5)]
     stored(tmp_path, [named(lived)])
@@ -86,16 +79,6 @@ def test_damaged_rows_are_left_out_and_named(tmp_path):
     kept = np.concatenate([part["obs/vec"] for part in found])
     assert kept[:, 0].tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 6
     assert any("/action/c.0.1.0" in line for line in reader.remarks())
-
-
-def test_bounds_of_actions_count_where_both_stores_know_them(tmp_path):
-    for name, limit in {"a": [], "b": [1.0], "c": [2.0]}.items():
-        stored(tmp_path / name / "replay", [named(LIVED)])
-        action = {"kind": "continuous", "classes": [], "size": 1, "low": [-x for x in limit], "high": limit}
-        (tmp_path / name / "spec.json").write_text(json.dumps({**SPEC, "action": {"action": action}}))
-    assert open_reader(str(tmp_path / "[ab]")).about().specs[1].parts["action"].high == ()
-    with pytest.raises(DataError, match=r"1 number in -2\.\.2 in .*c, but of 1 number in -1\.\.1"):
-        open_reader(str(tmp_path / "[bc]")).about()
 
 
 @pytest.mark.parametrize(
@@ -138,13 +121,3 @@ def test_without_a_spec(tmp_path):
     obs, action = open_reader(str(tmp_path)).about().specs
     assert obs["vec"].kind == "vector"
     assert (action.parts["action"].kind, action.width) == ("continuous", 1)
-
-
-def test_stores_that_are_no_dataset(tmp_path):
-    stored(tmp_path / "a", [cut(named(LIVED), 0, 0)])
-    with pytest.raises(DataError, match="contains no rows"):
-        open_reader(str(tmp_path / "a"))
-    stored(tmp_path / "b", [named(LIVED)])
-    (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "action": {"action": {"kind": "continuous", "size": 4}}}))
-    with pytest.raises(DataError, match=r"declares actions of 4 numbers, but .* has 1"):
-        open_reader(str(tmp_path / "b")).about()

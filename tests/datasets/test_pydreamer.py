@@ -10,7 +10,6 @@ from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
 from reverie.datasets import pydreamer
 from reverie.datasets.detect import open_reader
-from reverie.datasets.pydreamer import follows
 
 
 def truth(lived, seen="obs", **how):
@@ -25,16 +24,6 @@ def test_several_episodes_a_file(tmp_path, discrete):
     check(open_reader(str(tmp_path / "npz")), truth(LIVED, discrete=discrete))
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-def test_a_file_without_an_action_says_nothing_about_actions(tmp_path, monkeypatch, discrete):
-    """The environment failed right after a reset, say, even more often than files are examined."""
-    monkeypatch.setattr(pydreamer, "LOOKED_AT", 1)
-    for number, e in enumerate([Lived(0, 0), *LIVED, Lived(6, 0)]):
-        save(tmp_path / "npz", f"ep{number:06}_{number:06}-r1-{e.steps:04}", arrays([e], discrete))
-    about = open_reader(str(tmp_path / "npz")).about()
-    assert about.action == (spaces.Discrete(5) if discrete else spaces.Box(-1.0, 1.0, (1,), np.float32))
-
-
 @pytest.mark.parametrize("cut", [1, 3, 4, 5])
 def test_an_episode_in_pieces(tmp_path, cut):
     """The action that led to the first row of a piece is that of the last row of the piece before."""
@@ -44,16 +33,6 @@ def test_an_episode_in_pieces(tmp_path, cut):
     reader = open_reader(str(tmp_path / "npz"))
     check(reader, truth([Lived(1, 6), Lived(2, 2)]))
     assert not reader.remarks()
-
-
-def test_the_tenth_piece_comes_after_the_ninth(tmp_path):
-    whole = arrays([Lived(1, 11)])
-    for piece in range(12):
-        save(tmp_path / "npz", f"ep000000_000000-{piece}-r1-0012", {k: v[piece : piece + 1] for k, v in whole.items()})
-    for path in (tmp_path / "npz", tmp_path / "npz/*.npz"):
-        reader = open_reader(str(path))
-        check(reader, truth([Lived(1, 11)]))
-        assert not reader.remarks()
 
 
 def test_a_piece_whose_beginning_is_lost(tmp_path):
@@ -75,13 +54,6 @@ def everything(path):
     return reader.about(), list(reader.parts())
 
 
-def test_a_file_of_something_else_among_them(tmp_path):
-    save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
-    save(tmp_path / "npz", "aside", {"weights": np.zeros(3)})
-    with pytest.raises(DataError, match=r"aside\.npz has no action, reset, reward, terminal.*move it elsewhere"):
-        everything(tmp_path / "npz")
-
-
 def test_pictures_have_their_time_behind(tmp_path):
     values = arrays(LIVED)
     pictures = np.random.default_rng(0).integers(0, 256, (len(values["reset"]), 4, 5, 3), dtype=np.uint8)
@@ -101,16 +73,6 @@ def test_continuous_actions_that_look_like_classes_at_first(tmp_path):
     assert isinstance(open_reader(str(tmp_path / "npz")).about().action, spaces.Box)
 
 
-def test_follows():
-    from pathlib import Path
-
-    one, two = Path("ep000003_000003-0-r5-1000.npz"), Path("ep000003_000003-1-r5-1000.npz")
-    assert follows(one, two)
-    assert not follows(two, one)
-    assert not follows(None, two)
-    assert not follows(Path("ep000003_000003-r5-1000.npz"), two)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -118,7 +80,7 @@ def test_follows():
         (lambda v: v.update(action=v["action"][:-1]), "expected arrays of one length"),
         (lambda v: [v.pop(name) for name in ("vecobs", "policy_value")], "contains no observations"),
         (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no actions|contains no rows"),
-        (lambda v: v.pop("reset"), "expected action, reward, terminal and reset \\(PyDreamer"),
+        (lambda v: v.pop("reset"), "expected action, reset, reward, terminal \\(PyDreamer"),
     ],
 )
 def test_files_that_cannot_be(tmp_path, change, said):

@@ -9,14 +9,13 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats import SIDE, crc32c, framed, mask, message, shard, transition, transitions
+from formats import SIDE, crc32c, framed, mask, message, shard, transitions
 from recordings import LIVED, Lived, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import rl_unplugged
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
-from reverie.datasets.rl_unplugged import RLUnpluggedReader
-from reverie.datasets.tfrecord import CutOff, example, masked_crc, records
+from reverie.datasets.rl_unplugged import CutOff, RLUnpluggedReader, example, masked_crc, records
 
 
 def corner(obs):
@@ -103,44 +102,6 @@ def test_a_shard_cut_in_the_middle(tmp_path):
         open_reader(str(path)).rows()
 
 
-@pytest.mark.parametrize(("offset", "said"), [(3, "length of a record"), (12 + 40, "checksum of a record")])
-def test_a_byte_that_was_changed(tmp_path, offset, said):
-    """In the length of the third record, and in the middle of what it holds."""
-    path = shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=False)
-    data = bytearray(path.read_bytes())
-    third = sum(len(framed(message(features))) for features in transitions(LIVED)[:2])
-    data[third + offset] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=rf"{said}.*2 transitions can be read"):
-        open_reader(str(path)).rows()
-
-
-def test_the_newest_frame_alone_does_not_make_a_neighbour(tmp_path):
-    """The screen stood still in two places of one episode: the frames before tell them apart."""
-    one, two = transition(Lived(1, 9), 2), transition(Lived(1, 9), 6)
-    two["o_t"][-1] = one["o_tp1"][-1]
-    reader = open_reader(str(shard(tmp_path / "run_1-00000-of-00100", [one, two])))
-    rows = joined(reader.parts())
-    assert rows["is_first"].tolist() == [True, False, True, False]
-    assert reader.rows() == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda t: t.pop("o_tp1"), "record 0 has no o_tp1"),
-        (lambda t: t.update(o_t=[b"no picture"] * 4, o_tp1=[b"no picture"] * 4), "cannot be read as an image"),
-        (lambda t: t.update(o_tp1=t["o_tp1"][:3]), "the same number of images"),
-    ],
-)
-def test_records_of_something_else(tmp_path, change, said):
-    found = transitions(LIVED)
-    for one in found:
-        change(one)
-    with pytest.raises(DataError, match=said):
-        list(open_reader(str(shard(tmp_path / "run_1-00000-of-00100", found))).parts())
-
-
 @given(st.binary(max_size=300))
 def test_checksums(data):
     from google_crc32c import value
@@ -166,20 +127,6 @@ def test_records_until_a_cut(tmp_path_factory, bodies, cut, zipped):
     whole = len(bodies) if zipped else int(np.searchsorted(edges, min(cut, len(data)), "right")) - 1
     assert found == bodies[:whole]
     assert noticed == (not zipped and min(cut, len(data)) not in edges)
-
-
-FLOATS = st.floats(width=32, allow_nan=False)
-VALUES = st.one_of(
-    st.lists(st.binary(max_size=20), min_size=1, max_size=3),
-    st.lists(FLOATS, min_size=1, max_size=3),
-    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=3),
-)
-
-
-@given(features=st.dictionaries(st.text(max_size=5), VALUES, max_size=4), packed=st.booleans())
-def test_messages(features, packed):
-    found = example(message(features, packed))
-    assert {name: list(values) for name, values in found.items()} == features
 
 
 @given(st.binary(max_size=40))

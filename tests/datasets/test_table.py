@@ -48,12 +48,6 @@ def test_a_row_is_a_transition(tmp_path, kind, pieces):
     check(open_reader(str(files), ReadOptions(columns=mapping)), expected(LIVED))
 
 
-def test_ends_as_flags(tmp_path):
-    path = save(tmp_path / "d", columns())
-    flags = {name: MAPPING[name] for name in ("obs", "action", "reward", "terminal")} | {"truncated": "timeout"}
-    check(open_reader(str(path), ReadOptions(columns=flags)), expected(LIVED, last_seen=False))
-
-
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
     lived = [Lived(1, 3), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 2)]
@@ -70,16 +64,6 @@ def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
         open_reader(path, ReadOptions(columns=MAPPING, time_limit=3))
 
 
-def test_observations_are_compared_as_they_are_stored(tmp_path):
-    """0.1 + 0.2 is not 0.3, but as float32 it is."""
-    values = {"o": [[0.1], [0.3], [0.5]], "n": [[0.1 + 0.2], [0.5], [0.7]], "a": [0.0, 0.5, 1.0], "r": [1.0] * 3}
-    names = {"obs": "o", "next_obs": "n", "action": "a", "reward": "r", "episode": "e"}
-    path = save(tmp_path / "d", values | {"e": [0, 0, 0]}, kind="parquet")
-    with open_reader(str(path), ReadOptions(columns=names)) as reader:
-        assert joined(reader.parts())["is_first"].tolist() == [True, False, False, False]
-        assert not reader.disordered().size
-
-
 def test_steps_out_of_order_are_found_where_truncations_are_known(tmp_path):
     mixed = {name: [values[i] for i in (0, 2, 1)] for name, values in {
         "o": [[0.0], [1.0], [2.0]], "n": [[1.0], [2.0], [3.0]], "a": [0.0, 0.5, 1.0], "r": [1.0] * 3,
@@ -90,14 +74,6 @@ def test_steps_out_of_order_are_found_where_truncations_are_known(tmp_path):
     for more, count in (({"columns": {"truncated": "t"}}, 2), ({"time_limit": 9}, 2), ({}, 0)):
         options = ReadOptions(columns=names | more.pop("columns", {}), **more)
         assert open_reader(path, options).disordered().tolist() == list(range(count))
-
-
-def test_ends_that_nobody_tells(tmp_path):
-    given = {name: MAPPING[name] for name in ("obs", "action", "reward", "episode")} | {"next_obs": "after"}
-    for more in ({}, {"end": "next.done"}):
-        reader = open_reader(str(save(tmp_path / "d", columns())), ReadOptions(columns=given | more))
-        check(reader, expected([Lived(e.number, e.steps, "truncated") for e in LIVED]))
-        assert any("no column marks terminal steps" in line for line in reader.remarks())
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
@@ -127,27 +103,6 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
             reader.rows()
 
 
-@pytest.mark.parametrize("kind", ["stream", "parquet"])
-def test_a_row_is_an_episode_without_steps(tmp_path, kind):
-    lived = [LIVED[0], Lived(7, 0), LIVED[2]]
-    values = {
-        "obs": [e.observations[: e.steps].tolist() for e in lived],
-        "action": [e.choices.tolist() for e in lived],
-        "reward": [e.rewards.tolist() for e in lived],
-    }
-    options = ReadOptions(columns={name: name for name in values})
-    reader = open_reader(str(save(tmp_path / "d", values, kind=kind)), options)
-    reader.about()
-    truncated = [Lived(1, 3, "truncated"), Lived(3, 5, "truncated")]  # no flags are named
-    check(reader, expected(truncated, last_seen=False, discrete=True))
-    reader.about()  # counts nothing again, nor did the number of rows
-    assert reader.remarks() == [f"{transitions.DROPPED} (2 times)", transitions.STEPLESS]
-    empty = {name: pa.array([[], []], type=pa.array(column).type) for name, column in values.items()}
-    reader = open_reader(str(save(tmp_path / "e", empty, kind=kind)), options)
-    with pytest.raises(DataError, match=r"contains no episode with a step: all lists of rewards are empty"):
-        reader.about()
-
-
 def test_several_observations_and_pictures(tmp_path):
     def png(number, t):
         file = io.BytesIO()
@@ -166,23 +121,6 @@ def test_several_observations_and_pictures(tmp_path):
         np.testing.assert_array_equal(found[name], rows[name], err_msg=name)
     assert reader.about().action == spaces.Discrete(5)
     assert reader.about().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
-
-
-def test_next_observations_are_known_of_all_or_of_none(tmp_path):
-    """What an episode ends with is never put together from two times."""
-    mapping = {"obs.a": "observation.state", "obs.b": "t", "next_obs.a": "after", "action": "action"}
-    values = columns() | {"t": [float(t) for e in LIVED for t in range(e.steps)]}
-    reader = open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns={**MAPPING, "obs": "", **mapping}))
-    with pytest.raises(DataError, match=r"next observations have shapes"):
-        reader.rows()
-    whole = {
-        "a": [e.observations.tolist() for e in LIVED], "b": [list(range(e.steps)) for e in LIVED],
-        "action": [e.actions.tolist() for e in LIVED], "next.reward": [e.rewards.tolist() for e in LIVED],
-    }  # fmt: skip
-    mapping = {"obs.a": "a", "obs.b": "b", "action": "action", "reward": "next.reward"}
-    reader = open_reader(str(save(tmp_path / "e", whole)), ReadOptions(columns=mapping))
-    with pytest.raises(DataError, match=r"row 0: next observations have shapes"):
-        reader.rows()
 
 
 def frame():
@@ -214,48 +152,6 @@ def test_columns_of_numbers_are_one_vector(tmp_path, kind):
     assert open_reader(path, ReadOptions(columns=both)).about().action == spaces.MultiDiscrete([5, 6])
 
 
-def test_lists_of_numbers_are_one_vector_of_each_step(tmp_path):
-    values = {
-        "x": [[float(e.number)] * (e.steps + 1) for e in LIVED],
-        "t": [list(range(e.steps + 1)) for e in LIVED],
-        "a": [e.actions[:, 0].tolist() for e in LIVED],
-        "r": [e.rewards.tolist() for e in LIVED],
-        "d": [e.terminals.tolist() for e in LIVED],
-    }
-    mapping = {"obs": ["x", "t"], "action": ["a"], "reward": "r", "terminal": "d"}
-    check(open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns=mapping)), expected(LIVED))
-
-
-def test_what_does_not_fit_rows_that_are_episodes(tmp_path):
-    values = {"o": [[1.0, 2.0]] * 2, "a": [[0.0, 1.0]] * 2, "r": [[0.0, 1.0]] * 2, "d": [True] * 2, "id": ["x", "y"]}
-    mapping = {"obs": "o", "action": "a", "reward": "r", "episode": "id"}
-    path = str(save(tmp_path / "d", values))
-    assert open_reader(path, ReadOptions(columns=mapping)).about().text == {"a row is": "an episode"}
-    with pytest.raises(DataError, match=r"row 0 has 2 rewards, but 1 values in 'd': expected as many"):
-        open_reader(path, ReadOptions(columns=mapping | {"terminal": "d"})).about()
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"obs": 3}, r"data\.columns\.obs = 3: expected a column name, or a list of numeric columns"),
-        ({"obs": ["t", 3]}, r"data\.columns\.obs = \['t', 3\]: expected a column name"),
-        ({"obs": []}, r"data\.columns\.obs = \[\]: expected"),
-        ({"obs": {"a": "t"}}, r"data\.columns\.obs = .*Name several observations obs\.state"),
-        ({"obs": ["t", "nmber"]}, r"has no column 'nmber'\. Did you mean 'number'"),
-        ({"reward": ["t", "number"]}, r"data\.columns\.reward = \['t', 'number'\]: expected one column"),
-        (
-            {"obs": ["t", "observation.state"]},
-            r"'observation.state' contains values of shape .*: columns that are joined",
-        ),
-    ],
-)
-def test_columns_that_are_no_vector(tmp_path, change, said):
-    path = str(save(tmp_path / "d", frame()))
-    with pytest.raises(ConfigError, match=said):
-        list(open_reader(path, ReadOptions(columns={**FRAME, "next_obs": "", **change})).parts())
-
-
 def test_what_must_be_said(tmp_path):
     path = str(save(tmp_path / "d", columns()))
     proposal = "obs: observation.state, action: action, reward: next.reward, terminal: next.done"
@@ -275,52 +171,6 @@ def test_what_must_be_said(tmp_path):
         ConfigError, match=r"data\.columns\.prize = action: expected one column for .* such as obs.camera"
     ):
         open_reader(path, ReadOptions(columns=MAPPING | {"prize": "action"}))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda v: v["next.done"].__setitem__(3, None),
-            r"'next\.done' has no value in row 3: expected one",
-        ),
-        (lambda v: v.update({"next.done": [0.0] * 5 + [None] * 9}), r"'next\.done' has no value in row 5: .*true or"),
-        (
-            lambda v: v.update({"next.done": [0, 1, 0, 2] + [0] * 10}),
-            r"'next\.done' has the value 2 in row 3: expected true or false, or 1 or 0",
-        ),
-        (lambda v: v.update(action=[[1, 2]] * 9 + [[1, None]] * 5), r"'action' has no value in row 9"),
-        (lambda v: v.update(action=[[1, 2]] * 9 + [None] * 5), r"'action' has no value in row 9"),
-        (
-            lambda v: v["observation.state"].__setitem__(3, [1.0]),
-            "values of different shapes|lists of different lengths",
-        ),
-        (lambda v: v.update(action=["left"] * 14), r"contains string: .* Number the values"),
-        (lambda v: v.update({name: [] for name in v}), "contains no rows"),
-    ],
-)
-def test_tables_that_cannot_be(tmp_path, change, said):
-    values = columns()
-    change(values)
-    path = str(save(tmp_path / "d", values))
-    with pytest.raises(DataError, match=said):
-        list(open_reader(path, ReadOptions(columns=MAPPING)).parts())
-
-
-def test_the_parts_of_a_dataset_are_named(tmp_path):
-    for split in ("train", "test"):
-        save(tmp_path / "d" / split, columns())
-    with pytest.raises(ConfigError, match=r"has the splits test, train: pass the path of one"):
-        open_reader(str(tmp_path / "d"), ReadOptions(columns=MAPPING))
-    open_reader(str(tmp_path / "d/train"), ReadOptions(columns=MAPPING))
-
-
-def test_tables_in_hidden_folders_are_nobodys(tmp_path):
-    save(tmp_path / ".venv/lib/diamonds", columns())
-    with pytest.raises(DataError, match="contains no dataset, only nothing"):
-        open_reader(str(tmp_path))
-    save(tmp_path / "d", columns())
-    assert len(open_reader(str(tmp_path), ReadOptions(columns=MAPPING)).paths) == 1
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
@@ -360,22 +210,6 @@ def test_ids_of_episodes_are_any_values(tmp_path, kind, of):
     path = save(tmp_path / "t", values, kind=kind, pieces=2)
     reader = open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"}))
     check(reader, expected([Lived(e.number, e.steps, "truncated") for e in LIVED]))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda ids: [f"run_{ids[i]}" for i in PERMUTED], r"of episode run_1 \('episode_index'\) are not contiguous"),
-        (lambda ids: [*ids[:6], None, *ids[7:]], "'episode_index' has no value in row 6"),
-        (lambda ids: [[number] for number in ids], "'episode_index' contains list.*: expected numbers or text"),
-    ],
-)
-def test_ids_that_cannot_be(tmp_path, change, said):
-    values = columns()
-    values["episode_index"] = change(values["episode_index"])
-    path = save(tmp_path / "t", values | {"next.done": [False] * 14}, pieces=2)
-    with pytest.raises(DataError, match=said):
-        open_reader(str(path), ReadOptions(columns=MAPPING)).about()
 
 
 @pytest.mark.parametrize(("role", "column"), [("terminal", "next.done"), ("truncated", "timeout"), ("end", "timeout")])

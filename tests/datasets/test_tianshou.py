@@ -46,12 +46,6 @@ def test_tianshou_vector_buffer(tmp_path):
     check(open_reader(str(tianshou(tmp_path / "a.hdf5", rings))), expected([*first, *second]))
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_tianshou_without_next_observations(tmp_path):
-    path = tianshou(tmp_path / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)], next_obs=False)
-    check(open_reader(str(path)), expected(LIVED, last_seen=False))
-
-
 def test_tianshou_of_old(tmp_path):
     path = tianshou(tmp_path / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)], old=True)
     reader = open_reader(str(path))
@@ -127,6 +121,6 @@ def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):
         file.create_dataset("trap", data=data).attrs["__data_type__"] = "Trap"
 
     path = tianshou(tmp_path / "a.hdf5", [(14, transitions_of(LIVED), 13, 14)], extra=trapped)
-    with pytest.raises(DataError, match=r"'_meta/obs/' is a pickled ndarray, which is not read"):
+    with pytest.raises(DataError, match=r"'_meta/obs' is a pickled ndarray, which is not read"):
         list(open_reader(str(path)).parts())
     assert not (tmp_path / "trap").exists()

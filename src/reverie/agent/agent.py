@@ -19,7 +19,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent.imagining import Imagined, ModelState, imagine, observe, probed, steer
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
-from reverie.core.checks import check_at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
@@ -374,7 +374,7 @@ class Agent:
         if not (given is None or isinstance(given, Integral)):
             raise ConfigError(f"seed = {brief(seed)}: expected an integer, at least 0.")
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
-        check_at_least("seed", seed, 0)
+        AtLeast(0).check("seed", seed)
         limit = {} if time_limit is None else {"env.time_limit": time_limit}
         config = self.config.merge({"eval_episodes": episodes, **limit})
         env = make_eval_env(config, self.factory, render=record)

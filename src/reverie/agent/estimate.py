@@ -22,7 +22,7 @@ from reverie.agent.loading import saved_config
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQEConfig, Units
 from reverie.core import statistics
-from reverie.core.checks import check_at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError, warn
 from reverie.core.files import writing
 from reverie.core.importing import trusting
@@ -514,8 +514,8 @@ def estimate(
         UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
         ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
     """
-    check_at_least("draws", draws, 1)
-    check_at_least("seed", 0 if seed is None else seed, 0)
+    AtLeast(1).check("draws", draws)
+    AtLeast(0).check("seed", seed)
     mode = mode_of(actions)
     folder = RunFolder.at(run)
     given = [name for name, value in {"algo": algo, "data": data}.items() if value is not None]

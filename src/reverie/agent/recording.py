@@ -7,14 +7,15 @@ import json
 from collections.abc import Iterator, Sized
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from reverie.agent.agent import Actions, Agent
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, warn
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
@@ -31,28 +32,26 @@ from reverie.run.evaluate import LONG
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordConfig:
+class RecordConfig(Config):
     """How much to record, and how the agent explores meanwhile."""
 
-    episodes: int | None = None
+    episodes: Annotated[int | None, AtLeast(1)] = None
     """Number of episodes; give this or ``steps``."""
-    steps: int | None = None
+    steps: Annotated[int | None, AtLeast(1)] = None
     """Env steps to record, in place of ``episodes``. The last episode is truncated there."""
-    epsilon: float = 0.0
+    epsilon: Annotated[float, Within("[0, 1]")] = 0.0
     """Probability, in [0, 1], that an action is drawn from the action space in place of the agent's."""
-    noise: float = 0.0
+    noise: Annotated[float, AtLeast(0)] = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range; >= 0."""
     actions: Actions = "mode"
     """The agent's most likely actions ("mode"), or drawn ones ("sample")."""
-    seed: int = 0
+    seed: Annotated[int, AtLeast(0)] = 0
     """Seed of environments, exploration and actions."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.episodes is None) == (self.steps is None):
             raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
-        at_least(self, episodes=1, steps=1, noise=0, seed=0)
-        if not 0.0 <= self.epsilon <= 1.0:
-            raise ConfigError(f"epsilon = {self.epsilon}: expected a probability in [0, 1].")
 
 
 def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> Exported:

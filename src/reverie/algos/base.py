@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.complete import bad_moment, check_complete, check_saved, check_trained, written
-from reverie.core.checks import at_least, check_kinds, check_pattern
+from reverie.core.checks import at_least, check_pattern
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief, unwritten
@@ -86,7 +86,7 @@ class AlgorithmConfig(Config):
     model-free algorithms only. The results are the same."""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        super().__post_init__()
         if self.batch_size < 1 or self.batch_length < 2:
             raise ConfigError(
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected batch_size >= 1 and "

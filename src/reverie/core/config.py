@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import inspect
 import math
 import re
 import types
 import typing
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self, Union
 
 import numpy as np
 
-from reverie.core.declared import check_fields
+from reverie.core.bounds import Bound
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.importing import imported
 
+SMALLEST, LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
+"""The least magnitude that float32 holds besides 0, and the largest."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -30,10 +35,22 @@ class Config:
         """Create the object, whose fields ``__init__`` sets.
 
         Raises:
-            ConfigError: settings that the class defines would have no effect, for example without ``@dataclass``.
+            ConfigError: settings that the class defines would have no effect.
         """
-        check_fields(cls, Config)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
+        _check_declared(cls)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Check each field by its type and by the bounds that are declared with it. Subclasses call this first.
+
+        Raises:
+            ConfigError: a field holds something else.
+        """
+        for name, (hint, bounds) in _declared(type(self)).items():  # type: ignore[arg-type]
+            value = getattr(self, name)
+            _check_kind(value, hint, name)
+            for bound in bounds:
+                bound.check(name, value)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values that can be written as YAML or JSON."""
@@ -173,6 +190,65 @@ class Choice(Config):
         ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
         name = _snake(kind.__name__) if ours else f"{kind.__module__}:{kind.__name__}"
         return name + (f"({fields})" if fields else "")
+
+
+@functools.cache
+def _check_declared(cls: type[Any]) -> None:
+    """Raise ConfigError if a class sets fields that ``@dataclass`` does not see."""
+    for kind in cls.__mro__:
+        if not issubclass(kind, Config) or kind is Config:
+            continue
+        typed = {name for name, hint in inspect.get_annotations(kind).items() if "ClassVar" not in str(hint)}
+        bases = [base for base in kind.__mro__[1:] if dataclasses.is_dataclass(base)]
+        inherited = {field.name for base in bases for field in dataclasses.fields(base)}
+        untyped = inherited & vars(kind).keys() - inspect.get_annotations(kind).keys()
+        if ("__dataclass_fields__" not in vars(kind) and (typed or "__init__" in vars(kind))) or untyped:
+            lost = ", ".join(sorted(untyped or typed)) or "__init__"
+            raise ConfigError(
+                f"{kind.__name__}: its {lost} would have no effect. Write @dataclass(frozen=True, kw_only=True) above "
+                "the class, and declare each setting as a field with its type: name: float = 0.1."
+            )
+
+
+@functools.cache
+def _declared(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
+    """Return the type and the bounds of each field. A class that gives another default alone keeps the bounds."""
+    found: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
+    for kind in reversed(cls.__mro__):
+        own = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
+        hints = typing.get_type_hints(kind, include_extras=True) if own else {}
+        for name in own:
+            bounds = tuple(each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Bound))
+            plain = typing.get_args(hints[name])[0] if hasattr(hints[name], "__metadata__") else hints[name]
+            found[name] = plain, bounds or found.get(name, (plain, ()))[1]
+    return {field.name: found[field.name] for field in dataclasses.fields(cls)}
+
+
+def _check_kind(value: Any, hint: Any, where: str) -> None:
+    """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` is what its type says.
+
+    What is made in Python holds whatever it was given, and code that asks which kind a setting is would ignore another
+    value without a word. Learners compute in float32: a number that is infinite or 0 there would fail in an update.
+    """
+    options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if is_builder(value) or not all(map(_is_checked, options)):
+        return
+    meant = coerce(value, hint, where)
+    if isinstance(value, str) and not isinstance(meant, str):
+        wanted = "a number" if options[0] in (int, float) else f"a {options[0].__name__}"
+        raise ConfigError(f"{where} = {brief(value)}: expected {wanted}, such as {meant!r}.")
+    if isinstance(meant, int) and not isinstance(value, Integral):
+        raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected int, such as {meant}.")
+    if isinstance(meant, int) and not -(2**63) <= meant < 2**63:
+        raise ConfigError(f"{where} = {meant}: expected an integer below 2^63.")
+    if isinstance(meant, float) and meant and not SMALLEST <= abs(meant) <= LARGEST and math.isfinite(meant):
+        ends = f"{SMALLEST:.2g} to {LARGEST:.2g} in magnitude"
+        raise ConfigError(f"{where} = {meant}: expected a number that float32 holds: 0, or {ends}.")
+
+
+def _is_checked(option: Any) -> bool:
+    literal = option in (int, float, bool, types.NoneType) or typing.get_origin(option) is Literal
+    return literal or (isinstance(option, type) and issubclass(option, Choice))
 
 
 def _located(text: str, path: str, names: Collection[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,18 +27,22 @@ class Piece(NamedTuple):
 
 
 def pyarrow_of() -> Any:
-    """Return the package pyarrow.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Return the package pyarrow; raise ConfigError if it is not installed."""
     try:
-        import pyarrow.compute
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
         raise needs("pyarrow", "arrow", error) from None
     return pyarrow
+
+
+@contextmanager
+def damage(what: Path | str) -> Iterator[None]:
+    """While entered, turn the errors of pyarrow into a DataError that says that ``what`` is damaged."""
+    try:
+        yield
+    except (pyarrow_of().ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{what} is damaged, incomplete or of another format: {error}.") from None
 
 
 @lru_cache(MOST_OPEN)
@@ -46,36 +51,41 @@ def _parquet(file: Path, changed: int) -> Any:
 
 
 def open_table(file: Path) -> tuple[Any, list[Piece]]:
-    """Return the schema of an Arrow or Parquet file, and its pieces.
-
-    Raises:
-        DataError: the file is damaged or of another format.
-    """
-    arrow = pyarrow_of()
-    try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(4) == b"PAR1"
-        if is_parquet:
+    """Return the schema of an Arrow or Parquet file, and its pieces; raise DataError if it is damaged."""
+    with damage(file):
+        if is_parquet(file):
             again = partial(_parquet, file, file.stat().st_mtime_ns)  # a process may have about a thousand files open
             schema, groups = again().schema_arrow, range(again().num_row_groups)
             rows = [again().metadata.row_group(group).num_rows for group in groups]
             pieces = [Piece(rows[group], partial(_of_group, again, group)) for group in groups]
         else:
-            table = _arrow_table(arrow, file)
+            table = _arrow_table(file)
             table.validate()  # Arrow ends the process where a column is shorter than its table
-            schema = table.schema
-            pieces = [Piece(batch.num_rows, batch.column) for batch in table.to_batches()]
+            schema, pieces = table.schema, [Piece(batch.num_rows, batch.column) for batch in table.to_batches()]
         list(schema.names)  # an error if they are not UTF-8
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} is damaged, incomplete or of another format: {error}.") from None
     return schema, [piece for piece in pieces if piece.rows]
+
+
+def table_of(file: Path) -> Any:
+    """Return the whole table of an Arrow or Parquet file; raise DataError if it is damaged."""
+    with damage(file):
+        table = pyarrow_of().parquet.read_table(file) if is_parquet(file) else _arrow_table(file)
+        table.validate(full=True)  # reading beyond the end of a buffer would end the process
+    return table
+
+
+def is_parquet(file: Path) -> bool:
+    """Return whether a file begins as Parquet's do."""
+    with file.open("rb") as opened:
+        return opened.read(4) == b"PAR1"
 
 
 def _of_group(opened: Callable[[], Any], group: int, name: str) -> Any:
     return opened().read_row_group(group, columns=[name]).column(0).combine_chunks()
 
 
-def _arrow_table(arrow: Any, file: Path) -> Any:
+def _arrow_table(file: Path) -> Any:
+    arrow = pyarrow_of()
     mapped = arrow.memory_map(str(file))
     try:
         return arrow.ipc.open_stream(mapped).read_all()
@@ -104,20 +114,16 @@ class TableColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``[n, ...]``."""
         return (int(self.edges[-1]), *self._sample.shape[1:])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
         return self._sample.dtype
 
     def _read(self, piece: int) -> Any:
-        try:
+        with damage(self.where):
             array = self.pieces[piece].column(self.name)
             array.validate(full=True)  # reading beyond the end of a buffer would end the process
-        except (self.arrow.ArrowException, OSError) as error:
-            raise DataError(f"{self.where} is damaged: {error}. Download or copy the table again.") from None
         if len(array) != self.pieces[piece].rows:
             raise DataError(f"{self.where} is damaged: it has {len(array):,} values, and its table other rows.")
         return array
@@ -131,15 +137,10 @@ class TableColumn:
             start = end
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``."""
-        parts = [self._numbers(array, row) for row, array in self._slices(start, min(stop, self.shape[0]))]
+        parts = [self._numbers(array, row) for row, array in self._slices(start, stop)]
         if len(shapes := {part.shape[1:] for part in parts}) > 1:
             raise DataError(f"{self.where} has values of different shapes: {sorted(shapes)}.")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``Column``."""
-        return np.concatenate([self.read(int(i), int(i) + 1) for i in index])
 
     def episode(self, row: int) -> np.ndarray:
         """Return the values of the list in one row of the table, ``[steps, ...]``; of a number itself, ``[1]``."""
@@ -147,29 +148,24 @@ class TableColumn:
         return self._numbers(array.flatten() if is_list(self.arrow, array.type) else array, row)
 
     def codes(self) -> tuple[np.ndarray, list[Any]]:
-        """Return each value's number, in the order of first appearance, int64 ``[n]``, and the value of each number.
-
-        Raises:
-            DataError: values are missing, or are neither numbers nor text.
-        """
-        known: dict[Any, int] = {}
-        parts = []
-        for row, array in self._slices(0, int(self.edges[-1])):
-            if array.null_count:
-                raise DataError(
-                    f"{self.where} has no value in row {row + int(np.asarray(array.is_null()).argmax()):,}."
-                )
-            if is_list(self.arrow, array.type):
-                raise DataError(f"{self.where} contains {array.type}: expected numbers or text.")
-            coded = array if self.arrow.types.is_dictionary(array.type) else array.dictionary_encode()
-            numbers = [known.setdefault(value, len(known)) for value in coded.dictionary.to_pylist()]
-            parts.append(np.array(numbers, np.int64)[np.asarray(coded.indices.to_numpy(zero_copy_only=False))])
-        return np.concatenate(parts), list(known)
+        """Return each value's number, int64 ``[n]``, and the value of each number."""
+        whole = self.arrow.chunked_array([array for _, array in self._slices(0, int(self.edges[-1]))])
+        if whole.null_count:
+            row = int(np.asarray(whole.is_null()).argmax())
+            raise DataError(f"{self.where} has no value in row {row:,}.")
+        if is_list(self.arrow, whole.type):
+            raise DataError(f"{self.where} contains {whole.type}: expected numbers or text.")
+        if self.arrow.types.is_dictionary(whole.type):
+            whole = whole.cast(whole.type.value_type)
+        coded = whole.dictionary_encode().unify_dictionaries()
+        numbers = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
+        return np.concatenate(numbers), coded.chunk(0).dictionary.to_pylist()
 
     def _numbers(self, array: Any, row: int) -> np.ndarray:
         """Return an array whose first value is that of ``row`` as numbers. Only floats may be missing: they are NaN."""
         if has_gaps(self.arrow, array):
-            raise DataError(f"{self.where} has no value in row {row + first_gap(self.arrow, array):,}: expected one.")
+            gap = next(i for i in range(len(array)) if has_gaps(self.arrow, array.slice(i, 1)))
+            raise DataError(f"{self.where} has no value in row {row + gap:,}: expected one.")
         return numbers(self.arrow, array, self.where)
 
 
@@ -179,16 +175,11 @@ class StackedColumns:
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         self.columns = columns
         self.is_list = all(column.is_list for column in columns)
-        self.shape = (columns[0].shape[0], len(columns))
-        self.dtype = np.result_type(*(column.dtype for column in columns))
+        self.shape: tuple[int, ...] = (columns[0].shape[0], len(columns))
+        self.dtype: np.dtype[Any] = np.result_type(*(column.dtype for column in columns))
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``."""
         return self._stacked([column.read(start, stop) for column in self.columns])
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``Column``."""
-        return self._stacked([column.at(index) for column in self.columns])
 
     def episode(self, row: int) -> np.ndarray:
         """See ``TableColumn``."""
@@ -219,17 +210,8 @@ def has_gaps(arrow: Any, array: Any) -> bool:
     return bool(array.null_count) or (is_list(arrow, array.type) and has_gaps(arrow, array.flatten()))
 
 
-def first_gap(arrow: Any, array: Any) -> int:
-    """Return the index of the first value of an array that is missing, or contains one that is."""
-    return next(i for i in range(len(array)) if has_gaps(arrow, array.slice(i, 1)))
-
-
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
-    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become further dimensions; compressed pictures are decoded.
-
-    Raises:
-        DataError: lists differ in length, or values are not numbers; the message begins with ``where``.
-    """
+    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become dimensions; compressed pictures are decoded."""
     kind, types = array.type, arrow.types
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores pictures
         return pictures(array.field("bytes").to_pylist(), where)
@@ -253,11 +235,7 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
 
 
 def pictures(found: list[bytes], where: str) -> np.ndarray:
-    """Decode pictures to uint8 ``[n, H, W, C]``, or ``[n, H, W]`` if they are grey.
-
-    Raises:
-        DataError: one cannot be decoded, or they differ in size.
-    """
+    """Decode pictures to uint8 ``[n, H, W, C]``, or ``[n, H, W]`` if grey; raise DataError if one cannot be decoded."""
     from PIL import Image
 
     try:

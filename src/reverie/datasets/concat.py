@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.signature import differences, signature
 from reverie.datasets.reader import About, Reader, ReadOptions, Space
-from reverie.datasets.wrappers import own_wrappers
+from reverie.datasets.recorded_env import own_wrappers
 
-OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "kwargs")
+OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "kwargs",
+           "time_limit")  # fmt: skip
 """Settings of the environment that decide what its rows mean."""
 
 
@@ -33,19 +34,12 @@ class ConcatReader(Reader):
         self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
 
     def uses(self, option: str) -> bool:
-        """See ``Reader``: whether it can change what some reader reads."""
         return any(reader.uses(option) for reader in self.readers)
 
-    def files(self) -> Sequence[Path]:
-        """See ``Reader``: the files of all readers."""
-        return [file for reader in self.readers for file in reader.files()]
-
     def env_id(self) -> str:
-        """See ``Reader``: the id of the first reader that names one."""
         return next(filter(None, (reader.env_id() for reader in self.readers)), "")
 
     def disordered(self) -> np.ndarray:
-        """See ``Reader``. Episodes are numbered through all readers; their number is counted by reading all rows."""
         found, before = [np.empty(0, np.int64)], 0
         for reader in self.readers:
             found.append(reader.disordered() + before)
@@ -53,51 +47,43 @@ class ConcatReader(Reader):
         return np.concatenate(found)
 
     def close(self) -> None:
-        """See ``Reader``."""
         for reader in self.readers:
             reader.close()
 
     def rows(self) -> int:
-        """See ``Reader``: the sum over all readers."""
         return sum(reader.rows() for reader in self.readers)
 
     def parts(self) -> Iterator[Rows]:
-        """See ``Reader``."""
-        return self._all(lambda reader: reader.parts())
+        return self._all("parts")
 
     def as_recorded(self) -> Iterator[Rows]:
-        """See ``Reader``."""
-        return self._all(lambda reader: reader.as_recorded())
+        return self._all("as_recorded")
 
-    def _all(self, rows: Callable[[Reader], Iterator[Rows]]) -> Iterator[Rows]:
+    def _all(self, name: str) -> Iterator[Rows]:
         for reader in self.readers:
-            yield from rows(reader)
+            yield from getattr(reader, name)()
             self.notes |= Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
 
-    @property
-    def _about(self) -> list[About]:
-        return [reader.about() for reader in self.readers]
-
     def about(self) -> About:
-        """See ``Reader``. Measured action spaces are joined; everything else must be equal.
+        """Return what the datasets have in common. Measured action spaces are joined; everything else must be equal.
 
         Raises:
             DataError: it differs: these are not parts of one dataset.
         """
-        every = self._about
+        every = [reader.about() for reader in self.readers]
         first = max(every, key=lambda each: (bool(each.env), bool(each.env_settings)))  # the first of the best
         declared = next((each.action for each in every if not each.measured), None)
         for reader, other in zip(self.readers, every, strict=True):
-            self._check(reader, "observations", _seen(other), _seen(first))
+            _check(reader, "observations", _seen(other), _seen(first))
             if other.specs is not None and first.specs is not None:
                 both = signature({}, other.specs[1]), signature({}, first.specs[1])
-                self._check(reader, "actions", differences(*both, (str(reader.path), "others")), [])
+                _check(reader, "actions", differences(*both, (str(reader.path), "others")), [])
             elif not other.measured:
-                self._check(reader, "actions", other.action, declared)
+                _check(reader, "actions", other.action, declared)
             if other.env:
                 mine, theirs = _task(other), _task(first)
                 found = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
-                self._check(reader, "the environment", *({n: task.get(n) for n in found} for task in (mine, theirs)))
+                _check(reader, "the environment", *({n: task.get(n) for n in found} for task in (mine, theirs)))
         if unnamed := sum(not each.env for each in every) if first.env else 0:
             self.note(f"{unnamed} of {len(every)} parts name no environment: they are taken to be of {first.env}")
         action = every[0].action
@@ -110,18 +96,19 @@ class ConcatReader(Reader):
             declared=first.declared if all(each.declared == first.declared for each in every) else None,
         )
 
-    def _check(self, reader: Reader, what: str, other: Any, first: Any) -> None:
-        if other != first:
-            raise DataError(
-                f"{reader.path} has {what} {other}, but others have {first}: these are not parts of one dataset. Pass "
-                "one of them, or a glob of those that were recorded in the same way."
-            )
+
+def _check(reader: Reader, what: str, other: Any, first: Any) -> None:
+    if other != first:
+        raise DataError(
+            f"{reader.path} has {what} {other}, but others have {first}: these are not parts of one dataset. Pass "
+            "one of them, or a glob of those that were recorded in the same way."
+        )
 
 
 def _task(about: About) -> dict[str, Any]:
     wrappers = [(one.get("name"), one.get("kwargs")) for one in own_wrappers(about) if one.get("name") != "NoopReset"]
     made = {"kwargs": about.env_kwargs, "time_limit": about.time_limit, "action_repeat": 1, "pool_frames": 1}
-    settings = {name: value for name, value in about.env_settings.items() if name in (*OF_ROWS, "time_limit")}
+    settings = {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
     return {"id": about.env, **made, **settings, "wrappers": wrappers}
 
 
@@ -135,11 +122,7 @@ def _seen(about: About) -> Any:
 
 
 def _joined(one: Space, other: Space, where: Path) -> Space:
-    """Return the smallest action space of the same kind that contains both.
-
-    Raises:
-        DataError: the two are of different kinds.
-    """
+    """Return the smallest action space that contains both; raise DataError if they are of different kinds."""
     if one == other:
         return one
     if isinstance(one, spaces.Discrete) and isinstance(other, spaces.Discrete) and one.start == other.start:

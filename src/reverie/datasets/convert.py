@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.columns import columns_of
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.files import writing
 from reverie.core.rows import Rows, check_rows, episodes_of
@@ -28,7 +28,7 @@ from reverie.core.words import plural
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
-from reverie.datasets.output import Exported, check_target
+from reverie.datasets.output import Exported, check_target, target_path
 from reverie.datasets.own_store import ABOUT, StoreReader
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.recorded_env import env_of, made_with
@@ -46,12 +46,7 @@ Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
-def everything(episodes: Iterator[Rows]) -> Iterator[Rows]:
-    """Choose all episodes."""
-    return episodes
-
-
-def write(reader: Reader, target: str, to: str = "minari", choose: Selection = everything) -> Exported:
+def write(reader: Reader, target: str, to: str = "minari", choose: Selection = iter) -> Exported:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
 
     Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
@@ -63,56 +58,47 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = e
             missing. Nothing is left then.
     """
     check_target(target, to)
-    path = Path(target.removeprefix("minari:")).expanduser()
+    path = target_path(target)
     with writing(path), shown(f"writing {path.name}", reader.rows()) as counted:
         if to in ("pydreamer", "store"):
             recorded = Recorded(reader)
-            about = recorded.about
-            note_settings(reader, about, to)
-            reader.note(SCALED, int(about.measured and to == "pydreamer"))
+            _note_settings(reader, recorded.about, to)
+            reader.note(SCALED, int(recorded.about.measured and to == "pydreamer"))
             found = recorded.converted(_chosen(reader, counted(reader.parts()), choose))
             if to == "pydreamer":
                 return write_pydreamer(found, path)
             columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
-            beside = {"spec.json": signature(recorded.obs_spec, recorded.action_spec), ABOUT: beside_store(reader)}
+            beside = {"spec.json": signature(recorded.obs_spec, recorded.action_spec), ABOUT: _beside_store(reader)}
             return write_store(found, path, columns, beside)
-        for store in stores_in(reader):
+        for store in _stores_in(reader):
             if not store.knows_actions:
-                learn_spaces(store)
+                env, why = environment_of(store.about())
+                seen, done = (env.observation_space, env.action_space) if env is not None else (None, None)
+                store.learn_spaces(seen, done, why)
+                if env is not None:
+                    put_away(env)
         about = reader.about()
-        note_settings(reader, about, to)
+        _note_settings(reader, about, to)
         found = _chosen(reader, counted(reader.as_recorded()), choose)
         if to == "minari":
             return _to_minari(reader, about, target, found)
-        return (write_d4rl if to == "d4rl" else write_parquet)(found, path, replace(about, **arguments_of(about)))
+        return (write_d4rl if to == "d4rl" else write_parquet)(found, path, replace(about, **_arguments_of(about)))
 
 
 def _chosen(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterator[Rows]:
     """Return the chosen episodes, checked: good ones can be chosen among bad ones."""
-    about = reader.about()
+    about, where = reader.about(), str(reader.path)
     needed = [name for name, _ in (*columns_in(about.observation, "obs"), *columns_in(about.action, "action"))]
-    where = str(reader.path)
     episodes = choose(episodes_of(check_rows(parts, () if about.specs else needed, where, flags=False)))
     return check_rows(episodes, (), where)
 
 
-def stores_in(reader: Reader) -> list[StoreReader]:
-    """Return the readers of our own stores in ``reader``."""
+def _stores_in(reader: Reader) -> list[StoreReader]:
     parts = reader.readers if isinstance(reader, ConcatReader) else [reader]
     return [one for one in parts if isinstance(one, StoreReader)]
 
 
-def learn_spaces(store: StoreReader) -> None:
-    """Make the environment of a store, and give its spaces to the reader."""
-    env, why = environment_of(store.about())
-    if env is None:
-        store.learn_spaces(None, None, why)
-        return
-    store.learn_spaces(env.observation_space, env.action_space)
-    put_away(env)
-
-
-def note_settings(reader: Reader, about: About, to: str) -> None:
+def _note_settings(reader: Reader, about: About, to: str) -> None:
     """Note settings of the environment that the copy cannot hold: stores can, and Minari beside a recorded spec."""
     settings = made_with(about)
     if not settings or to == "store" or (to == "minari" and about.env_spec):
@@ -126,7 +112,7 @@ def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Row
     metadata: dict[str, Any] = {k: about.text[k] for k in ("algorithm_name", "description") if k in about.text}
     action = about.action if about.declared is None else about.declared
     if about.measured and about.declared is None:
-        action, metadata[MEASURED_KEY] = unbounded(action), True
+        action, metadata[MEASURED_KEY] = _unbounded(action), True
         reader.note(UNBOUNDED, int(action != about.action))  # discrete actions have no bounds
     if about.env_spec:
         metadata["env_spec"] = json.dumps(about.env_spec)
@@ -144,7 +130,7 @@ def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Row
     return write_minari(fields, target, both, metadata)
 
 
-def unbounded(space: Space) -> Space:
+def _unbounded(space: Space) -> Space:
     """Return ``space`` with infinite bounds for all leaves of floats."""
 
     def opened(_: str, leaf: Space) -> Space:
@@ -155,54 +141,45 @@ def unbounded(space: Space) -> Space:
     return with_leaves(space, "", opened)
 
 
-def arguments_of(about: About) -> dict[str, Any]:
+def _arguments_of(about: About) -> dict[str, Any]:
     """Return ``env_kwargs`` and ``time_limit`` of the environment that data name, which a run has in its settings."""
-    if not about.env:
-        return {}
-    named = env_of(about)
-    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or about.time_limit}
+    named = env_of(about) if about.env else None
+    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or about.time_limit} if named else {}
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
     """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
 
     ``both``: the spaces of observations and of actions.
-
-    Raises:
-        DataError: a space does not hold a value, as a space of integers does not hold a fraction.
     """
-    taken = {name: values[:-1] for name, values in rows.items()}
+
+    def values(space: Space, root: str, stop: int | None) -> Any:
+        columns = {name: (rows[name][:stop], leaf) for name, leaf in columns_in(space, root)}
+        typed = {n: v if isinstance(leaf, spaces.Text) else cast(v, leaf.dtype, n) for n, (v, leaf) in columns.items()}
+        return nested(space, typed, root)
+
     terminal = rows["is_terminal"][1:]
     seed = rows[SEED][0] if SEED in rows else None
     return {
         **({} if seed is None or int(seed) < 0 else {"seed": int(seed)}),
-        "observations": nested(both[0], in_dtypes(rows, both[0], "obs"), "obs"),
-        "actions": nested(both[1], in_dtypes(taken, both[1], "action"), "action"),
+        "observations": values(both[0], "obs", None),
+        "actions": values(both[1], "action", -1),
         "rewards": rows["reward"][1:],
         "terminations": terminal,
         "truncations": (rows["is_last"] & ~rows["is_terminal"] | rows.get(BOTH, False))[1:],
     }
 
 
-def in_dtypes(rows: Rows, space: Space, root: str) -> Mapping[str, np.ndarray]:
-    """Return the columns of ``space`` in the dtypes that it declares; see ``cast``."""
-    columns = {name: (rows[name], leaf) for name, leaf in columns_in(space, root)}
-    return {
-        name: values if isinstance(leaf, spaces.Text) else cast(values, leaf.dtype, name)
-        for name, (values, leaf) in columns.items()
-    }
-
-
-def beside_store(reader: Reader) -> dict[str, Any]:
+def _beside_store(reader: Reader) -> dict[str, Any]:
     """Return the content of ``ABOUT``: the data's environment, with its settings, and their spaces if these are known.
 
     The rows of stores whose actions were never converted back have no known space.
     """
     about, out = reader.about(), dict[str, Any]()
     if about.env:
-        named = arguments_of(about)
+        named = _arguments_of(about)
         out["env"] = {"id": about.env, "kwargs": named["env_kwargs"], "time_limit": named["time_limit"]}
-    if all(store.knows_actions for store in stores_in(reader)):
+    if all(store.knows_actions for store in _stores_in(reader)):
         out |= {"observation_space": text_of(about.observation), "action_space": text_of(about.action)}
         out["measured"] = about.measured
     more = {"env_spec": about.env_spec, "env_settings": about.env_settings}
@@ -213,24 +190,22 @@ def beside_store(reader: Reader) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subset:
+class Subset(Config):
     """Size of a part of a dataset, and the unit in which it is drawn."""
 
-    fraction: float | None = None
+    fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the steps, above 0 and up to 1."""
-    steps: int | None = None
+    steps: Annotated[int | None, AtLeast(1)] = None
     """Number of steps, in place of a fraction."""
     by: Literal["episode", "step"] = "episode"
     """Unit that is drawn."""
-    seed: int = 0
+    seed: Annotated[int, AtLeast(0)] = 0
     """Seed of the drawing."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.fraction is None) == (self.steps is None):
             raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: pass exactly one of them.")
-        if self.fraction is not None and not 0.0 < self.fraction <= 1.0:
-            raise ConfigError(f"fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
-        at_least(self, steps=1, seed=0)
 
 
 def subsample(reader: Reader, subset: Subset) -> Selection:
@@ -242,9 +217,8 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
     Raises:
         ConfigError: the dataset has fewer steps.
     """
-    names = ("reward", *FLAGS)
     with shown(f"reading {reader.path.name}", reader.rows()) as counted:
-        flags = ({name: rows[name] for name in names} for rows in counted(reader.parts()))
+        flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in counted(reader.parts()))
         lengths = np.array([len(rows["reward"]) - 1 for rows in episodes_of(flags)], np.int64)
     total = int(lengths.sum())
     wanted = subset.steps or max(1, round((subset.fraction or 0) * total))
@@ -258,9 +232,7 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
         return lambda episodes: (rows for rows, keep in zip(episodes, picked, strict=True) if keep)
     drawn = np.isin(np.arange(total), rng.permutation(total)[:wanted])
     kept = np.split(drawn, np.cumsum(lengths)[:-1])
-    return lambda episodes: (
-        piece for rows, mask in zip(episodes, kept, strict=True) for piece in pieces_of(rows, mask)
-    )
+    return lambda episodes: (p for rows, mask in zip(episodes, kept, strict=True) for p in pieces_of(rows, mask))
 
 
 def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:

@@ -8,18 +8,16 @@ observation of the next transition, or by ``time_limit``. Tianshou's ``load_buff
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.core.rows import Rows
 from reverie.core.space_json import space_of
 from reverie.datasets.hdf5 import Hdf5File, damage
-from reverie.datasets.reader import About, Reader, ReadOptions, Space, action_space, as_flags, observed_space
-from reverie.datasets.transitions import BLOCK, Transitions, limited
+from reverie.datasets.reader import About, ReadOptions, Space, action_space, as_flags, observed_space
+from reverie.datasets.transitions import BLOCK, Transitions, TransitionsReader, limited
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
 UNSEEN = (
@@ -28,20 +26,20 @@ UNSEEN = (
 )
 
 
-class D4RLReader(Reader):
+class D4RLReader(TransitionsReader):
     """See the top of this file."""
 
     format = "D4RL HDF5"
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file = Hdf5File(path)
-        with self.file as file, damage(path):
-            names, self.declared = set(file.opened), dict(file.opened.attrs)
+        self.file = Hdf5File(path)  # type: ignore[misc]  # one for each reader
+        with self.file, damage(path):
+            names, self.declared = set(self.file.opened), dict(self.file.opened.attrs)
             if missing := [name for name in NEEDED if name not in names]:
                 raise DataError(f"{path} has no {', '.join(missing)}: a D4RL file has {', '.join(NEEDED)}.")
             found = [name for name in (*NEEDED, "timeouts", "next_observations") if name in names]
-            self.columns = {name: file.column(name) for name in found}
+            self.columns = {name: self.file.column(name) for name in found}
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
@@ -49,20 +47,18 @@ class D4RLReader(Reader):
             raise DataError(f"{path} contains no transitions.")
 
     def uses(self, option: str) -> bool:
-        """See ``Reader``."""
         return option == "time_limit" and "timeouts" not in self.columns
 
+    def env_id(self) -> str:
+        return str(self.declared.get("env_id", ""))  # files that were converted by this package
+
     def about(self) -> About:
-        """See ``Reader``. Spaces that no attribute declares are derived from the arrays."""
         obs = self.columns["observations"]
         action, measured = self._actions
-        kwargs = str(self.declared.get("env_kwargs", "{}"))
         try:
-            env_kwargs = dict(json.loads(kwargs))
+            env_kwargs = dict(json.loads(self.declared.get("env_kwargs", "{}")))
         except (TypeError, ValueError) as error:
-            raise DataError(
-                f"{self.path}: the attribute env_kwargs is {kwargs[:200]!r}: expected a JSON object ({error})."
-            ) from None
+            raise DataError(f"{self.path}: the attribute env_kwargs is no JSON object ({error}).") from None
         return About(
             observation=observed_space(obs.shape[1:], obs.dtype),
             action=action,
@@ -73,10 +69,6 @@ class D4RLReader(Reader):
             text={"columns": ", ".join(self.columns)},
         )
 
-    def env_id(self) -> str:
-        """See ``Reader``. Only files that were converted by this package declare it."""
-        return str(self.declared.get("env_id", ""))
-
     @cached_property
     def _actions(self) -> tuple[Space, bool]:
         if "action_space" in self.declared:
@@ -86,25 +78,8 @@ class D4RLReader(Reader):
         with self.file:
             return action_space(lambda: (column.read(i, i + BLOCK) for i in starts), self.path)
 
-    def disordered(self) -> np.ndarray:
-        """See ``Reader``."""
-        return self._transitions.disordered()
-
-    def close(self) -> None:
-        """See ``Reader``."""
-        self.file.close()
-
-    def rows(self) -> int:
-        """See ``Reader``. Counted from the flags of the transitions."""
-        return self._transitions.rows
-
-    def parts(self) -> Iterator[Rows]:
-        """See ``Reader``. A part is about ``PART_BYTES`` large."""
-        with self.file:
-            yield from self._transitions.parts()
-
     @cached_property
-    def _transitions(self) -> Transitions:
+    def transitions(self) -> Transitions:
         columns, limit = self.columns, self.options.time_limit
         with self.file:
             terminal = self._flag("terminals")

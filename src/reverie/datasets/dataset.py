@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, fields, replace
 from math import prod
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
@@ -36,7 +37,7 @@ from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.mapped import MappedStorage
-from reverie.replay.storage import HostStorage, Storage
+from reverie.replay.storage import HostStorage
 
 MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
@@ -55,7 +56,7 @@ class DatasetConfig(Config):
     reader: str = ""
     """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
     detected."""
-    estimate_updates: int = 5000
+    estimate_updates: Annotated[int, AtLeast(0)] = 5000
     """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
     in; 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
@@ -63,15 +64,14 @@ class DatasetConfig(Config):
     columns: dict[str, Named] = field(default_factory=dict)
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
     number columns that form one vector are a list, '{obs: [x, y], ...}'."""
-    time_limit: int | None = None
+    time_limit: Annotated[int | None, AtLeast(1)] = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
     """RL Unplugged: use the readable part of shards that are cut off."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.reading  # it checks its own settings
-        if self.estimate_updates < 0:
-            raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
 
     @property
     def reading(self) -> ReadOptions:
@@ -106,20 +106,18 @@ class DatasetConfig(Config):
             DataError: there are no rows, more than announced, or no window fits.
             ConfigError: memory or disk space is missing, or ``batch_sampler`` does not fit the windows.
         """
-        batch_sampler = batch_sampler or BatchSamplerConfig()
-        batch_sampler.check(window)
+        chosen = batch_sampler or BatchSamplerConfig()
+        chosen.check(window)
         columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
         if total < 1:
             raise DataError("the dataset contains no rows.")
         capacity = total + window.free  # or the windows of the first rows would count as evicted (``windows.py``)
-        storage: Storage
-        if self.storage == "mmap":
-            storage = MappedStorage(columns, 1, capacity, scratch or Path(tempfile.gettempdir()))
-        else:
-            storage = HostStorage(columns, 1, capacity)
-        chosen = batch_sampler.merge({"online": False})
-        settings = BatchSamplerConfig(**{f.name: getattr(chosen, f.name) for f in fields(BatchSamplerConfig)})
+        folder = scratch or Path(tempfile.gettempdir())
+        mapped = self.storage == "mmap"
+        storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
+        known = {f.name: getattr(chosen, f.name) for f in fields(BatchSamplerConfig)}
+        settings = BatchSamplerConfig(**known | {"online": False})
         dataset = Dataset(storage, window, seed=seed, config=settings)
         dataset.fill(parts if parts is not None else rows.parts(), total)
         return dataset
@@ -145,6 +143,11 @@ def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> Dat
 class Recorded:
     """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
 
+    Args:
+        reader: of the files.
+        env: settings of an environment, whose changes to observations and rewards are applied to the recorded ones.
+        action_space: the environment's, for data that declare none.
+
     Raises:
         DataError: the files are not of their format, are damaged, or hold values that cannot be learned from.
         ConfigError: an option does not fit, or a package is missing.
@@ -153,59 +156,48 @@ class Recorded:
     def __init__(
         self, reader: Reader, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
     ) -> None:
-        """Prepare to read; no rows are read yet.
-
-        Args:
-            reader: of the files.
-            env: settings of an environment, whose changes to observations and rewards are applied to the recorded ones.
-            action_space: the environment's, for data that declare none.
-        """
         self.reader = reader
         self.about: About = reader.about()
         self.obs: ObsCodec | None = None
         self.actions: ActionCodec | None = None
         self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
-        seen, self.action_spec = self._spaces(env, action_space)
-        if env is not None and not self.about.env_settings:
-            check_shown(seen, env)
-            if env.action_repeat > 1:
-                reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
-        todo = to_apply(self.about, env or EnvConfig())
+        config = env or EnvConfig()
+        try:
+            seen, self.action_spec = self._specs(config, action_space)
+            if env is not None and not self.about.env_settings:
+                check_shown(seen, env)
+                if env.action_repeat > 1:
+                    reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
+            todo = to_apply(self.about, config)
+            self.images = ImageOptions(seen, todo.resize, todo.grayscale)
+        except EnvError as error:
+            raise DataError(f"{reader.path}: {error}") from None
+        self.obs_spec: ObsSpec = self.images.spec
         self.clip = todo.clip_reward
         self.clipped = str(self.about.env_settings.get("clip_reward", "none"))
         """How the rewards had been clipped when they were collected; "none" if they are the true ones."""
         if self.clipped != "none":
             reader.note(CLIPPED.format(self.clipped))
-        try:
-            self.images = ImageOptions(seen, todo.resize, todo.grayscale)
-        except EnvError as error:
-            raise DataError(f"{reader.path}: {error}") from None
-        self.obs_spec: ObsSpec = self.images.spec
 
-    def _spaces(self, env: EnvConfig | None, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
-        """Return the spaces of observations and actions as they were recorded."""
+    def _specs(self, env: EnvConfig, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
+        """Return observations and actions as they were recorded, but without the observations that ``env`` excludes."""
         if self.about.specs is not None:
-            return self._own(self.about.specs, env)
-        keep: Callable[[str], bool] = env.keeps if env is not None else bool
-        try:
-            self.obs = ObsCodec(self.about.observation, keep, env.channels if env is not None else "auto")
-            self.spaces = self.about.observation, self._action_space(action_space)
-            self.actions = ActionCodec(self.spaces[1])
-        except EnvError as error:
-            raise DataError(f"{self.reader.path}: {error}") from None
+            seen, done = self.about.specs
+            kept = {key: part for key, part in seen.items() if env.keeps(key)}
+            if not kept:
+                found = ", ".join(seen)
+                raise DataError(
+                    f"{self.reader.path}: env.include and env.exclude select none of the recorded observations "
+                    f"({found})."
+                )
+            return kept, done
+        self.obs = ObsCodec(self.about.observation, env.keeps, env.channels)
+        self.spaces = self.about.observation, self._action_space(action_space)
+        self.actions = ActionCodec(self.spaces[1])
         # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
         # and our own exports to Minari are in the policy's range.
         parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
         return self.obs.spec, ActionSpec(parts=parts)
-
-    def _own(self, specs: tuple[ObsSpec, ActionSpec], env: EnvConfig | None) -> tuple[ObsSpec, ActionSpec]:
-        kept = {key: part for key, part in specs[0].items() if env is None or env.keeps(key)}
-        if not kept:
-            raise DataError(
-                f"{self.reader.path}: env.include and env.exclude select none of the recorded observations "
-                f"({', '.join(specs[0])})."
-            )
-        return kept, specs[1]
 
     def _action_space(self, given: spaces.Space[Any] | None) -> spaces.Space[Any]:
         """Return the declared space; if none is declared, the environment's or the bounds of the recorded actions."""
@@ -232,11 +224,7 @@ class Recorded:
     def parts(self, unclipped: list[np.ndarray] | None = None) -> Iterator[Rows]:
         """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: columns_of``.
 
-        Args:
-            unclipped: list to which the recorded rewards of each part, ``[n]``, are appended as they are read.
-
-        Raises:
-            DataError: a value is not in its space.
+        ``unclipped``: list to which the recorded rewards of each part, ``[n]``, are appended as they are read.
         """
         about = self.about
         spaces_ = () if about.specs else ((about.observation, "obs"), (about.action, "action"))
@@ -258,7 +246,14 @@ class Recorded:
         """
         first = 0
         for part in parts:
-            yield self._seen(part, first)
+            try:
+                rows = self._seen(part, first)
+            except DataError as error:
+                raise DataError(
+                    f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
+                    "writes the good episodes to a new dataset."
+                ) from None
+            yield rows
             first += len(part["is_first"])
 
     def _seen(self, part: Rows, first: int) -> Rows:
@@ -266,29 +261,16 @@ class Recorded:
             wanted = {f"obs/{key}" for key in self.obs_spec}
             rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
         else:
-            try:
-                rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
-            except DataError as error:
-                raise DataError(
-                    f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
-                    "writes the good episodes to a new dataset."
-                ) from None
+            rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
         rows = self.images(rows, "obs/")
-        rows["reward"] = self._reward(part["reward"].astype(np.float32, copy=False), first)
-        return rows | {name: part[name] for name in FLAGS}
-
-    def _reward(self, reward: np.ndarray, first: int) -> np.ndarray:
+        reward = part["reward"].astype(np.float32, copy=False)
         if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
-            row = first + int(np.argmin(np.isfinite(reward)))
-            raise DataError(
-                f"{self.reader.path}: the reward of row {row} is {reward[row - first]}. `reverie data validate` finds "
-                "all such rows; with --quarantine it writes the good episodes to a new dataset."
-            )
-        if self.clip == "none":
-            return reward
-        clip = {"sign": np.sign, "tanh": np.tanh}[self.clip]
-        clipped: np.ndarray = clip(reward.astype(np.float64)).astype(np.float32)  # in float64, as environments do
-        return clipped
+            row = int(np.argmin(np.isfinite(reward)))
+            raise DataError(f"the reward of row {first + row} is {reward[row]}")
+        if self.clip != "none":
+            clip = {"sign": np.sign, "tanh": np.tanh}[self.clip]
+            reward = clip(reward.astype(np.float64)).astype(np.float32)  # in float64, as environments do
+        return rows | {"reward": reward} | {name: part[name] for name in FLAGS}
 
     def episode(self, number: int) -> Batch:
         """Return one episode as a batch ``[1, T]`` on the CPU, with all of its rows and without extras.
@@ -320,11 +302,7 @@ class Recorded:
         return self.batch(latest[0] if number < 0 else latest[-1], int(number) % count)
 
     def beginnings(self, longest: int) -> Iterator[Batch]:
-        """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones.
-
-        Raises:
-            DataError: a value is not in its space.
-        """
+        """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones."""
         for number, rows in enumerate(episodes_of(self.parts())):
             yield self.batch({name: values[:longest] for name, values in rows.items()}, number)
 

@@ -16,15 +16,13 @@ from reverie.datasets.concat import ConcatReader
 from reverie.datasets.d4rl import NEEDED as OF_D4RL
 from reverie.datasets.d4rl import D4RLReader
 from reverie.datasets.hdf5 import damage, is_hdf5, open_hdf5
-from reverie.datasets.minari import local_names, metadata_of, minari_path
-from reverie.datasets.minari_arrow import minari_reader
+from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
-from reverie.datasets.pydreamer import PyDreamerReader
+from reverie.datasets.pydreamer import OF_ROWS, PyDreamerReader
 from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of
-from reverie.datasets.rl_unplugged import RLUnpluggedReader, shards_in
+from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
 from reverie.datasets.table import TableReader, tables_in
-from reverie.datasets.tfrecord import looks_like_records
 from reverie.datasets.tianshou import TianshouReader
 
 GROUP = "reverie.readers"
@@ -76,8 +74,7 @@ def own_reader(path: str, options: ReadOptions) -> Reader:
     try:
         call = ast.parse(f"f({arguments}" if bracket else "f()", mode="eval").body
         assert isinstance(call, ast.Call)
-        if call.args:
-            raise ValueError
+        assert not call.args
         settings = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (AssertionError, SyntaxError, ValueError):
         raise ConfigError(f"{what}: expected module:Class, or module:Class(setting=value) with plain values.") from None
@@ -91,16 +88,11 @@ def own_reader(path: str, options: ReadOptions) -> Reader:
 
 
 def _places(path: str) -> list[Path]:
-    """Return the file or folder at ``path``, or what the glob ``path`` matches, by number.
-
-    Raises:
-        DataError: there is nothing.
-    """
+    """Return the file or folder at ``path``, or what the glob ``path`` matches, by number."""
     place = Path(path).expanduser()
     if place.exists():  # a name may contain brackets
         return [place]
-    found = [Path(p) for p in glob.glob(str(place), recursive=True)] if glob.has_magic(path) else []
-    if found:
+    if found := [Path(p) for p in glob.glob(str(place), recursive=True)] if glob.has_magic(path) else []:
         return sorted(found, key=by_number)
     beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
     hint = f" Did you mean 'minari:{path}'?" if path in local_names() else did_you_mean(place.name, beside)
@@ -116,9 +108,7 @@ def _found(path: str, options: ReadOptions) -> Reader:
         raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     if path.startswith("minari:"):
         return minari_reader(minari_path(path.removeprefix("minari:")), options)
-    if "://" in path:
-        return StoreReader(path, options)
-    return _several(Path(path).expanduser(), _places(path), options)
+    return StoreReader(path, options) if "://" in path else _several(Path(path).expanduser(), _places(path), options)
 
 
 def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
@@ -129,7 +119,7 @@ def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
         return PyDreamerReader(path, options, found)
     if kinds <= set(OF_TABLES):
         return TableReader(path, options, found)
-    return ConcatReader(path, [_folder(p, options) if p.is_dir() else _file(p, options) for p in found], options)
+    return ConcatReader(path, [_several(p, [p], options) for p in found], options)
 
 
 def _folder(path: Path, options: ReadOptions) -> Reader:
@@ -155,8 +145,8 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         return _several(path, found, options)
     if tables_in(path):
         return TableReader(path, options)
-    datasets = [(path / name).as_posix() for name in local_names(path)]
-    hint = f" There are datasets at {', '.join(datasets[:6])}." if datasets else ""
+    datasets = ", ".join((path / name).as_posix() for name in local_names(path)[:6])
+    hint = f" There are datasets at {datasets}." if datasets else ""
     names = ", ".join(p.name for p in inside[:10]) or "nothing"
     raise DataError(f"{path} contains no dataset, only {names}.{hint} Expected {KNOWN}.")
 
@@ -184,11 +174,11 @@ def _file(path: Path, options: ReadOptions) -> Reader:
 def content(path: Path) -> str:
     """Return the format that the first bytes of a file show, as ``format_of`` names it; "" if unknown."""
     with path.open("rb") as file:
-        head = file.read(8)
+        head = file.read(4)
     begins = {b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow"}
     if is_hdf5(path):
         return "HDF5"
-    return begins.get(head[:4]) or ("TFRecord" if looks_like_records(path) else "")
+    return begins.get(head) or ("TFRecord" if looks_like_records(path) else "")
 
 
 def _hdf5(path: Path, options: ReadOptions) -> Reader:
@@ -211,9 +201,9 @@ def _npz(path: Path, options: ReadOptions) -> Reader:
         names = {re.sub(r"\.npy$", "", name) for name in zipfile.ZipFile(path).namelist()}
     except zipfile.BadZipFile as error:
         raise DataError(f"{path} is damaged or incomplete: {error}.") from None
-    if {"action", "reward", "reset", "terminal"} <= names:
+    if names >= OF_ROWS:
         return PyDreamerReader(path, options)
     raise DataError(
-        f"{path} contains the arrays {', '.join(sorted(names)[:10])}: expected action, reward, terminal and reset "
+        f"{path} contains the arrays {', '.join(sorted(names)[:10])}: expected {', '.join(sorted(OF_ROWS))} "
         "(PyDreamer)."
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -35,12 +33,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill.
-
-    Raises:
-        ConfigError: the package h5py is missing.
-        DataError: the file is cut off, damaged or not HDF5; the message says which.
-    """
+    """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill."""
     try:
         import h5py
     except ImportError as error:
@@ -58,20 +51,24 @@ def open_hdf5(path: Path) -> h5py.File:
     return file
 
 
+BROKEN = (OSError, KeyError, RuntimeError)
+"""What h5py raises where a file is damaged."""
+
+
+def damaged(what: Path | str, error: Exception) -> Exception:
+    """Return the error that says that ``what`` is damaged, for one of ``BROKEN``."""
+    why = error.args[0] if error.args else error
+    known = isinstance(error, ReverieError)
+    return error if known else DataError(f"{what} is damaged: {why}. Download or copy the file again.")
+
+
 @contextmanager
 def damage(what: Path | str) -> Iterator[None]:
-    """While entered, turn the errors of h5py into one that says that the file is damaged.
-
-    Raises:
-        DataError: an OSError, KeyError or RuntimeError occurred.
-    """
+    """While entered, turn the errors of h5py into a DataError that says that ``what`` is damaged."""
     try:
         yield
-    except ReverieError:
-        raise
-    except (OSError, KeyError, RuntimeError) as error:
-        why = error.args[0] if error.args else error
-        raise DataError(f"{what} is damaged: {why}. Download or copy the file again.") from None
+    except BROKEN as error:
+        raise damaged(what, error) from None
 
 
 class Hdf5File:
@@ -82,7 +79,7 @@ class Hdf5File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._datasets: dict[str, h5py.Dataset] = {}
+        self._held: dict[Any, Any] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -92,8 +89,7 @@ class Hdf5File:
 
     def close(self) -> None:
         """Close the file if it is open."""
-        self._datasets.clear()
-        self.__dict__.pop("memory", None)  # arrays that lie in the map keep it
+        self._held.clear()
         if (opened := self.__dict__.pop("opened", None)) is not None:
             opened.close()
 
@@ -102,31 +98,30 @@ class Hdf5File:
         """The open file. Raises as ``open_hdf5`` does."""
         return open_hdf5(self.path)
 
-    @cached_property
-    def memory(self) -> mmap.mmap:
-        """The whole file, mapped once for all its columns, as each map holds a file descriptor."""
-        with damage(self.path), self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
     def dataset(self, name: str) -> h5py.Dataset:
         """Return a dataset. It is held, and with it the chunks that it has decompressed, until the file is closed."""
-        if name not in self._datasets:
-            self._datasets[name] = self.opened[name]
-        return self._datasets[name]
+        if name not in self._held:
+            self._held[name] = self.opened[name]
+        return self._held[name]
+
+    def mapped(self, column: Hdf5Column) -> np.ndarray:
+        """Return a column that is contiguous in the file. It holds a file descriptor until the file is closed."""
+        if column not in self._held:
+            with damage(self.path):
+                whole = np.memmap(self.path, column.dtype, "r", column.offset or 0, column.shape)
+            self._held[column] = whole.view(np.ndarray)  # slicing that is five times as fast
+        found: np.ndarray = self._held[column]
+        return found
 
     def column(self, name: str) -> Hdf5Column:
-        """Return a numeric dataset ``[n, ...]``.
-
-        Raises:
-            DataError: it is missing, or holds objects, text or a single value.
-        """
+        """Return a numeric dataset ``[n, ...]``."""
         with damage(f"{self.path}: '{name}'"):
             found = self.dataset(name)
             if getattr(found, "dtype", np.dtype(object)).kind not in "biuf" or not found.shape:
-                kind = getattr(found, "dtype", "a group")
                 raise DataError(
-                    f"{self.path}: '{name}' contains {kind}: expected an array of numbers. Groups, text, objects are "
-                    "not read, as unpickling can run any code; nested observations need Minari's format."
+                    f"{self.path}: '{name}' contains {getattr(found, 'dtype', 'a group')}: expected an array of "
+                    "numbers. Groups, text, objects are not read, as unpickling can run any code; nested observations "
+                    "need Minari's format."
                 )
             return Hdf5Column(self, name)
 
@@ -141,33 +136,18 @@ class Hdf5Column:
         self.dtype: np.dtype[Any] = found.dtype
         self._keeps = found.chunks is not None and found.nbytes <= KEPT_BYTES
         offset = found.id.get_offset() if found.chunks is None and not found.external else None
-        whole = offset is not None and offset + found.nbytes <= file.path.stat().st_size
-        self._offset: int | None = offset if whole and not found.file.userblock_size else None
+        whole = offset is not None and found.nbytes and offset + found.nbytes <= file.path.stat().st_size
+        self.offset: int | None = offset if whole and not found.file.userblock_size else None
 
     @cached_property
     def _kept(self) -> np.ndarray:
         """The whole dataset, so that each compressed chunk is decompressed once."""
         return self._get(())
 
-    @property
-    def _mapped(self) -> np.ndarray:
-        values = np.frombuffer(self.file.memory, self.dtype, math.prod(self.shape), self._offset or 0)
-        return values.reshape(self.shape)
-
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``transitions.Column``."""
-        if self._offset is not None:
-            return self._mapped[start:stop]
+        if self.offset is not None:
+            return self.file.mapped(self)[start:stop]
         return self._kept[start:stop] if self._keeps else self._get(slice(start, stop))
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``transitions.Column``."""
-        if self._offset is not None or self._keeps:
-            return (self._kept if self._keeps else self._mapped).take(index, axis=0)
-        if len(index) <= 8:  # each may decompress a chunk, but indexing h5py with a list costs much more
-            return np.stack([self._get(int(i)) for i in index])
-        low, high = int(index[0]), int(index[-1])
-        return self._get(slice(low, high + 1)).take(index - low, axis=0)
 
     def _get(self, where: Any) -> np.ndarray:
         with damage(f"{self.file.path}: '{self.name}'"):

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
-from reverie.datasets.hdf5 import damage, open_hdf5
+from reverie.datasets.arrow import pyarrow_of, table_of
+from reverie.datasets.hdf5 import BROKEN, damage, damaged, open_hdf5
 from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
 
@@ -45,11 +46,7 @@ def minari_root() -> Path:
 
 
 def check_name(name: str) -> None:
-    """Check that Minari accepts ``name`` as the name of a dataset.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError unless Minari accepts ``name`` as the name of a dataset."""
     if not re.fullmatch(r"(?!.*//)([\w-][\w/-]*[\w-]/)?[\w-]+-v\d+", name):
         raise ConfigError(
             f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2, of letters, digits, - and _. "
@@ -65,11 +62,7 @@ def local_names(root: Path | None = None) -> list[str]:
 
 
 def minari_path(name: str) -> Path:
-    """Return the folder of the local dataset called ``name``.
-
-    Raises:
-        DataError: there is none; the message says what there is and how to get it.
-    """
+    """Return the folder of the local dataset called ``name``."""
     root = minari_root()
     if name and (root / name / "data" / METADATA).is_file():
         return root / name
@@ -82,11 +75,7 @@ def minari_path(name: str) -> Path:
 
 
 def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None.
-
-    Raises:
-        DataError: the metadata are damaged.
-    """
+    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
             content = json_in(file)
@@ -96,11 +85,7 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def json_in(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Return the content of a JSON file; raise DataError if it is damaged."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # a UnicodeDecodeError is one, too
@@ -123,10 +108,9 @@ class Leaf:
 
 def leaves(space: Space, root: str, group: str) -> list[Leaf]:
     """Return the arrays of a space; Minari calls the parts of a tuple ``_index_0``, ``_index_1``."""
-    ways = ((way, leaf) for way, leaf in leaves_of(space))
     return [
         Leaf(column(root, way), (group, *(f"_index_{p}" if isinstance(p, int) else str(p) for p in way)), leaf)
-        for way, leaf in ways
+        for way, leaf in leaves_of(space)
     ]
 
 
@@ -164,11 +148,9 @@ class MinariReader(Reader):
         return found if isinstance(found, dict) else {}
 
     def env_id(self) -> str:
-        """See ``Reader``."""
         return str(self.metadata.get(ENV_ID) or self._described("env_spec").get("id", ""))
 
     def about(self) -> About:
-        """See ``Reader``. Actions without declared bounds get those of the recorded ones."""
         spec, settings = self._described("env_spec"), self._described(ENV_SETTINGS)
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         unknown = bool(self.metadata.get(MEASURED_KEY))
@@ -200,15 +182,12 @@ class MinariReader(Reader):
         return with_leaves(self.action, "action", bounded)
 
     def rows(self) -> int:
-        """See ``Reader``. Computed from the metadata: each episode has one row more than steps."""
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        """See ``Reader``. Whole episodes, several together if they are small."""
         return packed(self._episodes(), PART_BYTES // 2)  # half, as concatenating needs the memory twice
 
     def as_recorded(self) -> Iterator[Rows]:
-        """See ``Reader``. With the columns ``BOTH`` and ``SEED``."""
         return packed(self._episodes(with_seeds=True), PART_BYTES // 2)
 
     def _episodes(self, with_seeds: bool = False) -> Iterator[Rows]:
@@ -286,11 +265,7 @@ def padded(actions: np.ndarray) -> np.ndarray:
 
 
 def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
-    """Decode n compressed images to uint8 ``[n, *shape]``, with the shape of the leaf's space.
-
-    Raises:
-        DataError: one of them cannot be decoded.
-    """
+    """Decode n compressed images to uint8 ``[n, *shape]``; raise DataError if one cannot be decoded."""
     from PIL import Image
 
     out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
@@ -313,9 +288,9 @@ class MinariHdf5Reader(MinariReader):
         if not self.main.is_file():
             raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
         self.file = open_hdf5(self.main)
+        self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         with damage(self.main):
             held = len(self.file)
-        self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if held != self.count:
             raise DataError(
                 f"{self.folder / METADATA} says total_episodes = {self.count:,}, but {self.main.name} has "
@@ -323,25 +298,17 @@ class MinariHdf5Reader(MinariReader):
             )
 
     def close(self) -> None:
-        """See ``Reader``."""
         self.file.close()
 
-    def files(self) -> Sequence[Path]:
-        """See ``Reader``: the metadata and the HDF5 file."""
-        return [self.folder / METADATA, self.main]
-
     def seed(self, index: int) -> int | None:
-        """See ``MinariReader``."""
         with damage(self.main):
             found = self.file[f"episode_{index}"].attrs.get("seed")
         return None if found is None else int(found)
 
     def outcomes(self, index: int) -> Sequence[np.ndarray]:
-        """See ``MinariReader``."""
         return [self._numbers(index, name) for name in ("rewards", "terminations", "truncations")]
 
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
-        """See ``MinariReader``."""
         name = "/".join(leaf.path)
         is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_picture(leaf.space)
         if not (is_text or is_compressed):
@@ -356,10 +323,12 @@ class MinariHdf5Reader(MinariReader):
         """Return one numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
-        with damage(f"{self.main}: episode_{index}/{name}"):
+        try:
             found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
             out = np.empty(found.shape, self._dtype(found, name))
             found.read(h5s.ALL, h5s.ALL, out)
+        except BROKEN as error:
+            raise damaged(f"{self.main}: episode_{index}/{name}", error) from None
         return out
 
     def _dtype(self, found: Any, name: str) -> np.dtype[Any]:
@@ -371,3 +340,65 @@ class MinariHdf5Reader(MinariReader):
                 raise DataError(f"{self.main}: {name} contains {dtype}: expected numbers.")
             self.kinds[name] = type_, dtype
         return self.kinds[name][1]
+
+
+class MinariArrowReader(MinariReader):
+    """Reads a folder for each episode, with a table of T + 1 rows in Arrow's or Parquet's format."""
+
+    format = "Minari (Arrow)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.arrow: Any = pyarrow_of()
+        self._table = lru_cache(1)(self._read)
+
+    def seed(self, index: int) -> int | None:
+        file = self.folder / str(index) / METADATA
+        content = json_in(file) if file.is_file() else None
+        return content.get("seed") if isinstance(content, dict) else None
+
+    def _tables(self, index: int) -> list[Path]:
+        folder = self.folder / str(index)
+        found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
+        if not found:
+            raise DataError(f"{folder} contains no table: the dataset is incomplete. Download or copy it again.")
+        return found
+
+    def _read(self, index: int) -> Any:
+        return self.arrow.concat_tables([table_of(file) for file in self._tables(index)])
+
+    def outcomes(self, index: int) -> Sequence[np.ndarray]:
+        names = ("rewards", "terminations", "truncations")
+        return [self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1] for name in names]
+
+    def _column(self, index: int, path: tuple[str, ...]) -> Any:
+        try:
+            array = self._table(index).column(path[0]).combine_chunks()
+            for name in path[1:]:
+                array = array.field(name.removeprefix("_index_"))
+        except KeyError:
+            raise DataError(f"{self.path}: episode {index} has no {'/'.join(path)}.") from None
+        return array
+
+    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+        found = self._numbers(self._column(index, leaf.path), leaf)
+        return found[:-1] if leaf.is_action else found
+
+    def _numbers(self, array: Any, leaf: Leaf) -> np.ndarray:
+        if isinstance(leaf.space, spaces.Text):
+            return np.array([text or "" for text in array.to_pylist()], object)
+        if self.jpeg and is_picture(leaf.space):
+            return decoded(array.to_pylist(), leaf)
+        if isinstance(leaf.space, spaces.Discrete):
+            return np.asarray(array.to_numpy(zero_copy_only=False))
+        flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
+        return flat.reshape(len(array), *leaf.space.shape)  # type: ignore[misc]  # all others have a shape
+
+
+def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
+    """Return the reader for the storage format of the dataset at ``path``."""
+    found = metadata_of(path)
+    kind = str(found[1]["data_format"]) if found else ""
+    if kind not in ("hdf5", "arrow", "parquet"):
+        raise DataError(f"{path}: data_format = '{kind}': expected hdf5, arrow or parquet.")
+    return (MinariHdf5Reader if kind == "hdf5" else MinariArrowReader)(path, options)

@@ -37,6 +37,10 @@ class Exported:
     remarks: list[str] = field(default_factory=list)
     """Remarks about data that could not be written."""
 
+    def add(self, steps: int) -> None:
+        """Count an episode."""
+        self.episodes, self.steps = self.episodes + 1, self.steps + steps
+
     def check(self) -> None:
         """Raise RunError unless an episode was written."""
         if not self.episodes:
@@ -73,11 +77,7 @@ def staged_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staged_at(path: Path) -> Iterator[Path]:
-    """Do as ``staged_file``, with an empty folder.
-
-    Raises:
-        RunError: ``path`` exists, another process is writing it, or it cannot be written.
-    """
+    """Do as ``staged_file``, with an empty folder."""
     with staged_file(path) as staged:
         staged.mkdir()
         yield staged
@@ -103,11 +103,7 @@ def disk_error(error: BaseException | None) -> str | None:
 
 
 def check_room(path: Path, wanted: int) -> None:
-    """Raise OSError (ENOSPC) before the disk is full, because HDF5 may then abort the whole process.
-
-    Raises:
-        OSError: fewer than ``wanted`` bytes are free on the disk of ``path``, whose folder exists.
-    """
+    """Raise OSError if fewer than ``wanted`` bytes are free on the disk of ``path``: HDF5 would abort the process."""
     if shutil.disk_usage(path.parent).free < wanted:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -143,28 +139,31 @@ def hdf5_file(staged: Path) -> Iterator[Any]:
             raise
 
 
-def check_target(target: str, to: str) -> None:
-    """Check that ``target``, a path or minari:NAME, can be written in the format ``to``, one of ``WRITTEN``.
+def target_path(target: str) -> Path:
+    """Return the path of ``target``, a path or minari:NAME, a dataset in Minari's own folder."""
+    name = target.removeprefix("minari:")
+    return Path(target).expanduser() if name == target else minari_root() / name
 
-    Called before the work of hours.
+
+def check_target(target: str, to: str) -> None:
+    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``.
 
     Raises:
         ConfigError: the name of a Minari dataset is invalid, the name is that of another format, or a URL.
         RunError: ``target`` exists.
     """
-    name = target.removeprefix("minari:")
-    path = Path(target).expanduser() if name == target else minari_root() / name
-    if name != target:
-        check_name(name)
+    if target.startswith("minari:"):
+        check_name(target.removeprefix("minari:"))
+        named = "" if to == "minari" else "Minari"
     else:
         check_local(target, "target")
-    named = "Minari" if name != target and to != "minari" else format_of(path) if name == target else ""
+        named = format_of(Path(target))
     if named not in ("", WRITTEN[to]):
         raise ConfigError(
             f"{target} is the name of a dataset in the format {named}, but --to is {to}: pass another name, or another "
             "format."
         )
-    check_absent(path)
+    check_absent(target_path(target))
 
 
 def check_absent(path: Path) -> None:

@@ -33,12 +33,11 @@ OPEN = "an episode was still running, or its environment failed: it is treated a
 
 
 class StoreReader(Reader):
-    """Reads the store of a run, or the store in a folder."""
+    """Reads the store of a run, or the store in a folder or at a URL."""
 
     format = "reverie store"
 
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
-        """``path``: of a run, or of a store; a store may also be at a URL."""
         super().__init__(path, options)
         self.place = store_in(path)
         self.store = Store(self.place, say=self.note)
@@ -50,10 +49,9 @@ class StoreReader(Reader):
         self.beside = self._beside()
         self.specs = self._specs()
         self.env = dict(self.beside.get("env") or {})
-        self.learn_spaces(self._space("observation_space"), self._space("action_space"))
-
-    def _space(self, name: str) -> Space | None:
-        return space_of(self.beside[name], str(self.path)) if self.beside.get(name) else None
+        both = (self.beside.get(f"{name}_space") for name in ("observation", "action"))
+        observation, action = (space_of(text, str(path)) if text else None for text in both)
+        self.learn_spaces(observation, action)
 
     def learn_spaces(self, observation: Space | None, action: Space | None, why: str = "") -> None:
         """Take the environment's spaces, if the rows fit them. If not, ``as_recorded`` yields actions as stored.
@@ -71,9 +69,8 @@ class StoreReader(Reader):
         with contextlib.suppress(EnvError):
             if action is not None:
                 actions, both = ActionCodec(action), ("the rows", "the environment")
-                found = differences(signature({}, self.specs[1]), signature({}, actions.spec), both)
-                why = "; ".join(found)
-                if not found:
+                why = "; ".join(differences(signature({}, self.specs[1]), signature({}, actions.spec), both))
+                if not why:
                     self.action, self._actions, self.knows_actions = action, actions, True
         if why:
             self.note(NAMELESS.format(why.rstrip(".")))
@@ -86,12 +83,11 @@ class StoreReader(Reader):
         """
         own, found = self.path.absolute() if isinstance(self.place, str) else self.place.absolute(), dict[str, Any]()
         for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
-            found |= {"spec": content_of(folder / "spec.json")} if (folder / "spec.json").is_file() else {}
-            found |= content_of(folder / ABOUT) if (folder / ABOUT).is_file() else {}
-            if (folder / "spaces.json").is_file():
-                found |= {f"{name}_space": text for name, text in content_of(folder / "spaces.json").items()}
-            if (folder / "config.yaml").is_file():
-                config = content_of(folder / "config.yaml")
+            spec, about, both, config = (
+                content_of(folder / name) for name in ("spec.json", ABOUT, "spaces.json", "config.yaml")
+            )
+            found |= ({"spec": spec} if spec else {}) | about | {f"{name}_space": text for name, text in both.items()}
+            if config:
                 settings = dict((config.get("experiment") or {}).get("env") or {})
                 if "env" in config.get("custom", {}):
                     self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
@@ -116,18 +112,11 @@ class StoreReader(Reader):
             raise DataError(f"spec.json declares actions of {action.width} numbers, but {self.path} has {width}.")
         return obs, action
 
-    def files(self) -> Sequence[Path]:
-        """See ``Reader``: what says how many rows there are, with a checksum of its own."""
-        return [self.place / s.name / META for s in self.store.segments] if isinstance(self.place, Path) else []
-
     def env_id(self) -> str:
-        """See ``Reader``."""
         return str(self.env.get("id", ""))
 
     def about(self) -> About:
-        """See ``Reader``."""
-        measured = bool(self.beside.get("measured"))
-        algorithm = self.beside.get("algorithm")
+        measured, algorithm = bool(self.beside.get("measured")), self.beside.get("algorithm")
         return About(
             observation=self.observation,
             action=self.action,
@@ -142,7 +131,6 @@ class StoreReader(Reader):
         )
 
     def rows(self) -> int:
-        """See ``Reader``. Counted by reading the flags; episodes without a beginning or a step do not count."""
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
         return sum(len(episode) for episode in flags if not episode.unusable)
 
@@ -179,11 +167,9 @@ class StoreReader(Reader):
 
 
 def content_of(file: Path) -> dict[str, Any]:
-    """Read a JSON or YAML file that lies beside a store.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
+    if not file.is_file():
+        return {}
     try:
         text = file.read_text(encoding="utf-8")
         found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
@@ -225,10 +211,8 @@ def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
     Raises:
         ValueError: it is categorical, and the number of its classes is not declared.
     """
-    is_image = column.dtype == "uint8" and len(column.shape) == 3
-    kind: Any = declared.get("kind") or (
-        "image" if is_image else "categorical" if column.dtype == "int64" else "vector"
-    )
+    looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
+    kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):
         raise ValueError("a categorical observation without classes")
     known = {name: value for name, value in _tuples(declared).items() if name in ("classes", "low", "high")}
@@ -252,12 +236,11 @@ def guessed_obs(spec: ObsSpec) -> Space:
 
 def guessed_action(spec: ActionSpec) -> Space:
     """Return a space of the actions of ``spec``, continuous ones in [-1, 1]."""
-    found = {
-        "action" if key == "action" else f"action/{key}": classes_space(
-            part.classes, () if len(part.classes) == 1 else (len(part.classes),)
-        ) if part.classes else spaces.Box(-1.0, 1.0, (part.size,), np.float32)
-        for key, part in spec.parts.items()
-    }  # fmt: skip
+    found: dict[str, Space] = {}
+    for key, part in spec.parts.items():
+        name, shape = "action" if key == "action" else f"action/{key}", (len(part.classes),)
+        box = spaces.Box(-1.0, 1.0, (part.size,), np.float32)
+        found[name] = classes_space(part.classes, () if shape == (1,) else shape) if part.classes else box
     return nested_space(found, "action")
 
 

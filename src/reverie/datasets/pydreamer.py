@@ -29,6 +29,7 @@ from reverie.datasets.reader import (
     as_flags,
     by_number,
     files_of,
+    nested_space,
     observed_space,
 )  # fmt: skip
 
@@ -52,14 +53,6 @@ class PyDreamerReader(Reader):
         super().__init__(path, options)
         self.paths = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
 
-    def files(self) -> Sequence[Path]:
-        """See ``Reader``: the npz files in the order of the episodes."""
-        return self.paths
-
-    @cached_property
-    def _first(self) -> Rows:
-        return load(self.paths[0])
-
     @cached_property
     def _one_hot(self) -> bool:
         every = (load(path, "action", "reset") for path in self.paths)
@@ -68,11 +61,12 @@ class PyDreamerReader(Reader):
         return bool(telling) and all(telling)
 
     def about(self) -> About:
-        """See ``Reader``. Observations are those of the first file; continuous actions are those of all."""
-        found = {name: observed_space(v.shape[1:], v.dtype) for name, v in self._obs(self._first).items()}
+        """Return what the files show. Observations are those of the first file; continuous actions are those of all."""
+        first = load(self.paths[0])
+        found = {name: observed_space(v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
         if not found:
-            raise DataError(f"{self.paths[0]} contains no observations, only {', '.join(self._first)}.")
-        action: Space = spaces.Discrete(self._first["action"].shape[-1]) if self._one_hot else spaces.Discrete(1)
+            raise DataError(f"{self.paths[0]} contains no observations, only {', '.join(first)}.")
+        action: Space = spaces.Discrete(first["action"].shape[-1] if self._one_hot else 1)
         measured = False
         if not self._one_hot:
             every = self.paths
@@ -80,19 +74,13 @@ class PyDreamerReader(Reader):
                 lambda: (load(p, "action")["action"] for p in every), self.path, scaled=True
             )
         return About(
-            observation=found["obs"]
-            if "obs" in found
-            else spaces.Dict({k.partition("/")[2]: s for k, s in found.items()}),
+            observation=nested_space(found, "obs"),
             action=action,
             measured=measured,
             text={"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"},
         )
 
-    def _actions(self) -> Iterator[np.ndarray]:
-        return (load(path, "action")["action"] for path in self.paths)
-
     def rows(self) -> int:
-        """See ``Reader``. Counted from one array of each file."""
         return sum(len(load(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
@@ -171,11 +159,7 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
 
 
 def load(path: Path, *names: str) -> Rows:
-    """Return the arrays ``names`` of a file, by default all of them.
-
-    Raises:
-        DataError: the file is damaged, cut off, lacks an array or holds Python objects.
-    """
+    """Return the arrays ``names`` of a file, by default all of them."""
     try:
         with np.load(path, allow_pickle=False) as file:
             if missing := sorted(OF_ROWS - set(file.files)):
@@ -187,9 +171,9 @@ def load(path: Path, *names: str) -> Rows:
             if odd := [name for name, values in out.items() if not isinstance(values, np.ndarray)]:
                 raise ValueError(f"{odd[0]} is no array of NumPy's")
             return out
+    except DataError:
+        raise
     except BROKEN as error:
-        if isinstance(error, DataError):
-            raise
         pickled = "allow_pickle" in str(error) or "Object arrays" in str(error)
         advice = " Python objects are not read because unpickling can run any code." if pickled else ""
         raise DataError(f"{path} is damaged or incomplete: {error}.{advice}") from None

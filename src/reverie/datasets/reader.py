@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -26,22 +26,19 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import repeated
 
 Space = spaces.Space[Any]
-
 Named = str | tuple[str, ...]
 """The name of a table's column, or of several that together are one vector."""
-
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
     ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
-"""The content of files by their suffix, in lower case."""
 BOTH = "truncated"
 """Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
 SEED = "seed"
 """Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Of dtype
 object, as a seed may have 64 bits or more."""
 PART_BYTES = 1_500_000
-"""Approximate size of a part in bytes, where a reader is free to choose; small enough for a processor's cache."""
+"""Approximate size of a part in bytes; small enough for a processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +50,7 @@ class ReadOptions:
     columns: dict[str, Named] = field(default_factory=dict)
     """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
     time_limit: int | None = None
-    """Number of steps after which an episode ends, at least 1, for D4RL files and tables without truncations."""
+    """Number of steps after which an episode ends, for D4RL files and tables without truncations."""
     partial: bool = False
     """Use the readable part of RL Unplugged's shards that were cut off."""
 
@@ -70,7 +67,7 @@ class ReadOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given: all but ``reader`` whose values are not the defaults."""
+        """The options other than ``reader`` whose values are not the defaults."""
         usual = vars(ReadOptions())
         return {name: value for name, value in vars(self).items() if name != "reader" and value != usual[name]}
 
@@ -88,11 +85,11 @@ class About:
     env_settings: dict[str, Any] = field(default_factory=dict)
     """For our own stores and recordings: settings of the environment that the rows come from, as plain values."""
     env_spec: dict[str, Any] = field(default_factory=dict)
-    """The environment's specification as Gymnasium serialises it, for data that hold it."""
+    """The environment's specification as Gymnasium serialises it."""
     time_limit: int | None = None
     """Number of steps after which the environment truncated episodes; None if not declared."""
     measured: bool = False
-    """True if the action space is not declared, so that bounds or the number of actions come from recorded ones."""
+    """True if the bounds or the number of actions come from recorded actions, as none are declared."""
     declared: Space | None = None
     """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
@@ -140,21 +137,14 @@ class Reader(ABC):
         """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield all rows with values in the spaces of ``about``; the same as ``parts`` except for our own stores.
+        """Yield all rows with values in the spaces of ``about``, perhaps with the columns ``BOTH`` and ``SEED``.
 
-        There may be columns ``BOTH`` and ``SEED`` as well.
+        The same as ``parts`` except for our own stores.
         """
         return self.parts()
 
-    def files(self) -> Sequence[Path]:
-        """Return the files that the rows are read from, in order."""
-        return [self.path]
-
     def disordered(self) -> np.ndarray:
-        """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to.
-
-        Empty if next observations were not recorded.
-        """
+        """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to."""
         return np.empty(0, np.int64)
 
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
@@ -176,7 +166,7 @@ class Reader(ABC):
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a file's suffix names, in upper or lower case, one of ``SUFFIXES``; "" if none."""
+    """Return the format that a file's suffix names, one of ``SUFFIXES``; "" if none."""
     return SUFFIXES.get(path.suffix.lower(), "")
 
 
@@ -197,12 +187,10 @@ def needs(package: str, extra: str, error: ImportError) -> ConfigError:
 
 
 def as_flags(values: np.ndarray, where: str) -> np.ndarray:
-    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages.
-
-    Raises:
-        DataError: it has other values, or some are missing; the message names the first of them.
-    """
+    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages."""
     values = values.reshape(-1)
+    if values.dtype == bool:
+        return values.copy()  # a mapped file is not kept open
     wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if wrong.any():
         row = int(wrong.argmax())
@@ -215,11 +203,7 @@ def as_flags(values: np.ndarray, where: str) -> np.ndarray:
 
 
 def nested_space(found: Mapping[str, Space], root: str) -> Space:
-    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs`` itself.
-
-    Raises:
-        DataError: a column is also the beginning of another, as ``obs/arm`` is of ``obs/arm/camera``.
-    """
+    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs``."""
     if root in found:
         return found[root]
     parts: dict[str, dict[str, Space]] = {}
@@ -232,20 +216,16 @@ def nested_space(found: Mapping[str, Space], root: str) -> Space:
     return spaces.Dict({name.removeprefix(f"{root}/"): nested_space(inner, name) for name, inner in parts.items()})
 
 
-def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any], *more: np.dtype[Any]) -> Space:
+def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
 
-    All others are unbounded floats of the smallest dtype that holds the numbers of ``dtype`` and of those of ``more``,
-    which later observations have.
-
-    Raises:
-        DataError: they are not numbers.
+    All others are unbounded floats of the smallest dtype that holds the numbers.
     """
     if dtype == np.uint8 and len(shape) in (2, 3):
         return spaces.Box(0, 255, shape, np.uint8)
-    if odd := [each for each in (dtype, *more) if each.kind not in "biuf"]:
-        raise DataError(f"observations have dtype {odd[0]}: expected numbers.")
-    return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype, *more).type)
+    if dtype.kind not in "biuf":
+        raise DataError(f"observations have dtype {dtype}: expected numbers.")
+    return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype).type)
 
 
 def action_space(
@@ -271,9 +251,9 @@ def action_space(
     low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2].kind in "iub" for s in seen)
     if whole and low < 0:
         raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
-    shape = next(block.shape[1:] for block in blocks() if block.size)
     if not _fits(np.array([float(bound) for s in seen for bound in s[:2]])).all():  # reported when they are read
         return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
+    shape = next(block.shape[1:] for block in blocks() if block.size)
     dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
         return spaces.Box(-1.0, 1.0, shape, dtype), not scaled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -12,11 +13,18 @@ from reverie.core.errors import ConfigError, EnvError
 from reverie.core.importing import check_module
 from reverie.core.specs import ObsSpec
 from reverie.datasets.reader import About
-from reverie.datasets.wrappers import is_like, names_of, own_wrappers, wrappers_in
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym, put_away, readable
 from reverie.envs.task import registered, written
 
+Wrapper = Mapping[str, Any]
+"""A wrapper's ``name``, ``entry_point`` (``module:Class``), and ``kwargs``, None if they were not recorded."""
+HARMLESS = {
+    *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
+    *("RenderCollection", "DataCollector", "Open", "EpisodeInfo"),
+    "TimeLimit",  # declared elsewhere, too
+}
+"""Wrappers without which an environment is still the same task."""
 LATE = {
     "resize": ("resize", "grayscale", "frame_stack"),
     "grayscale": ("frame_stack",),
@@ -34,6 +42,12 @@ TOLD_APART = ("action_repeat", "pool_frames", "clip_reward")
 """Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
 NOT_COMPARED = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
+USUAL = EnvConfig()
+
+
+def recorded_with(about: About) -> EnvConfig:
+    """Return the settings that data declare, or the defaults."""
+    return USUAL.merge(dict(about.env_settings))
 
 
 def to_apply(about: About, env: EnvConfig) -> EnvConfig:
@@ -41,30 +55,20 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
 
     Data may name the settings that they were made with; these are not applied again. For other data nothing is known,
     and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
-
-    Raises:
-        ConfigError: a setting asks for what cannot be done to recorded rows.
     """
-    usual = EnvConfig()
-    was = usual.merge(dict(about.env_settings))
-    todo = {}
-
-    def differs(name: str) -> bool:
-        return bool(getattr(was, name) != getattr(usual, name))
-
+    was, todo = recorded_with(about), {}
     for name in (*LATE, *(CANNOT if about.env_settings else ())):
         asked = getattr(env, name)
-        if asked in (getattr(usual, name), getattr(was, name)):
+        if asked in (getattr(USUAL, name), getattr(was, name)):
             continue
-        hinder = LATE.get(name, (name,))
-        before = [f"env.{other} = {getattr(was, other)}" for other in hinder if differs(other)]
-        if name in LATE and not before:
+        hinder = [other for other in LATE.get(name, (name,)) if getattr(was, other) != getattr(USUAL, other)]
+        if name in LATE and not hinder:
             todo[name] = asked
             continue
+        told = " and ".join(f"env.{other} = {getattr(was, other)}" for other in hinder or [name])
         why = CANNOT.get(name, "this cannot be undone")
-        told = " and ".join(before) or f"env.{name} = {getattr(was, name)}"
         raise ConfigError(f"env.{name} = {asked}: the rows were recorded with {told}; {why}. Leave it out.")
-    return usual.merge(todo)
+    return USUAL.merge(todo)
 
 
 def check_mixed(about: About, env: EnvConfig) -> None:
@@ -72,15 +76,10 @@ def check_mixed(about: About, env: EnvConfig) -> None:
 
     Only settings that the data declare count. ``noop_max`` and ``time_limit`` may differ: they decide where episodes
     begin and are truncated, not what a row means. Shapes are compared elsewhere.
-
-    Raises:
-        ConfigError: the rows of both are those of two different tasks.
     """
-    usual = EnvConfig()
-    was = usual.merge(dict(about.env_settings))
     for name in TOLD_APART if about.env_settings else ():
-        before, now = getattr(was, name), getattr(env, name)
-        if before != now == getattr(usual, name):  # others are applied to the rows, or refused: ``to_apply``
+        before, now = getattr(recorded_with(about), name), getattr(env, name)
+        if before != now == getattr(USUAL, name):  # others are applied to the rows, or refused: ``to_apply``
             raise ConfigError(
                 f"env.{name} = {now}: the rows were recorded with env.{name} = {before}, and the run learns from both "
                 f"as from one task. Set env.{name} = {before}, or pass data recorded with env.{name} = {now}."
@@ -88,13 +87,9 @@ def check_mixed(about: About, env: EnvConfig) -> None:
 
 
 def lacking(about: About, made: EnvSpec | None) -> list[str]:
-    """Return what the data declare of their environment that an environment of the same id does not have.
+    """Return arguments and wrappers that the data declare and an environment of the same id does not have.
 
-    These are arguments (``gravity = 9.0``) and names of wrappers.
-
-    Args:
-        about: description of the data.
-        made: the environment's spec; None if it has none, so that nothing is known.
+    ``made``: the environment's spec; None if it has none, so that nothing is known.
     """
     has = json.loads(written(made)[0] or "{}") if made is not None else {}
     if has.get("id") != about.env.rpartition(":")[2]:
@@ -102,46 +97,36 @@ def lacking(about: About, made: EnvSpec | None) -> list[str]:
     declared = about.env_settings.get("kwargs", about.env_kwargs)
     given = {name: value for name, value in declared.items() if name not in NOT_COMPARED}
     arguments = [f"{name} = {value}" for name, value in given.items() if has["kwargs"].get(name) != value]
-    wrappers = [one for one in own_wrappers(about) if not any(is_like(one, other) for other in wrappers_in(has))]
-    return arguments + ([names_of(wrappers)] if wrappers else [])
+    missing = absent(own_wrappers(about), has)
+    return arguments + ([names_of(missing)] if missing else [])
 
 
 def made_with(about: About) -> list[str]:
     """Return what the id of an environment does not imply of rows: ``env.resize = (64, 64)``, or names of wrappers."""
-    usual = EnvConfig()
-    was = usual.merge(dict(about.env_settings))
-    names = (name for name in (*LATE, *CANNOT, "noop_max") if getattr(was, name) != getattr(usual, name))
-    wrappers = [str(one.get("entry_point")) for one in own_wrappers(about)]
-    return [f"env.{name} = {getattr(was, name)}" for name in names] + wrappers
+    was = recorded_with(about)
+    names = (name for name in (*LATE, *CANNOT, "noop_max") if getattr(was, name) != getattr(USUAL, name))
+    return [f"env.{name} = {getattr(was, name)}" for name in names] + [names_of([w]) for w in own_wrappers(about)]
 
 
 def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
-    """Check that rows without stored settings could come from an environment with the settings ``env``.
-
-    Raises:
-        ConfigError: the settings imply stacked frames, rendered images or images, and the rows have none.
-    """
+    """Check that rows without stored settings could come from an environment with the settings ``env``."""
     images = [part for part in seen.values() if part.kind == "image"]
-    has = ", ".join(f"{key} {list(part.shape)}" for key, part in seen.items())
-    count = env.frame_stack
+    has, count, wrong = ", ".join(f"{key} {list(part.shape)}" for key, part in seen.items()), env.frame_stack, ""
     if count > 1 and any(p.shape[-1] % count if p.kind == "image" else p.shape[:1] != (count,) for p in seen.values()):
-        raise ConfigError(f"env.frame_stack = {count}: the recorded observations are not stacks of {count} frames "
-                          f"({has}); {CANNOT['frame_stack']}. Leave it out.")  # fmt: skip
-    if env.pixels != "none" and "image" not in seen:
-        raise ConfigError(
-            f"env.pixels = '{env.pixels}': {CANNOT['pixels']}, and these have no 'image' ({has}). Leave it out."
-        )
-    if (env.resize or env.grayscale) and not images:
-        name = "resize" if env.resize else "grayscale"
-        raise ConfigError(f"env.{name} needs image observations; the recorded rows have none ({has}). Leave it out.")
+        wrong = f"env.frame_stack = {count}: the observations are not stacks of {count} frames; {CANNOT['frame_stack']}"
+    elif env.pixels != "none" and "image" not in seen:
+        wrong = f"env.pixels = '{env.pixels}': {CANNOT['pixels']}, and these have no 'image'"
+    elif (env.resize or env.grayscale) and not images:
+        wrong = f"env.{'resize' if env.resize else 'grayscale'} needs image observations, and these have none"
+    if wrong:
+        raise ConfigError(f"{wrong}. The recorded rows have {has}. Leave it out.")
 
 
 def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
     """Return the settings of the environment that data name, made as they say, with the other settings of ``env``."""
-    env = env or EnvConfig()
+    env = env or USUAL
     if about.env_settings:  # not the number of copies, nor what is asked for and can be applied here
-        usual = EnvConfig()
-        own = {name for name in (*LATE, "kwargs", "time_limit") if getattr(env, name) != getattr(usual, name)}
+        own = {name for name in (*LATE, "kwargs", "time_limit") if getattr(env, name) != getattr(USUAL, name)}
         return env.merge({name: v for name, v in about.env_settings.items() if name not in {"num", "vector"} | own})
     found = env.merge({"id": about.env, "kwargs": dict(env.kwargs or about.env_kwargs)})
     spec = registered(about.env) if env.time_limit is None and about.time_limit is not None else None
@@ -161,12 +146,40 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
     check_module(config.id, "the dataset")
     made = make_gym(config, None, render=False)
     shown = readable(made, config.mission)
-    has = wrappers_in(json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {})
-    missing = [one for one in wrappers_in(about.env_spec) if not any(is_like(one, other) for other in has)]
-    if missing:
+    has = json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {}
+    if missing := absent(wrappers_in(about.env_spec), has):
         put_away(made)
         raise EnvError(
             f"the data were recorded in {about.env} with {names_of(missing)}, and {about.env} without that is another "
             "task. Register an environment with it under an id of your own, and name that to evaluate in it."
         )
     return shown if shown.observation_space == about.observation else made
+
+
+# ---------------------------------------------------------------- wrappers, as Gymnasium serialises them
+
+
+def wrappers_in(spec: Mapping[str, Any]) -> list[Wrapper]:
+    """Return the wrappers in an environment's specification that make it another task, innermost first."""
+    return [one for one in spec.get("additional_wrappers") or () if one.get("name") not in HARMLESS]
+
+
+def own_wrappers(about: About) -> list[Wrapper]:
+    """Return the wrappers that data declare, without those that stand for ``env_settings``."""
+    found = wrappers_in(about.env_spec)
+    return [one for one in found if not (about.env_settings and str(one.get("entry_point")).startswith("reverie."))]
+
+
+def absent(wanted: list[Wrapper], spec: Mapping[str, Any]) -> list[Wrapper]:
+    """Return those of the ``wanted`` wrappers that ``spec`` lacks, or has with other arguments if both declare them."""
+
+    def is_like(one: Wrapper, other: Wrapper) -> bool:
+        both = one.get("kwargs"), other.get("kwargs")
+        return one.get("name") == other.get("name") and (None in both or both[0] == both[1])
+
+    return [one for one in wanted if not any(is_like(one, other) for other in wrappers_in(spec))]
+
+
+def names_of(wrappers: list[Wrapper]) -> str:
+    """Return the classes of wrappers for messages, ``module:Class``."""
+    return ", ".join(str(one.get("entry_point")) for one in wrappers)

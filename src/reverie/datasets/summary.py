@@ -17,60 +17,37 @@ BINS = 20
 """Number of bins of each continuous action's range, for the coverage."""
 
 
-@dataclass
 class ActionUse:
-    """Statistics of one action of the dataset."""
+    """Statistics of the action ``name`` of a dataset, of which each value has a bin or a class."""
 
-    name: str
-    space: Space
-    steps: int = 0
-    counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """How often each value was taken: ``[choices, classes]`` or ``[dimensions, BINS]``."""
-    low: np.ndarray | None = None
-    """Smallest value of each dimension, ``[D]``."""
-    high: np.ndarray | None = None
-    """Largest value of each dimension, ``[D]``."""
-    at_bounds: int = 0
-    """Number of values at or beyond a bound, of all ``steps`` x D."""
-    outside: int = 0
-    """Number of values beyond a bound."""
-
-    @property
-    def classes(self) -> np.ndarray:
-        """Number of classes of each choice, or of bins of each dimension, ``[choices]``."""
-        if isinstance(self.space, spaces.Box):
-            return np.full(len(self.counts), BINS)
-        return np.asarray(classes_of(self.space)[0]).reshape(-1)
+    def __init__(self, name: str, space: Space) -> None:
+        self.name, self.steps, self.outside, self.at_bounds = name, 0, 0, 0
+        if isinstance(space, spaces.Box):
+            self.bounds = [bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high)]
+            self.classes = np.full(len(self.bounds[0]), BINS)
+        else:
+            counts, start = (np.reshape(each, -1) for each in classes_of(space))
+            self.bounds, self.classes = [start, start + counts - 1], counts
+        self.is_box = isinstance(space, spaces.Box)
+        self.counts = np.zeros((len(self.classes), int(self.classes.max())), np.int64)
+        """How often each value was taken: ``[choices, classes]`` or ``[dimensions, BINS]``."""
+        self.used = np.full((2, len(self.classes)), [[np.inf], [-np.inf]])
+        """Smallest and largest value of each dimension, ``[2, D]``."""
 
     def add(self, values: np.ndarray) -> None:
         """Add actions ``[n, ...]`` to the statistics."""
-        flat = values.reshape(len(values), -1)
+        flat, (low, high) = values.reshape(len(values), -1).astype(np.float64), self.bounds
+        span = np.where(high > low, high - low, 1.0) if self.is_box else high - low + 1
+        slack = 1e-6 * span
         self.steps += len(flat)
-        if not self.counts.size:
-            most = BINS if isinstance(self.space, spaces.Box) else int(self.classes.max())
-            self.counts = np.zeros((flat.shape[1], most), np.int64)
-        if isinstance(self.space, spaces.Box):
-            place, good = self._bins(flat.astype(np.float64), self.space)
-        else:
-            place = flat.astype(np.int64) - np.asarray(classes_of(self.space)[1]).reshape(-1)
-            good = (place >= 0) & (place < self.classes)
-            self.outside += int((~good).sum())
+        self.used = np.stack([np.fmin(self.used[0], np.fmin.reduce(flat)), np.fmax(self.used[1], np.fmax.reduce(flat))])
+        self.outside += int(((flat < low - slack) | (flat > high + slack)).sum())
+        self.at_bounds += int(((flat <= low + slack) | (flat >= high - slack)).sum())
+        place = (flat - low) / span * self.classes
+        good = np.isfinite(place) & (self.is_box | (place >= 0) & (place < self.classes))
+        place = np.where(good, np.clip(place, 0, self.classes - 1), 0).astype(np.int64)
         for choice, row in enumerate(self.counts):
             row += np.bincount(place[good[:, choice], choice], minlength=len(row))
-
-    def _bins(self, flat: np.ndarray, space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-        """Count values at the bounds; return the bin of each value, and which have one."""
-        low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            least, most = np.nanmin(flat, axis=0), np.nanmax(flat, axis=0)
-            span = np.where(high > low, high - low, 1.0)
-            self.outside += int(((flat < low - 1e-6 * span) | (flat > high + 1e-6 * span)).sum())
-            self.at_bounds += int(((flat <= low + 1e-6 * span) | (flat >= high - 1e-6 * span)).sum())
-            place = np.clip((flat - low) / span * BINS, 0, BINS - 1)
-        self.low = least if self.low is None else np.fmin(self.low, least)
-        self.high = most if self.high is None else np.fmax(self.high, most)
-        good = np.isfinite(place)
-        return np.where(good, place, 0).astype(np.int64), good
 
     @property
     def coverage(self) -> float:
@@ -80,19 +57,16 @@ class ActionUse:
     @property
     def axis(self) -> tuple[float, float] | None:
         """Bounds of a one-dimensional continuous action; None for any other."""
-        if isinstance(self.space, spaces.Box) and len(self.counts) == 1:
-            return float(self.space.low.reshape(-1)[0]), float(self.space.high.reshape(-1)[0])
-        return None
+        return (float(self.bounds[0][0]), float(self.bounds[1][0])) if self.is_box and len(self.counts) == 1 else None
 
     def words(self) -> str:
         """Return the statistics as one line of text."""
         more = f", {self.outside:,} outside" if self.outside else ""
-        if self.low is not None and self.high is not None:
-            used = ", ".join(f"{a:.3g} to {b:.3g}" for a, b in zip(self.low[:6], self.high[:6], strict=True))
-            at_bounds = self.at_bounds / max(1, self.steps * len(self.low))
+        if self.is_box:
+            used = ", ".join(f"{a:.3g} to {b:.3g}" for a, b in self.used.T[:6])
             return (
-                f"{self.coverage:.0%} of the range used ({used}{' ...' if len(self.low) > 6 else ''}), "
-                f"{at_bounds:.1%} at the bounds{more}"
+                f"{self.coverage:.0%} of the range used ({used}{' ...' if len(self.classes) > 6 else ''}), "
+                f"{self.at_bounds / max(1, self.steps * len(self.classes)):.1%} at the bounds{more}"
             )
         shares = self.counts / max(1, self.steps)
         shown = "; ".join(" ".join(f"{share:.0%}" for share in row[:18]) for row in shares[:3])

@@ -24,7 +24,6 @@ from reverie.datasets.arrow import StackedColumns, TableColumn, open_table
 from reverie.datasets.reader import (
     About,
     Named,
-    Reader,
     ReadOptions,
     action_space,
     as_flags,
@@ -33,7 +32,7 @@ from reverie.datasets.reader import (
     nested_space,
     observed_space,
 )  # fmt: skip
-from reverie.datasets.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
+from reverie.datasets.transitions import STEPLESS, ArrayColumn, Column, Transitions, TransitionsReader, limited
 
 FORMATS = ("Arrow", "Parquet")
 END_ROLES = ("terminal", "truncated", "end")
@@ -64,7 +63,7 @@ UNSEEN = (
 )
 
 
-class TableReader(Reader):
+class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table (Arrow or Parquet)"
@@ -98,29 +97,19 @@ class TableReader(Reader):
         except (TypeError, ValueError) as error:  # a UnicodeDecodeError is a ValueError, too
             raise DataError(f"{self.path} is damaged: its {key.decode()} cannot be read ({error}).") from None
 
-    def files(self) -> Sequence[Path]:
-        """See ``Reader``: the tables in their order."""
-        return self.paths
-
     def uses(self, option: str) -> bool:
-        """See ``Reader``. A time limit is needed only where no truncations are marked."""
         marked = {"truncated", "end", "episode"} & self.roles.keys()
         return option == "columns" or (option == "time_limit" and not self.whole and not marked)
 
     def column(self, role: str) -> TableColumn | StackedColumns:
         """Return the column of a role, or the several columns that form its vector."""
-        named = self.roles[role]
-        found = [TableColumn(self.pieces, name, f"{self.path}: '{name}'") for name in _names(named)]
-        return found[0] if isinstance(named, str) else StackedColumns(found)
+        found = [TableColumn(self.pieces, name, f"{self.path}: '{name}'") for name in _names(self.roles[role])]
+        return found[0] if isinstance(self.roles[role], str) else StackedColumns(found)
 
     def group(self, role: str, root: str) -> dict[str, Column]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
-        heads = {given: given.partition(".") for given in self.roles}
-        return {
-            f"{root}/{key}" if key else root: self.column(given)
-            for given, (head, _, key) in heads.items()
-            if head == role
-        }
+        keys = {given: given.partition(".")[2] for given in self.roles if given.partition(".")[0] == role}
+        return {f"{root}/{key}" if key else root: self.column(given) for given, key in keys.items()}
 
     # ------------------------------------------------------------------ rows are steps
 
@@ -130,7 +119,7 @@ class TableReader(Reader):
         return all(self.column(role).is_list for role in self.roles if role.partition(".")[0] in NEEDED)
 
     @cached_property
-    def _transitions(self) -> Transitions:
+    def transitions(self) -> Transitions:
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
         terminal = flags.get("terminal", np.zeros(self.total, bool))
         next_obs, limit = self.group("next_obs", "obs"), self.options.time_limit
@@ -152,15 +141,10 @@ class TableReader(Reader):
         )
 
     def _flag(self, role: str) -> np.ndarray:
-        """Return a column of true and false, bool ``[n]``."""
         return as_flags(self.column(role).read(0, self.total), f"{self.path}: '{self.roles[role]}'")
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own.
-
-        Raises:
-            DataError: an episode is interrupted by another one, or continues after a flag has ended it.
-        """
+        """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own."""
         column = self.column("episode")
         assert isinstance(column, TableColumn)
         number, ids = column.codes()
@@ -238,17 +222,14 @@ class TableReader(Reader):
     # ------------------------------------------------------------------ all
 
     def disordered(self) -> np.ndarray:
-        """See ``Reader``. Where rows are whole episodes, a remark tells of them."""
-        return super().disordered() if self.whole else self._transitions.disordered()
+        return np.empty(0, np.int64) if self.whole else super().disordered()  # a remark tells of whole episodes
 
     def rows(self) -> int:
-        """See ``Reader``. Counted from the flags of the transitions."""
-        return sum(e.rows for e in self.episodes()) if self.whole else self._transitions.rows
+        return sum(e.rows for e in self.episodes()) if self.whole else super().rows()
 
     def parts(self) -> Iterator[Rows]:
-        """See ``Reader``. A part is about ``PART_BYTES`` large, or at most one episode if rows are episodes."""
         if not self.whole:
-            yield from self._transitions.parts()
+            yield from super().parts()
             return
         met: Counter[str] = Counter()
         for episode in self.episodes(lambda what, times: met.update({what: times})):
@@ -256,17 +237,12 @@ class TableReader(Reader):
         self.notes |= met
 
     def about(self) -> About:
-        """See ``Reader``. Spaces are derived from the arrays; if rows are episodes, observations from the first one.
-
-        Raises:
-            DataError: no episode has a step.
-        """
-        first = next(self.episodes(), None) if self.whole else self._transitions
+        first = next(self.episodes(), None) if self.whole else self.transitions
         if first is None:
             raise DataError(f"{self.path} contains no episode with a step: all lists of rewards are empty.")
 
         def actions(name: str) -> Iterator[np.ndarray]:
-            for each in self.episodes() if self.whole else [self._transitions]:
+            for each in self.episodes() if self.whole else [self.transitions]:
                 column = each.action[name]
                 yield from (column.read(i, min(i + 4096, column.shape[0])) for i in range(0, column.shape[0], 4096))
 
@@ -274,11 +250,10 @@ class TableReader(Reader):
         # A declared action space is that of the columns that the table itself names.
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
         done = {} if own else {name: action_space(lambda n=name: actions(n), self.path) for name in first.action}  # type: ignore[misc]  # binds the name
+        action = space_of(own, str(self.path)) if own else nested_space({n: s for n, (s, _) in done.items()}, "action")
         return About(
             observation=nested_space(seen, "obs"),
-            action=space_of(own, str(self.path))
-            if own
-            else nested_space({n: s for n, (s, _) in done.items()}, "action"),
+            action=action,
             measured=any(measured for _, measured in done.values()),
             text={"a row is": "an episode" if self.whole else "a transition"},
         )
@@ -291,27 +266,21 @@ def _names(named: Named) -> Sequence[str]:
 def interrupted(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
     """Find an episode whose number ``[n]`` comes again after it was left without an ``end``, bool ``[n]``.
 
-    Returns:
-        The index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
+    Returns the index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
     """
-    cut = episode[1:] != episode[:-1]
-    left = np.flatnonzero(cut & ~end[:-1])
-    numbers, first = np.unique(episode[left], return_index=True)
-    after = dict(zip(numbers.tolist(), left[first].tolist(), strict=True))
-    for again in (np.flatnonzero(cut) + 1).tolist():
-        found = after.get(episode[again].item(), len(episode))
-        if found < again:
-            return found, again
-    return -1, -1
+    first = np.flatnonzero(np.append(True, episode[1:] != episode[:-1]))  # of each run of one number
+    last = np.append(first[1:], len(episode)) - 1
+    order = np.argsort(episode[first], kind="stable")
+    one, two = order[:-1], order[1:]
+    broken = (episode[first[one]] == episode[first[two]]) & ~end[last[one]]
+    at = int(broken.argmax()) if broken.any() else -1
+    return (int(last[one[at]]), int(first[two[at]])) if at >= 0 else (-1, -1)
 
 
 def tables_in(path: Path) -> list[Path]:
     """Return the tables in a folder and below it, by number.
 
     Files and folders whose names begin with ".", "_" or "cache-" are left out.
-
-    Raises:
-        ConfigError: there are several splits (train, test, validation): one must be named.
     """
     below = {p: p.relative_to(path).parts for p in path.rglob("*") if format_of(p) in FORMATS}
     shown = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
@@ -324,11 +293,7 @@ def tables_in(path: Path) -> list[Path]:
 
 
 def check_roles(given: Mapping[str, Named], columns: Sequence[str], path: Path) -> None:
-    """Check which columns a table has been ``given`` for its roles, of its ``columns``; ``path`` is for messages.
-
-    Raises:
-        ConfigError: a role or a column is unknown, or one that is needed is missing.
-    """
+    """Check which columns a table has been ``given`` for its roles, of its ``columns``; ``path`` is for messages."""
     for role, named in given.items():
         head, _, key = role.partition(".")
         if head not in (NESTED if key or not isinstance(named, str) else ROLES):

@@ -9,30 +9,29 @@ ring, ``_lengths`` the number of transitions in it. In a full ring, the oldest c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.core.rows import Rows
 from reverie.datasets.hdf5 import Hdf5File, damage
-from reverie.datasets.reader import About, Reader, ReadOptions, action_space, as_flags, nested_space, observed_space
-from reverie.datasets.transitions import Column, Transitions
+from reverie.datasets.reader import About, ReadOptions, action_space, as_flags, nested_space, observed_space
+from reverie.datasets.transitions import Column, Transitions, TransitionsReader
 
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
 CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
+UNREAD = "which is not read because unpickling can run any code. Save the buffer with arrays of numbers"
 
 
-class TianshouReader(Reader):
+class TianshouReader(TransitionsReader):
     """See the top of this file."""
 
     format = "Tianshou buffer (HDF5)"
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file = Hdf5File(path)
+        self.file = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file, damage(path):
             self.names = set(self.file.opened["_meta"])
             self.attributes = dict(self.file.opened.attrs)
@@ -44,8 +43,7 @@ class TianshouReader(Reader):
         """How many frames make an observation; each is stored once."""
 
     def about(self) -> About:
-        """See ``Reader``. Nothing is declared: spaces are derived from the arrays."""
-        found = self._transitions
+        found = self.transitions
         seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
         with self.file:
             done = {
@@ -60,33 +58,12 @@ class TianshouReader(Reader):
             text=text | ({"stacked": str(self.frames)} if self.frames > 1 else {}),
         )
 
-    def disordered(self) -> np.ndarray:
-        """See ``Reader``."""
-        return self._transitions.disordered()
-
-    def close(self) -> None:
-        """See ``Reader``."""
-        self.file.close()
-
-    def rows(self) -> int:
-        """See ``Reader``. Counted from the flags of the transitions."""
-        return self._transitions.rows
-
-    def parts(self) -> Iterator[Rows]:
-        """See ``Reader``. A part is about ``PART_BYTES`` large."""
-        with self.file:
-            yield from self._transitions.parts()
-
     @cached_property
     def _rings(self) -> list[tuple[int, ...]]:
-        """Return (index of the first slot, number of slots, number of transitions, index of the newest) of each ring.
-
-        Raises:
-            DataError: the arrays do not say that; only pickled objects would.
-        """
+        """Return (first slot, number of slots, number of transitions, slot of the newest) of each ring."""
+        names = ("last_index", "_lengths", "_extend_offset")
         with self.file, damage(self.path):
             room = int(self.attributes.get("maxsize", self.file.dataset("_meta/rew").shape[0]))
-            names = ("last_index", "_lengths", "_extend_offset")
             found = {n: self.file.opened[n] for n in names if n in self.file.opened}
             arrays = {n: np.atleast_1d(item[()]) for n, item in found.items() if item.dtype.kind in "iu"}
         if "_lengths" not in found:
@@ -94,17 +71,10 @@ class TianshouReader(Reader):
             said = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
             following = int(next((index for index in said if index is not None), held % max(1, room)))
             return [(0, room, held, (following - 1) % max(1, held))]
-        if (
-            len(arrays) < len(names)
-            or len({len(arrays[names[0]]), len(arrays[names[1]]), len(arrays[names[2]]) - 1}) > 1
-        ):
-            raise DataError(
-                f"{self.path}: the positions of its rings are stored as pickled objects, which are not read because "
-                "unpickling can run any code."
-            )
-        edges = arrays["_extend_offset"]
-        rings = zip(edges[:-1], np.diff(edges), arrays["_lengths"], arrays["last_index"], strict=True)
-        return [tuple(map(int, ring)) for ring in rings]
+        newest, lengths, edges = (arrays.get(name, np.empty(0, np.int64)) for name in names)
+        if not len(newest) == len(lengths) == len(edges) - 1:
+            raise DataError(f"{self.path}: the positions of its rings are a pickled object, {UNREAD}.")
+        return [tuple(map(int, ring)) for ring in zip(edges[:-1], np.diff(edges), lengths, newest, strict=True)]
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -119,28 +89,21 @@ class TianshouReader(Reader):
         return order
 
     def _columns(self, group: str, root: str) -> dict[str, Column]:
-        found: list[str] = []
+        found = {}
         with damage(f"{self.path}: '_meta/{group}'"):
-            item = self.file.opened[f"_meta/{group}"]
-            if hasattr(item, "dtype"):
-                found.append("")
-            else:
-                item.visititems(lambda name, inner: found.append(name) if hasattr(inner, "dtype") else None)
-            datasets = {way: self.file.dataset(f"_meta/{group}/{way}".rstrip("/")) for way in found}
-            kinds = {way: str(item.attrs.get("__data_type__", "ndarray")) for way, item in datasets.items()}
-        for way, kind in kinds.items():
-            if kind not in ("ndarray", "Tensor"):
-                raise DataError(
-                    f"{self.path}: '_meta/{group}/{way}' is a pickled {kind.removeprefix('pickled_')}, which is not "
-                    "read because unpickling can run any code. Save the buffer with arrays of numbers."
-                )
-        return {
-            f"{root}/{way}".rstrip("/"): Reordered(self.file.column(f"_meta/{group}/{way}".rstrip("/")), self._order)
-            for way in found
-        }
+            top = self.file.opened[f"_meta/{group}"]
+            items = {"": top} if hasattr(top, "dtype") else {}
+            if not items:
+                top.visititems(lambda name, item: items.update({name: item} if hasattr(item, "dtype") else {}))
+            for way, item in items.items():
+                kind, name = str(item.attrs.get("__data_type__", "ndarray")), f"_meta/{group}/{way}".rstrip("/")
+                if kind not in ("ndarray", "Tensor"):
+                    raise DataError(f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, {UNREAD}.")
+                found[f"{root}/{way}".rstrip("/")] = Reordered(self.file.column(name), self._order)
+        return dict(found)
 
     @cached_property
-    def _transitions(self) -> Transitions:
+    def transitions(self) -> Transitions:
         with self.file:
             done, terminal, truncated = (self._flags(name) for name in ("done", "terminated", "truncated"))
             assert done is not None
@@ -184,19 +147,10 @@ class Reordered:
         self.shape, self.dtype = (len(order), *column.shape[1:]), column.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``. Transitions that are neighbours in the file are read together."""
         order = self.order[start:stop]
         runs = [run for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1) if len(run)]
-        parts = [self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs]
+        parts = [self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``Column``."""
-        places = self.order[index]
-        order = np.argsort(places)
-        out = np.empty((len(places), *self.shape[1:]), self.dtype)
-        out[order] = self.column.at(places[order])
-        return out
 
 
 class FrameStack:
@@ -214,20 +168,14 @@ class FrameStack:
         self.one = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
         stacked = (*self.one[:-1], self.one[-1] * count) if self.axis == -1 else (count, *shape)
         self.shape = (frames.shape[0], *stacked)
-        begins = np.flatnonzero(end[:-1]) + 1
         first = np.zeros(len(end), np.int64)
-        first[begins] = begins
+        first[1:] = np.where(end[:-1], np.arange(1, len(end)), 0)
         self.first = np.maximum.accumulate(first)  # [n], the first transition of each one's episode
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``."""
-        return self.at(np.arange(start, stop))
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``Column``."""
-        low = max(int(index[0]) - self.count + 1, 0)
-        near = self.frames.read(low, int(index[-1]) + 1)
+        low, index = max(start - self.count + 1, 0), np.arange(start, stop)
+        near = self.frames.read(low, stop)
         near = near.reshape(len(near), *self.one)
-        beginning = np.maximum(self.first[index], low)
-        parts = [near.take(np.maximum(index - back, beginning) - low, axis=0) for back in range(self.count - 1, -1, -1)]
+        first = np.maximum(self.first[start:stop], low)
+        parts = [near.take(np.maximum(index - back, first) - low, axis=0) for back in range(self.count - 1, -1, -1)]
         return np.concatenate(parts, axis=self.axis)

@@ -18,17 +18,19 @@ as its last row. Floats are compared as float32, as which rows are stored.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import PART_BYTES
+from reverie.datasets.reader import PART_BYTES, Reader
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
@@ -44,24 +46,18 @@ COMPARED = 1 << 10
 
 
 class Column(Protocol):
-    """One field of all n transitions, wherever it is stored."""
+    """One field of all n transitions, ``[n, ...]``, wherever it is stored."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """``[n, ...]``."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values."""
-        ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
-        ...
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """Return a copy of the values of the transitions ``index``, at least one, in ascending order."""
         ...
 
 
@@ -72,12 +68,7 @@ class ArrayColumn:
         self.values, self.shape, self.dtype = values, values.shape, values.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``."""
         return self.values[start:stop]
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """See ``Column``."""
-        return self.values.take(index, axis=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +148,35 @@ class Transitions:
         rows = {name: column.read(start, stop).take(place.source, axis=0) for name, column in self.obs.items()}
         for name, column in self.next_obs.items():
             if len(place.shown):
-                rows[name][place.added] = column.at(start + place.shown)
+                rows[name][place.added] = column.read(start, stop)[place.shown]
         for name, column in self.action.items():
             rows[name] = column.read(start, stop).take(place.source, axis=0)
             rows[name][place.last] = 0
         return rows | place.flags_and_rewards(self.reward.read(start, stop), bool(self.ends[stop - 1]), carried)
+
+
+class TransitionsReader(Reader):
+    """A dataset that is stored as transitions, in a ``file`` that is open while it is entered."""
+
+    file: ClassVar[Any] = contextlib.nullcontext()
+
+    @property
+    @abstractmethod
+    def transitions(self) -> Transitions:
+        """The columns of all transitions, whose ``ends`` are known."""
+
+    def disordered(self) -> np.ndarray:
+        return self.transitions.disordered()
+
+    def rows(self) -> int:
+        return self.transitions.rows
+
+    def parts(self) -> Iterator[Rows]:
+        with self.file:
+            yield from self.transitions.parts()
+
+    def close(self) -> None:
+        self.file.__exit__(None, None, None)
 
 
 @dataclass
@@ -252,5 +267,7 @@ def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
 
 def as_stored(values: np.ndarray) -> np.ndarray:
     """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
+    if values.dtype.kind != "f" or values.dtype == np.float32:
+        return values
     with np.errstate(over="ignore"):
-        return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
+        return values.astype(np.float32)

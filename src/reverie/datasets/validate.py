@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.checks import check_at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import EnvError
 from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
 from reverie.core.spaces import classes_of, columns_in, nested
@@ -87,7 +87,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
         ConfigError: ``replayed`` is negative.
         ReverieError: the data cannot be read at all.
     """
-    check_at_least("replay", replayed, 0)
+    AtLeast(0).check("replay", replayed)
     about = reader.about()
     env, why = environment_of(about)
     rules = Rules(about, env.spec.max_episode_steps if env is not None and env.spec is not None else None)
@@ -148,18 +148,14 @@ class Rules:
         yield "episode ends without is_last", ~last & end
         for name, values in rows.items():
             if values.dtype.kind == "f":
-                flat, unused = values.reshape(total, -1), last & name.startswith("action")
-                finite: np.ndarray = np.asarray(np.isfinite(flat).all(axis=1)) | unused
+                flat, unused = np.abs(values.reshape(total, -1)), last & name.startswith("action")
+                finite = np.isfinite(flat).all(axis=1) | unused
                 yield f"{name} is NaN or infinite", ~finite
-                with np.errstate(invalid="ignore"):
-                    huge: np.ndarray = np.asarray((np.abs(flat) > HUGE).any(axis=1))
-                finite &= huge & ~unused
-                yield f"{name} has magnitudes above {HUGE:g}: never written?", finite
-        for name, space in self.obs:
-            yield from outside(name, rows[name], space)
-        for name, space in () if self.measured else self.actions:
+                huge = finite & ~unused & (flat > HUGE).any(axis=1)
+                yield f"{name} has magnitudes above {HUGE:g}: never written?", huge
+        for name, space in [*self.obs, *(() if self.measured else self.actions)]:
             for rule, wrong in outside(name, rows[name], space):
-                yield rule, np.asarray(wrong & ~last)
+                yield rule, np.asarray(wrong & ~(last & name.startswith("action")))
         if any(seldom_zero(space) for _, space in self.obs):
             yield "all values are 0: never written?", blank(rows)
         if self.longest is not None:
@@ -180,20 +176,17 @@ class Rules:
 def outside(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
     """Yield rules on dtype, shape and bounds of ``space``, and the rows ``[n]`` bool that break them."""
     total = len(values)
+    kinds = "biuf" if not isinstance(space, spaces.Text) and np.dtype(space.dtype).kind == "f" else "biu"
     if isinstance(space, spaces.Text):
         yield f"{name} is not in its Text space", np.array([not space.contains(str(text)) for text in values], bool)
-        return
-    if values.shape[1:] != (space.shape or ()):
+    elif values.shape[1:] != (space.shape or ()):
         yield f"{name} has shape {values.shape[1:]}; its space declares {space.shape}", np.ones(total, bool)
-        return
-    kinds = "biuf" if np.dtype(space.dtype).kind == "f" else "biu"
-    if values.dtype.kind not in kinds:
+    elif values.dtype.kind not in kinds:
         yield f"{name} has dtype {values.dtype}; its space declares {space.dtype}", np.ones(total, bool)
-        return
-    low, high = bounds_of(space)
-    with np.errstate(invalid="ignore"):
-        wrong: np.ndarray = np.asarray(((values < low) | (values > high)).reshape(total, -1).any(axis=1))
-    yield f"{name} is outside the bounds of its space", wrong
+    else:
+        low, high = bounds_of(space)
+        wrong = ((values < low) | (values > high)).reshape(total, -1).any(axis=1)
+        yield f"{name} is outside the bounds of its space", np.asarray(wrong)
 
 
 def bounds_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
@@ -205,8 +198,7 @@ def bounds_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
     if space.dtype.kind != "f":
         return low, high
     with np.errstate(over="ignore"):
-        span = high - low
-    span = np.where(np.isfinite(span), span, 1.0)
+        span = np.where(np.isfinite(high - low), high - low, 1.0)
     return low - ROUNDING * np.maximum(np.abs(low), span), high + ROUNDING * np.maximum(np.abs(high), span)
 
 

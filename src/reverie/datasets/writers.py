@@ -1,4 +1,8 @@
-"""Writes episodes as Minari datasets, D4RL's HDF5 file, Parquet tables, PyDreamer's npz files or a replay store."""
+"""Writes episodes as Minari datasets, D4RL's HDF5 file, Parquet tables, PyDreamer's npz files or a replay store.
+
+All writers raise RunError if the target exists, the disk is full or there is no episode, and ConfigError if a package
+is missing or the format cannot hold a column. Nothing is left then.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,17 @@ from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
 from reverie.datasets.arrow import pyarrow_of
-from reverie.datasets.minari import MAIN, minari_root
-from reverie.datasets.output import Exported, check_room, check_target, hdf5_file, size_of, staged_at, staged_file
+from reverie.datasets.minari import MAIN
+from reverie.datasets.output import (
+    Exported,
+    check_room,
+    check_target,
+    hdf5_file,
+    size_of,
+    staged_at,
+    staged_file,
+    target_path,
+)  # fmt: skip
 from reverie.datasets.pydreamer import OF_GENERATOR
 from reverie.datasets.reader import About
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
@@ -33,21 +46,15 @@ CHUNK, LEVEL = 2**20, 1
 """Bytes of images, at least one, that are compressed together, and the level of their compression."""
 CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
+ELSE = "Use Minari's format, which can store everything (--to minari)"
 
 
 def check_distinct(names: Mapping[str, str], what: str) -> None:
-    """Check that the columns of ``names`` get different names in a file; ``what`` begins the error message.
-
-    Raises:
-        ConfigError: two of them get the same one.
-    """
+    """Raise ConfigError if ``what`` would give two columns of ``names`` the same name."""
     owners: dict[str, str] = {}
     for column, name in names.items():
         if (other := owners.setdefault(name, column)) != column:
-            raise ConfigError(
-                f"{what} would call both {other} and {column} '{name}'. Use Minari's format, which can store "
-                "everything (--to minari)."
-            )
+            raise ConfigError(f"{what} would call both {other} and {column} '{name}'. {ELSE}.")
 
 
 # ---------------------------------------------------------------- Minari
@@ -63,10 +70,6 @@ def write_minari(
         target: path, or minari:NAME for Minari's own folder.
         both: the observation space and the action space.
         about: further metadata.
-
-    Raises:
-        ConfigError: the package minari is missing, or too old, or Minari refuses the name.
-        RunError: the dataset exists, the disk is full, or there is no episode.
     """
     try:
         import minari
@@ -75,13 +78,12 @@ def write_minari(
     except ImportError as error:
         raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
     check_target(target, "minari")
-    name = target.removeprefix("minari:")
-    path = (minari_root() / name if name != target else Path(target).expanduser()).absolute()  # Minari needs it
+    path = target_path(target).absolute()  # Minari needs it
     done = Exported(path)
 
     def buffers() -> Iterator[Any]:
         for episode in episodes:
-            done.episodes, done.steps = done.episodes + 1, done.steps + len(episode["rewards"])
+            done.add(len(episode["rewards"]))
             check_signals()
             check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
             make_compressed(file.create_group(f"episode_{done.episodes - 1}"), "observations", episode["observations"])
@@ -93,6 +95,7 @@ def write_minari(
             staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False
         )
         versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari reads no other names
+        name = target.removeprefix("minari:")
         named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
         storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **about})
         with hdf5_file(staged / "data" / MAIN) as file:
@@ -167,7 +170,7 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
         if (steps := len(rows["reward"]) - 1) < 1:
             continue
         held.append(transitions_of(rows) | {"episode": np.full(steps, done.episodes, np.int64)})
-        done.episodes, done.steps = done.episodes + 1, done.steps + steps
+        done.add(steps)
         if sum(map(size_of, held)) >= BUFFERED:
             yield block()
     if held:
@@ -176,42 +179,27 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
 
 
 def check_plain(block: Rows, what: str, expected: str, most: int, nested: bool) -> None:
-    """Check that all columns are numbers of at most ``most`` dimensions, and that none is ``nested`` if that is False.
-
-    Raises:
-        ConfigError: a column cannot be written.
-    """
-    parts = {name: values for name, values in block.items() if name.partition("/")[0] in ("obs", "action")}
+    """Raise ConfigError unless all columns are numbers of at most ``most`` dimensions, and only then nested."""
     wrong = [
         f"{name} (shape {list(values.shape[1:])}, {values.dtype})"
-        for name, values in parts.items()
-        if values.dtype == object or not values.size or values.ndim > most or ("/" in name and not nested)
+        for name, values in block.items()
+        if name.partition("/")[0] in ("obs", "action")
+        and (values.dtype == object or not values.size or values.ndim > most or ("/" in name and not nested))
     ]
     if wrong:
-        raise ConfigError(
-            f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. Use Minari's format, which can "
-            "store everything (--to minari)."
-        )
+        raise ConfigError(f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. {ELSE}.")
 
 
 OF_D4RL = {
-    "obs": "observations",
-    "action": "actions",
-    "reward": "rewards",
-    "terminal": "terminals",
-    "truncated": "timeouts",
+    "obs": "observations", "action": "actions", "reward": "rewards", "terminal": "terminals", "truncated": "timeouts",
     "next_obs": "next_observations",
-}
+}  # fmt: skip
 
 
 def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
     """Write one HDF5 file in D4RL's format, with ``timeouts`` and ``next_observations``.
 
     Attributes, which other readers ignore, hold what the format lacks: the environment and the action space.
-
-    Raises:
-        ConfigError: there are several observations or actions, or text; h5py is missing.
-        RunError: ``target`` exists, the disk is full, or there is no episode.
     """
     done = Exported(target)
     with staged_file(target) as staged, hdf5_file(staged) as file:
@@ -244,10 +232,6 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
 
     Observations are ``observation`` or ``observation.camera.depth``. The schema's metadata holds the meaning of each
     column, and the action space if ``about`` declares one.
-
-    Raises:
-        ConfigError: there are images or text, or two columns would get the same name; pyarrow is missing.
-        RunError: ``target`` exists, the disk is full, or there is no episode.
     """
     arrow = pyarrow_of()
     done = Exported(target)
@@ -295,10 +279,6 @@ def write_pydreamer(episodes: Iterable[Rows], folder: Path) -> Exported:
     PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
     A single image is called ``image_t`` and is ``[H, W, C, T]``, as is every image whose name ends with ``_t``; a
     single vector is ``vecobs``.
-
-    Raises:
-        ConfigError: two columns would get the same name.
-        RunError: ``folder`` exists, or there is no episode.
     """
     done = Exported(folder)
     with staged_at(folder) as staged:
@@ -309,17 +289,13 @@ def write_pydreamer(episodes: Iterable[Rows], folder: Path) -> Exported:
                 for name, array in pydreamer_rows(rows).items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-            done.episodes, done.steps = done.episodes + 1, done.steps + steps
+            done.add(steps)
         done.check()
     return done
 
 
 def pydreamer_rows(rows: Rows) -> Rows:
-    """Return the rows of an episode under PyDreamer's names.
-
-    Raises:
-        ConfigError: two columns would get the same name.
-    """
+    """Return the rows of an episode under PyDreamer's names."""
     obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
     images = [name for name, values in obs.items() if values.dtype == np.uint8 and values.ndim == 4]
     vectors = [name for name, values in obs.items() if values.dtype == np.float32 and values.ndim == 2]
@@ -339,11 +315,7 @@ def pydreamer_rows(rows: Rows) -> Rows:
 def write_store(
     episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]
 ) -> Exported:
-    """Write a replay store with one stream, and files ``beside`` it, by name, as JSON.
-
-    Raises:
-        RunError: ``folder`` exists, or there is no episode.
-    """
+    """Write a replay store with one stream, and files ``beside`` it, by name, as JSON."""
     done = Exported(folder)
     with staged_at(folder) as staged:
         store = Store(staged, say=print, waits=False)
@@ -351,7 +323,7 @@ def write_store(
         try:
             for rows in episodes:
                 store.extend({name: values[None] for name, values in rows.items()})
-                done.episodes, done.steps = done.episodes + 1, done.steps + len(rows["reward"]) - 1
+                done.add(len(rows["reward"]) - 1)
             store.close(None)
         except BaseException:
             with contextlib.suppress(Exception):  # its thread must have ended before the files are deleted

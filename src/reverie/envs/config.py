@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from reverie.core.checks import check_at_least, check_regex
+from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.envs.episode_info import wanted
 
-LONGEST = 1_000_000
-"""Longest env.timeout: system calls that wait longer fail."""
 OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
 
@@ -24,46 +22,46 @@ class EnvConfig(Config):
     id: str = "CartPole-v1"
     """Gymnasium id, or `module:Id` to import the module that registers it first."""
 
-    num: int = 1
+    num: Annotated[int, AtLeast(1)] = 1
     """Number of environments that are stepped together."""
 
     vector: Literal["serial", "process"] = "serial"
     """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
     scripts need `if __name__ == "__main__":` then."""
 
-    restarts: int = 10
+    restarts: Annotated[int, AtLeast(0)] = 10
     """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
 
-    restart_window: float = 3600.0
+    restart_window: Annotated[float, Above(0)] = 3600.0
     """Seconds after which a failure no longer counts."""
 
-    timeout: float = 600.0
+    timeout: Annotated[float, Within("[0, 1e6]")] = 600.0
     """Seconds that a step, a reset or making an environment may take in a worker process (`vector = process`); one that
     takes longer is killed, which is a failure. 0: no limit."""
 
-    action_repeat: int = 1
+    action_repeat: Annotated[int, AtLeast(1)] = 1
     """Take each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
 
-    pool_frames: int = 1
+    pool_frames: Annotated[int, AtLeast(1)] = 1
     """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
 
-    noop_max: int = 0
+    noop_max: Annotated[int, AtLeast(0)] = 0
     """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
 
-    time_limit: int | None = None
+    time_limit: Annotated[int | None, AtLeast(1)] = None
     """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
 
     clip_reward: Literal["none", "sign", "tanh"] = "none"
     """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards, and
     estimates do where the data hold them: the data of a run with this setting hold the clipped ones."""
 
-    resize: tuple[int, int] | None = None
+    resize: Annotated[tuple[int, int] | None, AtLeast(1)] = None
     """Resize images to this height and width in pixels. None keeps their size."""
 
     grayscale: bool = False
     """Convert colour images to greyscale."""
 
-    frame_stack: int = 1
+    frame_stack: Annotated[int, AtLeast(1)] = 1
     """Stack this many of the latest observations."""
 
     pixels: Literal["none", "add", "only"] = "none"
@@ -72,10 +70,10 @@ class EnvConfig(Config):
     channels: Literal["auto", "first", "last"] = "auto"
     """Axis of image channels. `auto`: the first, if it is small and the other two are larger; otherwise the last."""
 
-    include: str = ".*"
+    include: Annotated[str, Regex()] = ".*"
     """Regular expression: only observations whose whole key matches are used. Nested keys read `arm/camera`."""
 
-    exclude: str = ""
+    exclude: Annotated[str, Regex()] = ""
     """Regular expression: observations whose whole key matches are left out. Empty: none."""
 
     mission: bool = False
@@ -97,18 +95,9 @@ class EnvConfig(Config):
     `'{full_action_space: true, port: 1}'`."""
 
     def __post_init__(self) -> None:
-        for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
-            check_at_least(f"env.{name}", getattr(self, name), 1)
-        for name in ("noop_max", "restarts", "timeout"):
-            check_at_least(f"env.{name}", getattr(self, name), 0)
-        if self.timeout > LONGEST:
-            raise ConfigError(f"env.timeout = {self.timeout:g}: expected at most {LONGEST:,} seconds, or 0 for none.")
-        if not self.restart_window > 0.0:
-            raise ConfigError(f"env.restart_window = {self.restart_window}: expected a number of seconds above 0.")
-        for side in self.resize or ():
-            check_at_least("env.resize", side, 1)
-        if self.time_limit is not None:
-            check_at_least("env.time_limit", self.time_limit, 1)
+        super().__post_init__()
+        if self.full_view and self.map_view:
+            raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if self.pool_frames > self.action_repeat:
             raise ConfigError(
                 f"env.pool_frames = {self.pool_frames}: expected at most env.action_repeat = {self.action_repeat}."
@@ -119,8 +108,6 @@ class EnvConfig(Config):
                 "the last repeat only, so they cannot be pooled. Set env.pool_frames = 1, or env.pixels = 'none'."
             )
         wanted(self.log_info)
-        for name in ("include", "exclude"):
-            check_regex(f"env.{name}", getattr(self, name))
 
     def one(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
@@ -28,17 +28,17 @@ from reverie.replay.windows import FirstFlags, Windows
 class FractionsConfig(Config):
     """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalised to sum to 1."""
 
-    uniform: float = 1.0
+    uniform: Annotated[float, AtLeast(0)] = 1.0
     """Fraction drawn uniformly."""
-    priority: float = 0.0
+    priority: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
-    recency: float = 0.0
+    recency: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
-    ends: float = 0.0
+    ends: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for ends of episodes."""
 
     def __post_init__(self) -> None:
-        at_least(self, **dict.fromkeys(self.to_dict(), 0))
+        super().__post_init__()
         if not any(self.to_dict().values()):
             raise ConfigError(f"uniform = {self.uniform}, and all others are 0 too: expected at least one above 0.")
 
@@ -58,17 +58,17 @@ class BatchSamplerConfig(Config):
     """Fractions of all other windows that each way of sampling draws."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     """Settings of prioritised sampling."""
-    recency_exponent: float = 1.0
+    recency_exponent: Annotated[float, AtLeast(0)] = 1.0
     """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
     sequence: bool = False
     """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
     these ways."""
-    reset_interval: int = 0
+    reset_interval: Annotated[int, AtLeast(0)] = 0
     """With `sequence` and `algo.carry`: reset the state in the middle of episodes too, at the beginning of a window of
     T rows with probability T / (2 reset_interval); 0: never."""
 
     def __post_init__(self) -> None:
-        at_least(self, recency_exponent=0, reset_interval=0)
+        super().__post_init__()
         if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
             raise ConfigError(
                 f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: with "

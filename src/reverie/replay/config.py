@@ -74,6 +74,7 @@ class ReplayConfig(BatchSamplerConfig):
     """Device that holds the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parse_size(self.capacity, "replay.capacity")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"replay.device = '{self.device}': expected cpu, cuda or cuda:<number>.")
@@ -82,7 +83,6 @@ class ReplayConfig(BatchSamplerConfig):
                 f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
                 "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
             )
-        super().__post_init__()
 
     def rows(self, row_bytes: float) -> int:
         """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.checks import above, at_least
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import DataError
 from reverie.core.types import State
 from reverie.replay.samplers import Sampler
 from reverie.replay.windows import Windows
@@ -26,23 +26,16 @@ from reverie.replay.windows import Windows
 class PriorityConfig(Config):
     """Prioritised replay, for the fraction of windows given by ``fractions.priority``."""
 
-    alpha: float = 0.6
+    alpha: Annotated[float, AtLeast(0)] = 0.6
     """Exponent of priorities, 0 or more: 0 is uniform, 1 proportional (Schaul et al. 2016, equation 1)."""
-    beta: float = 0.4
+    beta: Annotated[float, Within("[0, 1]")] = 0.4
     """Initial exponent of the importance weights, in [0, 1]: 0 corrects no bias, 1 all of it (section 3.4)."""
-    beta_end: float = 1.0
+    beta_end: Annotated[float, Within("[0, 1]")] = 1.0
     """Final exponent of the importance weights, in [0, 1]."""
-    beta_windows: int = 10_000_000
+    beta_windows: Annotated[int, AtLeast(0)] = 10_000_000
     """Number of windows drawn while beta changes linearly to beta_end; 0: beta_end from the start."""
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, Above(0)] = 1e-6
     """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
-
-    def __post_init__(self) -> None:
-        at_least(self, alpha=0, beta=0, beta_end=0, beta_windows=0)
-        above(self, epsilon=0)
-        for name, value in {"beta": self.beta, "beta_end": self.beta_end}.items():
-            if value > 1:
-                raise ConfigError(f"{name} = {value}: expected a number in [0, 1].")
 
 
 class Prioritised(Sampler):

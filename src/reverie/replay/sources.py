@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.bounds import Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Source
@@ -158,12 +159,8 @@ class Recorded(Experience):
 class Mixed(Experience):
     """Part of each batch is recorded, the rest is collected during the run."""
 
-    part: float = 0.5
+    part: Annotated[float, Within("(0, 1)")] = 0.5
     """Part of each batch that is recorded, in (0, 1), rounded to whole windows."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.part < 1.0:
-            raise ConfigError(f"part = {self.part}: expected a fraction between 0 and 1.")
 
     @property
     def recorded(self) -> float:

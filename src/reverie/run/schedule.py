@@ -30,6 +30,7 @@ class Schedule(Config):
     """Write the learner's costly reports, such as videos of predictions, this often. 0: never."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("log_every", "eval_every", "save_every", "report_every"):
             parse_period(getattr(self, name), name)
 
