@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from reverie.store.check import validate
 from reverie.store.episodes import episodes
 from reverie.store.store import Store
 from store_rows import COLUMNS, small_chunks
@@ -89,7 +88,7 @@ def test_an_episode_that_was_cut_and_rows_that_were_copied(tmp_path, streams):
     store.close(10)
     found = [(e.start, len(e), e.begun, e.ended) for e in episodes(store)]
     assert found == [(0, 5, True, True), (5, 3, True, False), (8, 5, True, True)]
-    assert not validate(store).damaged
+    assert not store.damaged()
 
 
 def test_an_episode_goes_on_where_a_process_went_on(tmp_path, streams):
@@ -123,13 +122,13 @@ def test_damaged_rows_are_left_out(store, tmp_path):
 
 
 def test_validate_names_damaged_files(store, tmp_path):
-    assert not validate(store).damaged
+    assert not store.damaged()
     name = store.segments[0].name
     folder = tmp_path / "replay" / name
     (folder / "zarr.json").unlink()
     (folder / "reward/zarr.json").write_text("{}")
     (folder / "obs/image/c.1.2.0.0.0").write_bytes(b"")
-    found = validate(store).damaged
+    found = store.damaged()
     assert found[0] == f"{name}/zarr.json is missing"
     assert "reward/zarr.json is damaged" in found[1]
     assert found[2:] == [

@@ -284,12 +284,11 @@ def validate_command(args: list[str]) -> int:
     from reverie.datasets.output import check_target
     from reverie.datasets.own_store import StoreReader
     from reverie.datasets.validate import validate
-    from reverie.store.check import validate as check_files
 
     with options.open() as reader:
         if options.quarantine is not None:
             check_target(options.quarantine, options.to)
-        damaged = check_files(reader.store).damaged if isinstance(reader, StoreReader) else []
+        damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
         report = validate(reader, options.replay)
         for line in damaged:
             print(f"damaged  {line}")

@@ -220,12 +220,10 @@ class Mixture(Sampler):
         self.priority = priority if isinstance(priority, Prioritised) else None
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
-        """See ``Sampler``."""
         for sampler in self.samplers.values():
             sampler.add(new, collected)
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         for sampler in self.samplers.values():
             sampler.clear()
 

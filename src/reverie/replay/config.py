@@ -141,11 +141,7 @@ def most_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
 
 
 def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -> None:
-    """Check that learning can start.
-
-    Raises:
-        ConfigError: the replay can never hold as many windows as ``learning_starts``.
-    """
+    """Raise ConfigError if the replay can never hold ``learning_starts`` windows."""
     rows, streams = config.rows(row_bytes(replay)), replay.storage.streams
     length = replay.window.rows - replay.window.free
     offered = (rows // streams - length + 1) * streams
@@ -158,11 +154,7 @@ def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -
 
 
 def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
-    """Check that the rows of ``steps`` env steps fit into memory.
-
-    Raises:
-        ConfigError: they do not; the message names needed and available bytes.
-    """
+    """Raise ConfigError if the rows of ``steps`` env steps do not fit into memory."""
     if config.device != "cpu" or config.storage != "ram":  # device.py, mapped.py check theirs
         return
     needed, free = replay_bytes(config, replay, steps), available_memory()

@@ -71,7 +71,6 @@ class DeviceStorage(Storage):
         return as_numpy(self.columns[name][streams, slots])
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """See ``Storage``."""
         slots = slots_of(handles.numpy(), np.arange(length), self.streams, self.capacity)
         where = self._index(slots.ravel())
         rows = {

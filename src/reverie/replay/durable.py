@@ -72,14 +72,9 @@ class DurableReplay:
         *,
         former: Callable[[str], Store | None],
     ) -> None:
-        """Connect an empty replay to a store.
+        """Connect an empty replay to a store, named ``place`` in the settings; None keeps no rows.
 
-        Args:
-            replay: still empty.
-            store: receives every row; None keeps no rows.
-            place: the store's place in the settings. The same store always has the same ``place``.
-            say: called with a sentence about each thing that is not as it was.
-            former: opens the store at a place that the settings named earlier.
+        ``former`` opens the store at a place that the settings named earlier.
         """
         self.replay, self.store, self.place, self.say, self.former = replay, store, place, say, former
         self.columns = {name: spec for name, spec in replay.storage.specs.items() if not name.startswith(EXTRAS)}

@@ -53,14 +53,12 @@ class Prioritised(Sampler):
         self.clear()
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         size = self.rows.streams * self.rows.capacity
         self.priority = np.zeros(size, np.float32)  # by handle % size; 0 where no window begins
         self.tree = SumTree(size)
         self.oldest = self.windows.oldest
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
-        """See ``Sampler``."""
         oldest = self.windows.oldest
         evicted = np.arange(self.oldest, min(oldest, self.oldest + len(self.priority)))
         self.oldest = oldest
@@ -126,7 +124,6 @@ class Prioritised(Sampler):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``."""
         super().load_state_dict(state)
         self.highest, self.drawn = state["highest"], state["drawn"]
         saved = state["oldest"] * self.rows.streams

@@ -23,14 +23,9 @@ class RunStore:
     """The replay of a run with its store, if it has one."""
 
     def __init__(self, replay: Replay, config: ReplayConfig, run: Path, say: Say, *, stop: Callable[[], bool]) -> None:
-        """Open the stores for reading; nothing is written.
+        """Open the store of the run in the folder ``run`` for reading. ``replay`` is still empty.
 
-        Args:
-            replay: still empty.
-            config: names the store, and those whose rows a new run begins with.
-            run: folder of the run.
-            say: called with a sentence about each thing that is not as it was.
-            stop: whether the run is about to end, so that the store waits for nothing.
+        ``stop`` says whether the run is about to end, so that the store waits for nothing.
 
         Raises:
             ReverieError: the store cannot be reached, or is damaged beyond use.

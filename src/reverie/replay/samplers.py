@@ -127,12 +127,10 @@ class Ends(Sampler):
         self.clear()
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         self.ends.clear()
         self.undecided = np.empty(0, np.int64)  # windows whose following row has not come yet
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
-        """See ``Sampler``."""
         windows = np.concatenate([self.undecided, new])
         after = windows + self.windows.length * self.rows.streams
         known = np.searchsorted(after, self.rows.count * self.rows.streams)
@@ -173,7 +171,6 @@ class OnlineQueue(Sampler):
         self.clear()
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         self.soonest = self.rows.count - self.windows.free  # the minimum of due
         self.due = [self.soonest] * self.rows.streams  # by stream: the first row at which the next window may begin
         self.queue: deque[int] = deque()
@@ -207,7 +204,6 @@ class OnlineQueue(Sampler):
         return {"queue": np.array(self.queue, np.int64), "due": np.array(self.due)}
 
     def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``."""
         self.queue = deque(state["queue"][state["queue"] >= self.windows.oldest].tolist())
         self.due = state["due"].tolist()
         self.soonest = min(self.due)

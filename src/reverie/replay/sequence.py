@@ -55,13 +55,11 @@ class Sequence(Sampler):
         self.clear()
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         self.episodes.clear()
         self.cursors: list[int] = []  # the handle of each one's last window
         self.resets = np.empty(0, bool)
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
-        """See ``Sampler``."""
         self.episodes.add(new[self.begins(new)])
         self.episodes.drop(self.rows.oldest * self.rows.streams)
 
@@ -111,6 +109,5 @@ class Sequence(Sampler):
         return {**super().state_dict(), "cursors": list(self.cursors)}
 
     def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``."""
         super().load_state_dict(state)
         self.cursors = list(state["cursors"])

@@ -230,7 +230,6 @@ class HostStorage(Storage):
         return RingBuffer(self.columns)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """See ``Storage``."""
         slot = self.count % self.capacity
         if slot + rows > self.capacity:
             return None
@@ -250,7 +249,6 @@ class HostStorage(Storage):
         return self.columns[name][streams, slots]
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """See ``Storage``."""
         if self._windows_of != (len(handles), length):
             self._windows_of = (len(handles), length)
             self._windows = {

@@ -40,19 +40,16 @@ class RemoteObjects(Objects):
         self.root = path.rstrip("/")
 
     def get(self, name: str) -> bytes:
-        """See ``Objects``."""
         data: bytes = self.fs.cat_file(self._path(name))
         return data
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        """See ``Objects``."""
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
 
     def publish(self) -> None:
         """See ``Objects``. Does nothing: an object is safe once its request has returned."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Objects``."""
 
         def remove(name: str) -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -61,13 +58,11 @@ class RemoteObjects(Objects):
         for_each(remove, names, self.threads)
 
     def sizes(self, prefix: str = "") -> dict[str, int | None]:
-        """See ``Objects``."""
         self.fs.invalidate_cache()
         found = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
         return {path[len(self.root) + 1 :]: info.get("size") for path, info in sorted(found.items())}
 
     def children(self) -> list[str]:
-        """See ``Objects``."""
         self.fs.invalidate_cache()
         try:
             found = self.fs.ls(self.root, detail=False)
@@ -76,7 +71,6 @@ class RemoteObjects(Objects):
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
     def error(self, error: Exception) -> RunError:
-        """See ``Objects``."""
         return RunError(f"the store {self.where} cannot be used: {reason(error)}. {self._advice(error)}")
 
     def _advice(self, error: Exception) -> str:

@@ -35,17 +35,17 @@ class Episode:
 
     @property
     def begun(self) -> bool:
-        """True if its first row is here."""
+        """Whether its first row is here."""
         return bool(self.rows["is_first"][0])
 
     @property
     def ended(self) -> bool:
-        """True if its last row is here."""
+        """Whether its last row is here."""
         return bool(self.rows["is_last"][-1])
 
     @property
     def complete(self) -> bool:
-        """True if both its first and its last row are here."""
+        """Whether both are here."""
         return self.begun and self.ended
 
     @property

@@ -88,11 +88,9 @@ class LocalObjects(Objects):
         self.unwritten_bytes = 0
 
     def get(self, name: str) -> bytes:
-        """See ``Objects``."""
         return (self.folder / name).read_bytes()
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        """See ``Objects``."""
         path = self.folder / name
         beside = path.with_name(f".{path.name}{PART}")
         self.staged[path] = beside
@@ -102,7 +100,6 @@ class LocalObjects(Objects):
             self._write()
 
     def publish(self) -> None:
-        """See ``Objects``."""
         try:
             self._write()
             files.place(self.staged)
@@ -114,12 +111,10 @@ class LocalObjects(Objects):
         self.unwritten, self.unwritten_bytes = {}, 0
 
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Objects``."""
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See ``Objects``."""
         found: dict[str, int] = {}
         for folder, _, names in os.walk(self.folder / prefix):
             for file in names:
@@ -129,11 +124,9 @@ class LocalObjects(Objects):
         return dict(sorted(found.items()))
 
     def children(self) -> list[str]:
-        """See ``Objects``."""
         return sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
 
     def error(self, error: Exception) -> RunError:
-        """See ``Objects``."""
         name, why = getattr(error, "filename", None) or self.where, getattr(error, "strerror", None) or error
         return RunError(f"the store {self.where} cannot be used: {why} ({name}). {remedy(error)}")
 

@@ -39,14 +39,9 @@ class Patience:
         waiting: Callable[[], str],
         lasts: bool = True,
     ) -> None:
-        """Prepare; nothing is done yet.
+        """Repeat actions after ``failures``, unless ``lasts`` is False.
 
-        Args:
-            where: the store's path or URL, for messages.
-            failures: the exceptions after which an action is repeated.
-            say: gets the messages.
-            waiting: returns how much is held back, such as "200 rows (12 MB)".
-            lasts: False to repeat nothing.
+        ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages to ``say``.
         """
         self.where, self.failures, self.say, self.waiting = where, failures if lasts else (), say, waiting
         self.stop = threading.Event()

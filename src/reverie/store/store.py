@@ -53,10 +53,10 @@ class Store:
         run: str = "",
         waits: bool = True,
     ) -> None:
-        """Open a store for reading. Nothing is written before ``claim`` or ``begin``.
+        """Open a store for reading: a folder, or a URL of fsspec. Nothing is written before ``claim`` or ``begin``.
 
         Args:
-            url: a folder, or a URL that fsspec knows.
+            url: its place.
             say: gets messages, from any thread.
             buffer_bytes: bytes of rows that may wait in memory to be written.
             keep: "all" to keep all rows for ever; "replay" to delete those that ``drop`` names.
@@ -181,12 +181,8 @@ class Store:
     ) -> str:
         """Begin a segment and return its name.
 
-        Args:
-            columns: shapes and dtypes of the columns by name.
-            streams: number of environments.
-            first: number of the first row.
-            parent: a segment with these columns, and the number of its row, before which this one goes on: ``first``.
-            imported: how many of the first rows of each stream will be copies of rows that this store has already.
+        ``first`` is the number of its first row. With a ``parent``, a segment with these columns, it goes on before
+        that row of it. The first ``imported`` rows of each stream will be copies of rows that this store has already.
 
         Raises:
             RunError: the place cannot be written, or holds something that is no store.
@@ -270,6 +266,25 @@ class Store:
     def close(self, timeout: float | None = None) -> bool:
         """Store all rows, waiting at most ``timeout`` seconds, and end the thread; True if all rows are stored."""
         return self._stop(timeout)
+
+    def damaged(self) -> list[str]:
+        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each.
+
+        Needs the memory of one chunk of all streams.
+        """
+        wrong = []
+        for segment in self.segments:
+            for name, expected in segment_metas(segment).items():
+                try:
+                    found = self.objects.get(name)
+                    if found != expected:  # it may be older, if a process was killed
+                        segments.parse(segment.name, found)
+                except FileNotFoundError:
+                    wrong.append(f"{name} is missing")
+                except ValueError as error:
+                    wrong.append(f"{name} is damaged ({error})")
+            wrong += [str(damage) for chunk in self.read(segment) for damage in chunk.damaged]
+        return wrong
 
     # ------------------------------------------------------------ inside
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from reverie.store.retry import Patience, Stopped, for_each
 from reverie.store.segment import Part, Segment
 from reverie.store.zarr import chunk_name, compressor, encode, files_of
 
-T = TypeVar("T")
 Block = dict[str, np.ndarray]
 """One chunk of every stream and column, ``[streams, R, *shape]``."""
 
@@ -42,16 +40,9 @@ class Writer:
         ancestors: Sequence[Part] = (),
         waits: bool = True,
     ) -> None:
-        """Start the thread.
+        """Start the thread, which appends to ``segment``; ``commit`` writes the ``zarr.json`` that count its rows.
 
-        Args:
-            objects: the place of the store.
-            segment: the segment to append to, still empty.
-            commit: writes the ``zarr.json`` of a segment, which count the rows that were written.
-            say: gets messages, from any thread.
-            buffer_bytes: bytes of rows that may wait in memory; at least two blocks may.
-            ancestors: rows of earlier segments that ``drop`` deletes, too.
-            waits: True to retry failed writes until they succeed; else ``add`` and ``flush`` raise the error.
+        ``drop`` deletes rows of the ``ancestors``, too. For the others see ``Store``; two blocks may always wait.
         """
         self.objects, self.segment, self.commit, self.ancestors = objects, segment, commit, list(ancestors)
         self.count = self.committed = self.wanted = segment.rows
@@ -74,12 +65,7 @@ class Writer:
         return divmod(row - self.segment.first, self.segment.chunk)
 
     def add(self, rows: StepRows) -> None:
-        """Copy one row of each stream, columns ``[N, *shape]``.
-
-        Raises:
-            DataError: a column is missing, unknown or of another shape. Only the first call checks.
-            RunError: writing has failed for good; the row is not added.
-        """
+        """See ``Store.add``."""
         if not self.checked:
             self._check(rows, 1)
         slot = self._place(self.count)[1]
@@ -90,12 +76,7 @@ class Writer:
         self._added(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Copy n rows of each stream, columns ``[N, n, *shape]``.
-
-        Raises:
-            DataError: a column is missing, unknown or of another shape.
-            RunError: writing has failed for good.
-        """
+        """See ``Store.extend``."""
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
         while done < total:
@@ -260,12 +241,24 @@ class Writer:
             file, parts = job
             self.patience.insist(lambda: self.objects.stage(file, *parts))
 
-        pieces = [(name, stream) for name in block for stream in range(self.segment.streams)]
-        for some in groups(pieces, [block[name][0].nbytes for name, _ in pieces]):
+        for some in self._groups(block):
             encoded = encode([filled(block[name][stream], rows) for name, stream in some])
             names = [chunk_name(self.segment, name, stream, number) for name, stream in some]
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
+
+    def _groups(self, block: Block) -> Iterator[list[tuple[str, int]]]:
+        """Yield the pieces of a block, ``(column, stream)``, as many at a time as have ``AT_ONCE`` bytes, or one."""
+        some: list[tuple[str, int]] = []
+        held = 0
+        for name, column in block.items():
+            for stream in range(self.segment.streams):
+                if some and held + column[0].nbytes > AT_ONCE:
+                    yield some
+                    some, held = [], 0
+                some.append((name, stream))
+                held += column[0].nbytes
+        yield some
 
     def _drop(self, before: int) -> None:
         """Delete files of rows before ``before``, after ``zarr.json`` has ceased to count them."""
@@ -298,16 +291,3 @@ def filled(rows: np.ndarray, count: int) -> np.ndarray:
     out = np.zeros_like(rows)
     out[:count] = rows[:count]
     return out
-
-
-def groups(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
-    """Split ``items`` into consecutive groups of at most ``AT_ONCE`` bytes, or of a single larger item."""
-    some: list[T] = []
-    held = 0
-    for item, size in zip(items, sizes, strict=True):
-        if some and held + size > AT_ONCE:
-            yield some
-            some, held = [], 0
-        some.append(item)
-        held += size
-    yield some
