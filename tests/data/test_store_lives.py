@@ -215,7 +215,7 @@ class Stores(RuleBasedStateMachine):
                         found[k] = {name: values[:, k - chunk.start] for name, values in chunk.rows.items()}
             for k in range(tail["reward"].shape[1]):
                 found[stored + k] = {name: values[:, k] for name, values in tail.items()}
-            oldest = min(found, default=0)
+            oldest = min(found, default=len(rows))
             assert oldest <= self.dropped
             assert list(found) == list(range(oldest, len(rows)))
             for k, values in found.items():
@@ -244,7 +244,7 @@ class Stores(RuleBasedStateMachine):
         counted = {s.name: s.rows for s in store.segments if s.rows > s.first}
         left = {s.name: s.rows for s in again.segments if s.rows > s.first}
         if name.endswith(META):
-            assert counted == left
+            assert all(left.get(each, 0) >= rows for each, rows in counted.items())
         damaged = [d for s in again.segments for chunk in again.read(s) for d in chunk.damaged]
         assert {d.file for d in damaged} <= {name}
         store.objects.put(name, whole)
@@ -261,11 +261,12 @@ class Stores(RuleBasedStateMachine):
                 array = library.open(self.folder.name, mode="r")[f"{segment.name}/reward"]
                 rows = np.concatenate([c.rows["reward"] for c in store.read(segment)], 1)
                 held = array[:, segment.kept - segment.first :]
-                np.testing.assert_array_equal(held, rows[:, : held.shape[1]])
+                assert held.shape[1] >= rows.shape[1]
+                np.testing.assert_array_equal(held[:, : rows.shape[1]], rows)
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestStores.settings = settings(max_examples=50, stateful_step_count=16, deadline=None)
 
 
 def test_histories_have_each_row_once(tmp_path):

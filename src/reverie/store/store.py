@@ -277,7 +277,7 @@ class Store:
             for name, expected in segment_metas(segment).items():
                 try:
                     found = self.objects.get(name)
-                    if found != expected:  # it may be older, if a process was killed
+                    if found != expected:  # it may be newer, if a process was killed
                         segments.parse(segment.name, found)
                 except FileNotFoundError:
                     wrong.append(f"{name} is missing")
@@ -305,13 +305,16 @@ class Store:
         return self.writer
 
     def _commit(self, segment: Segment) -> None:
-        """Write every ``zarr.json`` of a segment; its rows are stored once that of the group is."""
+        """Write every ``zarr.json`` of a segment; its rows are stored once that of the group is.
+
+        Those of the columns come first: in the place of a damaged one of the group, they lack none of its rows.
+        """
         group, *columns = segment_metas(segment).items()
-        self.objects.put(*group)
-        self._segments[segment.name] = segment
         for name, data in columns:
             self.objects.stage(name, data)
         self.objects.publish()
+        self.objects.put(*group)
+        self._segments[segment.name] = segment
 
     def _reached(self, action: Callable[[], T]) -> T:
         """Return the result of ``action``; errors of the place are raised as a RunError with advice."""
