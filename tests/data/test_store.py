@@ -181,6 +181,7 @@ def test_what_is_no_store_is_left_alone(tmp_path, said):
 def test_nothing_is_written_by_looking(tmp_path, said):
     store = Store(tmp_path / "nothing", say=said.append)
     assert store.segments == []
+    store.claim()  # as a run does before its folder has a config.yaml
     assert store.close(1)
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(RunError, match=r"call begin\(\)"):

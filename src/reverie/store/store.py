@@ -25,7 +25,7 @@ from reverie.core.columns import Column, StepRows
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.words import Say, plural
 from reverie.store import segment as segments
-from reverie.store.places import open_objects
+from reverie.store.places import LocalObjects, open_objects
 from reverie.store.read import Chunk, Room, read
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment
@@ -149,14 +149,16 @@ class Store:
         return self._writing().committed
 
     def claim(self) -> None:
-        """Check that the place is a store or empty, and can be written. ``begin`` calls this.
+        """Check that the place is a store or empty and, behind a URL, that it can be written. ``begin`` does so, too.
+
+        A folder is only looked at: it may be in that of a run that has not begun yet.
 
         Raises:
             RunError: it cannot be written, or holds something that is no store.
         """
-        self._reached(self._claim)
+        self._reached(lambda: self._claim(write=not isinstance(self.objects, LocalObjects)))
 
-    def _claim(self) -> None:
+    def _claim(self, write: bool) -> None:
         try:
             if segments.is_store(self.objects.get(META)):
                 return
@@ -168,7 +170,8 @@ class Store:
                 f"{self.objects.where} is not empty and is not a replay store (it contains {others[0]}): choose "
                 "another folder."
             )
-        self.objects.put(META, packed(ROOT))
+        if write:
+            self.objects.put(META, packed(ROOT))
 
     def begin(
         self,
@@ -188,7 +191,7 @@ class Store:
             RunError: the place cannot be written, or holds something that is no store.
         """
         self._stop(None)
-        self.claim()
+        self._reached(lambda: self._claim(write=True))
         taken = [name.partition("-")[0] for name in self._reached(self.objects.children)]
         number = max((int(text) for text in taken if text.isdigit()), default=-1) + 1
         segment = Segment(
