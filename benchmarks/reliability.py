@@ -34,6 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from machine import machine, write
 
 from reverie.run.checkpoint import Checkpoints, read
@@ -100,10 +101,12 @@ def fingerprint(run: Path) -> str:
     for file in sorted((newest / "replay").rglob("*.npy")):
         digest.update(file.name.encode() + file.read_bytes())
     store = Store(run / "replay", say=lambda text: None)
-    for chunk in store.read(store.segments[-1]):
-        assert not chunk.damaged, chunk.damaged
-        for name in sorted(chunk.rows):
-            digest.update(name.encode() + chunk.rows[name].tobytes())
+    chunks = [chunk for part in store.chain(store.segments[-1].name) for chunk in store.read(*part)]
+    for name in sorted(chunks[0].rows):
+        digest.update(name.encode())
+        for chunk in chunks:
+            assert not chunk.damaged, chunk.damaged
+            digest.update(np.ascontiguousarray(np.moveaxis(chunk.rows[name], 1, 0)).tobytes())
     return digest.hexdigest()
 
 

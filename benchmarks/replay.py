@@ -31,7 +31,8 @@ from machine import child, machine, write
 from reverie.core.machine import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
 
 ENVS, ROWS, SECONDS = 8, 100_000, 0.5
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
@@ -213,7 +214,7 @@ def measure_draws(sampler: str, batch: int, repeat: int) -> dict[str, Any]:
 def draw(replay: Replay, update: Update) -> None:
     """Choose a batch and give priorities back, without copying any rows."""
     handles, _ = replay.batch_sampler.draw()
-    replay.feedback(torch.from_numpy(handles), update)
+    replay.feedback(handles if isinstance(handles, torch.Tensor) else torch.from_numpy(handles), update)
 
 
 def main() -> int:

@@ -30,10 +30,11 @@ import torch
 from machine import machine, write
 from PIL import Image
 
+from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import columns_of
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
 from reverie.store.store import Store
 
 ENVS, TURN_MS, BLOCK = 8, 1.0, 512

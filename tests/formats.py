@@ -15,7 +15,7 @@ from PIL import Image
 
 from d4rl_files import columns
 from recordings import LIVED, expected
-from reverie.replay.storage import Column
+from reverie.core.columns import Column
 from reverie.store.store import Store
 
 SIDE = 6

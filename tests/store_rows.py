@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from reverie.replay.storage import Column
+from reverie.core.columns import Column
 from reverie.store import zarr
 
 COLUMNS = {

@@ -20,7 +20,7 @@ def quiet(text):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run folder with 30 rows of two streams, two episodes each, and two rows set aside."""
+    """A run folder with 30 rows of two streams, two episodes each, and two rows that were superseded."""
     small_chunks(monkeypatch)
     rows = stacked(range(32))
     for name, at in {"is_first": [0, 15], "is_last": [14, 31], "is_terminal": [14]}.items():
@@ -30,9 +30,10 @@ def run(tmp_path, monkeypatch):
     rows["action"][:, [14, 31]] = 0.0
     folder = tmp_path / "run"
     store = Store(folder / "replay", say=quiet)
-    store.begin(COLUMNS, 2)
+    first = store.begin(COLUMNS, 2)
     store.extend(rows)
-    store.resume("0", 30, COLUMNS, 2)
+    store.close(10)
+    store.begin(COLUMNS, 2, first=30, parent=(first, 30))
     store.close(10)
     (folder / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "auto"}}}))
     action = {"kind": "categorical", "classes": [3], "size": 0}
@@ -45,11 +46,11 @@ def test_info(run, capsys, inside):
     assert data_command(["info", str(run / inside)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (
-        "rows 60",
+        "rows 60, and 4 superseded",
         "obs/image uint8 [4, 4, 3]",
-        "0 2 streams, rows 0 to 29 of each, 8 per file",
+        "2 streams, rows 0 to 31 of each, 8 per file",
         "return mean 14.00",
-        "aside/0 rows 30 to 31 of segment 0, 2 streams",
+        "8 per file, after row 29 of 0-",
     ):
         assert words in said
 
@@ -57,12 +58,13 @@ def test_info(run, capsys, inside):
 def test_validate(run, capsys):
     assert data_command(["validate", str(run)]) == 0
     assert "sound" in capsys.readouterr().out
-    (run / "replay/0/reward/c.1.2").unlink()
-    (run / "replay/manifest-backup.json").unlink()
+    (segment,) = (run / "replay").glob("0-*")
+    (segment / "reward/c.1.2").unlink()
+    (segment / "zarr.json").unlink()
     assert data_command(["validate", str(run)]) == 1
     said = capsys.readouterr()
-    assert "damaged  0/reward/c.1.2 is missing (rows 16 to 23 of stream 1)" in said.out
-    assert "manifest-backup.json is missing" in said.out
+    assert f"damaged  {segment.name}/reward/c.1.2 is missing (rows 16 to 23 of stream 1)" in said.out
+    assert f"{segment.name}/zarr.json is missing" in said.out
 
 
 def test_wrong_usage(run, tmp_path, capsys):

@@ -13,12 +13,13 @@ from safetensors.torch import load_file
 
 import reverie
 from fake_cuda import FakeCuda, fake_cuda
+from reverie.core.columns import Column
 from reverie.core.types import Window
+from reverie.replay.config import ReplayConfig
 from reverie.replay.device import storage_on
-from reverie.replay.mix import Mix
-from reverie.replay.prefetch import ahead
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import Column, Storage
+from reverie.replay.replay import Replay
+from reverie.replay.sources import MixedSource, prefetch
+from reverie.replay.storage import Storage
 from reverie.run.checkpoint import Checkpoints
 from tiny import SETTINGS
 
@@ -124,7 +125,7 @@ def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, lear
     columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
     columns |= {name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")}
     two = [replay_of(storage_on(device, columns, 1, 9)) for device in ("cpu", lived)]
-    found = Mix(*(ahead(replay, torch.device(learner)) for replay in two)).sample()
+    found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()
     there = "cuda" if "cuda:0" in (lived, learner) else "cpu"
     assert {x.device.type for x in (found.action, found.reward, found.is_last, found.weight)} == {there}
     assert found.index.device.type == "cpu"

@@ -28,7 +28,7 @@ from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.encoder import stage_sizes
 from reverie.nn.normalise import Running
 from reverie.presets import CPU, ON_CPU, PRESETS, base
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
 ROOT = Path(__file__).parents[1]

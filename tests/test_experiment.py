@@ -25,7 +25,7 @@ from reverie.core.words import say_nothing
 from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.metrics import read_metrics
-from reverie.replay import capacity
+from reverie.replay import config as capacity
 from shared_generators import Lucky, Paying, Shared
 from tiny import CONFIG, FEW, SMALL, settings
 

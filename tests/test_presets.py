@@ -22,7 +22,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized
-from reverie.replay.mix import Mixed
+from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}

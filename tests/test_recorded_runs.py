@@ -21,6 +21,7 @@ import reverie
 from reverie.agent.estimate import with_data
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
+from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import output, writers
@@ -29,7 +30,7 @@ from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig, resolved, write_returns
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset, crc32c
-from reverie.replay.storage import Column, HostStorage
+from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
 

@@ -29,7 +29,8 @@ from reverie.core.discover import algorithm_config
 from reverie.core.machine import keep_freed_memory
 from reverie.core.protocols import Algorithm
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
 

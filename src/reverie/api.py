@@ -49,7 +49,7 @@ from reverie.log.console import Board, Lane, tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.presets import SHORT_NAMES, layered, overlay, resized
-from reverie.replay.mix import Experience
+from reverie.replay.sources import Experience
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,

@@ -21,7 +21,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.experiment import ExperimentConfig
 from reverie.nn import gpu
 from reverie.noise import act_seconds, median_seconds, noise_batch, noise_step
-from reverie.replay.prefetch import ahead
+from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector, random_action
 
 MAX_TURNS = 2_000
@@ -197,7 +197,7 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         most=(MAX_TURNS + window.rows) * env.num_envs,
     )
     collector = Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher)
-    source = ahead(replay, learner.device)
+    source = prefetch(replay, learner.device)
     for _ in range(MAX_TURNS):
         if len(source):
             break

@@ -44,13 +44,11 @@ from reverie.envs.vector import make_env
 from reverie.log.meter import Meter
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
 from reverie.noise import Pace, pace
-from reverie.replay import mix
-from reverie.replay.capacity import check_capacity, check_memory, most_rows, replay_bytes
+from reverie.replay.config import ReplayConfig, check_capacity, check_memory, most_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
-from reverie.replay.mix import Experience, Mix, Mixed, shares
-from reverie.replay.prefetch import ahead
-from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.replay import Replay
 from reverie.replay.run_store import RunStore, place_of
+from reverie.replay.sources import Experience, Mixed, MixedSource, of_share, prefetch, split_window
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
@@ -218,7 +216,7 @@ class ExperimentConfig(Config):
         self.algo.check_data(recorded=recorded, lived=not self.offline)
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
-        experience = self.experience or mix.of_share(self.share)
+        experience = self.experience or of_share(self.share)
         fixed = not path or "://" in path or path.startswith("minari:")
         found = self if fixed else self.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
         return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
@@ -354,10 +352,10 @@ class Experiment(Trainable):
             parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
         return parts | {"random": RngState()}
 
-    def claim(self, *, known: bool) -> None:
-        """Claim the store for a new run, or refuse."""
+    def claim(self) -> None:
+        """Check that a new run can store its rows."""
         if self.store is not None:
-            self.store.claim(known=known)
+            self.store.claim()
 
     def begin(self) -> None:
         """Take the first rows of a new run, begin to store, and fit the normalisation to the rows there are.
@@ -375,9 +373,9 @@ class Experiment(Trainable):
             (watcher.fit if number == 0 and self.config.init is None else watcher.widen)(rows)
 
     def resume(self) -> None:
-        """Lock a store outside of the run's folder."""
+        """Check that the store's rows are of the same spaces."""
         if self.store is not None:
-            self.store.lock()
+            self.store.check()
 
     def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
         """Let the store delete the rows that none of the ``kept`` checkpoints needs."""
@@ -669,7 +667,7 @@ def build(
         learned = train_env or recorded
         assert learned is not None
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
-        windows = shares(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
+        windows = split_window(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
 
         clock = Clock(
             length=config.length,
@@ -691,7 +689,7 @@ def build(
                 estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
             recorded.close()
         undo.pop_all()
-    sources = [ahead(rows, algo.device) for rows in (dataset, replay) if rows is not None]
+    sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
     rows = replay if replay is not None else dataset
     assert rows is not None
     return Experiment(
@@ -701,7 +699,7 @@ def build(
         action_spec=(seen or learned).action_spec,  # the environment's has bounds
         algo=algo,
         replay=rows,
-        source=sources[0] if len(sources) == 1 else Mix(*sources),
+        source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         collector=collector,
         clock=clock,
         eval_env=eval_env,
@@ -958,7 +956,9 @@ def described(experiment: Experiment) -> list[str]:
         lines.append(trouble())
     if experiment.dataset is not None:
         found = experiment.dataset.statistics()
-        part = "" if config.offline else f", {shares(window, config.share)[0].batch} of the {window.batch} windows"
+        part = (
+            "" if config.offline else f", {split_window(window, config.share)[0].batch} of the {window.batch} windows"
+        )
         low, mean, high = found.scores
         lines.append(
             f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.path}"

@@ -10,12 +10,13 @@ from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
 from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
 from reverie.algos.sac import SACObjective
+from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.actor_critic import Stacked
 from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, returns_to_go
-from reverie.replay.storage import Column, HostStorage
+from reverie.replay.storage import HostStorage
 
 GAMMA, ALPHA, N = 0.9, 0.7, 3
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import HostStorage, columns_of
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
+from reverie.replay.storage import HostStorage
 
 OBS = {
     "id": ObsPart(kind="vector", shape=(2,), dtype="float32"),

@@ -14,8 +14,8 @@ from reverie.core.types import Update, Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.mix import Mix
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.sources import MixedSource
 
 OBS = {"vec": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="continuous", size=1)})
@@ -154,7 +154,7 @@ def mixed(batch=8, fraction=0.25):
         obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1,
         window=Window(batch=batch - round(batch * fraction), length=3), seed=1,
     )  # fmt: skip
-    return Mix(recorded, lived)
+    return MixedSource(recorded, lived)
 
 
 def fill(lived):
@@ -165,8 +165,8 @@ def fill(lived):
 def test_a_part_of_each_batch_is_recorded():
     mix = mixed()
     assert len(mix) == 0  # nothing has been lived yet
-    fill(mix.lived)
-    assert len(mix) == len(mix.lived) > 0  # what was recorded does not make learning begin sooner
+    fill(mix.collected)
+    assert len(mix) == len(mix.collected) > 0  # what was recorded does not make learning begin sooner
     for _ in range(5):
         batch = mix.sample()
         assert batch.shape == (8, 3)
@@ -192,9 +192,9 @@ def test_feedback_goes_to_where_the_windows_came_from():
             told.append((self.name, index.tolist(), update.priority.tolist(), update.extras["x"].tolist()))
 
     mix = mixed()
-    fill(mix.lived)
+    fill(mix.collected)
     mix.sample()
-    mix.recorded, mix.lived = Told(mix.recorded, "recorded"), Told(mix.lived, "lived")
+    mix.recorded, mix.collected = Told(mix.recorded, "recorded"), Told(mix.collected, "lived")
     index = torch.arange(8)
     mix.feedback(index, Update(metrics={}, priority=torch.arange(8.0), extras={"x": torch.arange(8.0)}))
     assert told == [

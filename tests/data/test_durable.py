@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import reverie.replay.durable
+from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
+from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import DurableReplay
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import columns_of
+from reverie.replay.replay import Replay
 from reverie.store import zarr
 from reverie.store.store import Store
 
@@ -65,7 +66,7 @@ def test_another_number_of_streams(
     assert former.close(60)
     del first
     if damaged:
-        (tmp_path / "0" / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
+        (tmp_path / former.segments[0].name / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
 
     replay, store = replay_of(OTHERS), opened()
     second = durable(replay, store if stored else None, former=store)
@@ -87,6 +88,6 @@ def test_another_number_of_streams(
     if stored:
         assert store.close(60)
         again = opened()
-        chunks = list(again.read("1"))
+        chunks = list(again.read(again.segments[1]))
         assert again.segments[1].imported == replay.count
         np.testing.assert_array_equal(np.concatenate([c.rows["reward"] for c in chunks], 1), rows["reward"])

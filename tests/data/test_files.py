@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from reverie.core.accelerate import only
 from reverie.core.compiler import kernels
 from reverie.store import files
 
 
 @pytest.fixture(params=["compiled", "python"], autouse=True)
-def way(request, monkeypatch):
+def way(request):
     if request.param == "python":
-        monkeypatch.setattr(files, "kernels", lambda: None)
+        with only():
+            yield request.param
     elif kernels() is None:
         pytest.skip("there is no compiler")
-    return request.param
+    else:
+        yield request.param
 
 
 CONTENTS = {
@@ -104,9 +107,11 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path
+from reverie.core.compiler import kernels
 from reverie.store import files
+files.place({})
 folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])
-assert (files.kernels() is None) == (sys.argv[2] == "python")
+assert (kernels() is None) == (sys.argv[2] == "python")
 for at in range(1, counted + 2):
     here = folder / str(at)
     here.mkdir()

@@ -12,7 +12,7 @@ from lived import ACTION, EXTRA, OBS, Lived
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Update, Window
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
 
 FREE = 3
 PLAIN = Window(batch=200, length=2)
@@ -48,7 +48,7 @@ def test_each_way_of_drawing_is_as_likely_to_take_what_it_takes_without_context(
 ) -> None:
     lives = [lived(window, rows, fractions={"uniform": 0, **way}) for window in pair]
     for turn in range(4):
-        handles = [life.replay.batch_sampler.starts.at(np.arange(len(life.replay))) for life in lives]
+        handles = [life.replay.batch_sampler.windows.at(np.arange(len(life.replay))) for life in lives]
         assert learned(lives[0], handles[0]) == learned(lives[1], handles[1])
         likely = [
             life.replay.batch_sampler.sampler.probability(found) for life, found in zip(lives, handles, strict=True)

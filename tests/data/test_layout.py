@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reverie.core.columns import Column
 from reverie.core.errors import DataError
 from reverie.replay.layout import Piece, Pieces, lay_out
-from reverie.replay.storage import Column, HostStorage
+from reverie.replay.storage import HostStorage
 
 COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),
            "extras/latent": Column((3,), "float32")}  # fmt: skip

@@ -12,12 +12,13 @@ import pytest
 import torch
 from lived import ACTION, EXTRA, OBS, Lived
 
+from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.replay import mapped
+from reverie.replay.config import ReplayConfig
 from reverie.replay.mapped import MappedStorage
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import columns_of
+from reverie.replay.replay import Replay
 
 WINDOW = Window(batch=4, length=3, context=1, crosses_episodes=True)
 
@@ -100,33 +101,6 @@ def test_systems_that_cannot_reserve_or_unlink(tmp_path: Path, monkeypatch: pyte
     life = filled(Replay(storage, WINDOW, seed=0, config=ReplayConfig()))
     life.check(life.replay.sample())
     monkeypatch.setattr(os, "unlink", unlink)
-    assert len(list(tmp_path.iterdir())) == 1  # all columns are small
-    del storage, life
-    import gc
-
-    gc.collect()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("available", "large"), [(10**9, True), (2000, False), (None, False)])
-def test_what_fits_into_memory_lies_in_large_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: int | None, large: bool
-) -> None:
-    asked = []
-    monkeypatch.setattr(mapped, "available_memory", lambda: available)
-    monkeypatch.setattr(mapped, "in_large_pages", lambda memory: asked.append(len(memory)))
-    storage = MappedStorage(columns_of(OBS, ACTION, EXTRA), 2, 20, tmp_path)
-    assert storage.columns
-    assert asked == ([storage.nbytes] if large else [])  # all columns are small: there is one file
-
-
-@pytest.mark.parametrize("trouble", [AttributeError, OSError])
-def test_systems_without_large_pages(trouble: type[Exception]) -> None:
-    class Memory:
-        def madvise(self, option: int) -> None:
-            raise trouble
-
-    mapped.in_large_pages(Memory())  # type: ignore[arg-type]  # the one method that it needs
 
 
 def test_files_are_for_this_computer_only() -> None:

@@ -7,11 +7,13 @@ import contextlib
 import pytest
 import torch
 
+from reverie.core.columns import Column
 from reverie.core.types import Batch, Update, Window
+from reverie.replay.config import ReplayConfig
 from reverie.replay.device import DeviceStorage
-from reverie.replay.prefetch import Prefetch, ahead
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.storage import Column, HostStorage
+from reverie.replay.replay import Replay
+from reverie.replay.sources import Prefetch, prefetch
+from reverie.replay.storage import HostStorage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COLUMNS = {
@@ -100,10 +102,10 @@ def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest
     empty = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda x, pin_memory=False: (asked.append(pin_memory), empty(x))[1])
     storage = HostStorage(COLUMNS, 1, 10)
-    storage.count = 5
     replay = Replay(
         storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, config=ReplayConfig(online=False)
     )
+    replay.extend(storage.room(5))
     replay.sample()
     assert asked == [False] * len(COLUMNS)
     Prefetch(replay, CPU).sample()
@@ -114,8 +116,8 @@ def test_only_what_has_to_travel_is_sent_ahead(log: list[str]) -> None:
     window = Window(batch=1, length=2, crosses_episodes=True)
     host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, config=ReplayConfig(online=False))
     device = Replay(DeviceStorage(COLUMNS, 1, 10, CPU), window, seed=0, config=ReplayConfig(online=False))
-    assert ahead(host, CPU) is host
+    assert prefetch(host, CPU) is host
     assert not host.storage.pin
-    assert ahead(device, CUDA) is device
-    assert isinstance(ahead(host, CUDA), Prefetch)
+    assert prefetch(device, CUDA) is device
+    assert isinstance(prefetch(host, CUDA), Prefetch)
     assert host.storage.pin

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reverie.core.accelerate import only
+from reverie.core.columns import Column, RingBuffer, as_numpy, put_rows
 from reverie.core.compiler import kernels
 from reverie.core.errors import DataError
-from reverie.replay import priorities, rings
+from reverie.kernels import rows as rows_kernel
 from reverie.replay.device import DeviceStorage
 from reverie.replay.mapped import MappedStorage
-from reverie.replay.priorities import SumTree
-from reverie.replay.rings import Rings, as_numpy
-from reverie.replay.storage import SMALL, Column, HostStorage, Storage, bytes_of, record_of
+from reverie.replay.priority import SumTree, tree_draw, tree_set
+from reverie.replay.storage import SMALL, HostStorage, Storage, bytes_of, record_of
 
 COLUMNS = {
     "obs/image": Column((16, 24, 16), "uint8"),  # 6 KB: past the caches
@@ -35,10 +37,25 @@ COLUMNS = {
 Make = Callable[[int, int], Storage]
 
 
-def eager(storage: HostStorage) -> HostStorage:
-    """The same without compiled functions."""
-    storage.rings._library = None
-    return storage
+class Eager:
+    """An object whose methods run without compiled functions."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.of, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with only():
+                return found(*args, **kwargs)
+
+        return call
+
+
+eager = Eager
 
 
 @pytest.fixture(params=["ram", "mmap"])
@@ -160,8 +177,8 @@ def test_handles_are_read_in_their_order(make: Make) -> None:
     for _ in range(6):
         storage.add(drawn(rng, 2))
     handles = torch.tensor([[7, 1], [0, 1], [4, 1]])[:, 0]
-    for name, value in storage.rings.windows(handles, 2).items():
-        assert torch.equal(value, storage.rings.windows(handles.clone(), 2)[name]), name
+    for name, value in storage.gather(handles, 2).items():
+        assert torch.equal(value, storage.gather(handles.clone(), 2)[name]), name
 
 
 def test_small_columns_are_side_by_side_and_the_memory_is_what_was_said() -> None:
@@ -174,11 +191,11 @@ def test_small_columns_are_side_by_side_and_the_memory_is_what_was_said() -> Non
     assert record_of(COLUMNS).itemsize == 64  # 61 bytes, and three so that int64 begins at a multiple of 8
     large = sum(storage.columns[name].nbytes for name in COLUMNS.keys() - small)
     assert storage.nbytes == storage.columns["reward"].base.nbytes + large == 12 * bytes_of(COLUMNS)
-    assert rings.places_of([100, 8, 104, 50], [12, 4, 12, 20]) == {8: 4, 50: 20, 100: 12}
+    assert rows_kernel._blocks([100, 8, 104, 50], [12, 4, 12, 20]) == {8: 4, 50: 20, 100: 12}
 
 
 def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "PARALLEL", 0)
+    monkeypatch.setattr(rows_kernel, "PARALLEL", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     both = [HostStorage(COLUMNS, 2, 50), eager(HostStorage(COLUMNS, 2, 50))]
     rng = np.random.default_rng(0)
@@ -193,7 +210,7 @@ def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_slot_is_written_to_and_other_columns_are_passed_over() -> None:
     ring = np.full((3, 5, 2), 9, np.float32)
-    Rings({"x": ring}).put({"x": torch.ones(3, 2), "y": torch.zeros(3)}, 2)
+    put_rows(RingBuffer({"x": ring}), {"x": torch.ones(3, 2), "y": torch.zeros(3)}, 2)
     assert (ring[:, 2] == 1).all()
     assert (ring[:, [0, 1, 3, 4]] == 9).all()
 
@@ -206,25 +223,15 @@ def test_one_slot_is_written_to_and_other_columns_are_passed_over() -> None:
 def test_compiled_and_eager_trees_are_the_same_to_the_last_digit(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     mine, other = SumTree(size), SumTree(size)
-    assert mine._library is not None
-    other._library = None
     for _ in range(6):
         count = int(rng.integers(0, 2 * size + 1))
         slots = rng.integers(size, size=count)
         weights = rng.random(count) * 10.0 ** rng.integers(-9, 9, count) * (rng.random(count) > 0.2)
-        for tree in (mine, other):
-            tree.set(slots, weights)
-            tree.set(slots[:1], np.ones(1)[: len(slots)])
+        tree_set(mine, slots, weights)
+        tree_set.definition(other, slots, weights)
         for level, same in zip(mine.levels, other.levels, strict=True):
             np.testing.assert_array_equal(level, same)
         if mine.total > 0:
             numbers = np.concatenate([rng.random(50), [0.0, np.nextafter(1.0, 0.0)]])
-            np.testing.assert_array_equal(mine.draw(numbers), other.draw(numbers))
-            assert (mine.leaves[mine.draw(numbers)] > 0).all()
-
-
-def test_without_a_compiler_trees_and_rings_are_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "kernels", lambda: None)
-    monkeypatch.setattr(priorities, "kernels", lambda: None)
-    assert SumTree(40)._library is None
-    assert HostStorage(COLUMNS, 1, 4).rings._library is None
+            np.testing.assert_array_equal(tree_draw(mine, numbers), tree_draw.definition(other, numbers))
+            assert (mine.leaves[tree_draw(mine, numbers)] > 0).all()

@@ -10,7 +10,7 @@ import torch
 from lived import Lived
 
 from reverie.core.types import Update, Window
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
 
 CASES = {
     "uniform": {},

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from reverie.store.check import validate
 from reverie.store.episodes import episodes
 from reverie.store.store import Store
 from store_rows import COLUMNS, small_chunks
@@ -87,54 +86,53 @@ def test_an_episode_that_was_cut_and_rows_that_were_copied(tmp_path, streams):
     store.extend(one)
     store.extend({name: value[None, :5] for name, value in streams[0].items()})
     store.close(10)
-    found = [(e.segment, e.start, len(e), e.begun, e.ended) for e in episodes(store)]
-    assert found == [("0", 0, 5, True, True), ("0", 5, 3, True, False), ("1", 8, 5, True, True)]
-    assert validate(store).sound
+    found = [(e.start, len(e), e.begun, e.ended) for e in episodes(store)]
+    assert found == [(0, 5, True, True), (5, 3, True, False), (8, 5, True, True)]
+    assert not store.damaged()
+
+
+def test_an_episode_goes_on_where_a_process_went_on(tmp_path, streams):
+    store = Store(tmp_path, say=quiet)
+    rows = {name: value[None] for name, value in streams[0].items()}
+    first = store.begin(COLUMNS, 1)
+    store.extend({name: value[:, :13] for name, value in rows.items()})
+    store.begin(COLUMNS, 1, first=9, parent=(first, 9))
+    store.extend({name: value[:, 9:] for name, value in rows.items()})
+    store.close(10)
+    found = list(episodes(store))
+    assert [(e.start, len(e), e.complete) for e in found] == [
+        (0, 5, True),
+        (5, 12, True),
+        (17, 9, True),
+        (26, 4, False),
+    ]
+    for name in COLUMNS:
+        np.testing.assert_array_equal(np.concatenate([episode.rows[name] for episode in found]), rows[name][0])
 
 
 def test_damaged_rows_are_left_out(store, tmp_path):
-    path = tmp_path / "replay/0/action/c.0.1.0"  # rows 8 to 15 of stream 0
+    name = store.segments[0].name
+    path = tmp_path / "replay" / name / "action/c.0.1.0"  # rows 8 to 15 of stream 0
     path.write_bytes(path.read_bytes()[:-1])
     damage = []
     found = [(e.start, len(e), e.begun, e.ended) for e in episodes(store, on_damage=damage.append) if e.stream == 0]
     assert found == [(0, 5, True, True), (5, 3, True, False), (16, 1, False, True), (17, 9, True, True),
                      (26, 4, True, False)]  # fmt: skip
-    assert [(d.file, d.start, d.stop, d.stream) for d in damage] == [("0/action/c.0.1.0", 8, 16, 0)]
-
-
-def test_validate_names_rows_that_cannot_be(tmp_path, streams):
-    rows = {name: value.copy()[None] for name, value in streams[0].items()}
-    rows["reward"][0, 5] = 1.0
-    rows["obs/arm/angle"][0, 6:8, 1] = np.nan
-    rows["action"][0, 16] = 0.5
-    rows["is_first"][0, 17] = False
-    rows["is_terminal"][0, 20] = True
-    store = Store(tmp_path, say=quiet)
-    store.begin(COLUMNS, 1)
-    store.extend(rows)
-    store.close(10)
-    report = validate(store)
-    assert not report.damaged
-    assert sorted(report.broken) == sorted(
-        f"segment 0, stream 0: {what}"
-        for what in (
-            "non-zero reward on an is_first row (row 5)",
-            "obs/arm/angle is NaN or infinite (row 6 and 1 more)",
-            "non-zero action on an is_last row (row 16)",
-            "episode continues after its is_last row (row 17)",
-            "is_terminal without is_last (row 20)",
-        )
-    )
+    assert [(d.file, d.start, d.stop, d.stream) for d in damage] == [(f"{name}/action/c.0.1.0", 8, 16, 0)]
 
 
 def test_validate_names_damaged_files(store, tmp_path):
-    assert validate(store).sound
-    (tmp_path / "replay/0/zarr.json").unlink()
-    (tmp_path / "replay/0/obs/image/c.1.2.0.0.0").write_bytes(b"")
-    report = validate(store)
-    assert report.damaged == [
-        "0/zarr.json is missing",
-        "0/obs/image/c.1.2.0.0.0 has only 0 bytes (rows 16 to 23 of stream 1)",
+    assert not store.damaged()
+    name = store.segments[0].name
+    folder = tmp_path / "replay" / name
+    (folder / "zarr.json").unlink()
+    (folder / "reward/zarr.json").write_text("{}")
+    (folder / "obs/image/c.1.2.0.0.0").write_bytes(b"")
+    found = store.damaged()
+    assert found[0] == f"{name}/zarr.json is missing"
+    assert "reward/zarr.json is damaged" in found[1]
+    assert found[2:] == [
+        f"{name}/obs/image/c.1.2.0.0.0 has only 0 bytes (rows 16 to 23 of stream 1)",
     ]
 
 

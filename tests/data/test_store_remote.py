@@ -12,7 +12,7 @@ import uuid
 import pytest
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.store import remote
+from reverie.store import cloud
 from reverie.store.retry import Patience
 from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
@@ -29,6 +29,11 @@ def quiet(text):
     pass
 
 
+def first_of(url):
+    store = Store(url, say=quiet)
+    return store, store.segments[0]
+
+
 @pytest.fixture
 def url():
     return f"memory://{uuid.uuid4().hex}/replay"
@@ -39,29 +44,30 @@ def test_a_store_in_memory(url):
     store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(30)))
     assert store.close(10)
+    (first,) = Store(url, say=quiet).segments
     again = Store(url, say=quiet, keep="replay")
-    assert again.resume("0", 21, COLUMNS, STREAMS) == 21
+    name = again.begin(COLUMNS, STREAMS, first=21, parent=(first.name, 21))
     again.extend(stacked(range(21, 40), life=1))
     again.drop(17)
     assert again.close(10)
     found = Store(url, say=quiet)
-    assert_rows(contents(found, "0", 21)[0], stacked(range(21, 40), life=1))
-    assert_rows(contents(found, found.aside[0])[0], stacked(range(21, 30)))
-    assert found.segments[0].first == 16
-    assert not [name for name in found.objects.sizes("0/reward") if name.endswith(".0")]
+    assert_rows(contents(found, name)[0], stacked(range(21, 40), life=1))
+    assert_rows(contents(found, first.name)[0], stacked(range(16, 30)))
+    assert [(start, stop) for _, start, stop in found.chain(name)] == [(16, 21), (21, 40)]
+    assert not [file for file in found.objects.sizes(f"{first.name}/reward") if file.endswith("c.0.0")]
 
 
 def test_a_place_that_fails_and_comes_back(url, monkeypatch):
     """Rows wait in memory; what happens is said once when it begins and once when it is over."""
     said, broken = [], threading.Event()
-    stage = remote.RemoteObjects.stage
+    stage = cloud.RemoteObjects.stage
 
     def failing(objects, name, *parts):
         if broken.is_set():
             raise ConnectionResetError("connection reset by peer")
         stage(objects, name, *parts)
 
-    monkeypatch.setattr(remote.RemoteObjects, "stage", failing)
+    monkeypatch.setattr(cloud.RemoteObjects, "stage", failing)
     store = Store(url, say=said.append)
     store.begin(COLUMNS, STREAMS)
     broken.set()
@@ -69,7 +75,7 @@ def test_a_place_that_fails_and_comes_back(url, monkeypatch):
     assert not store.flush(0.5)
     broken.clear()
     assert store.close(10)
-    assert_rows(contents(Store(url, say=quiet), "0")[0], stacked(range(30)))
+    assert_rows(contents(*first_of(url))[0], stacked(range(30)))
     assert len(said) == 2
     assert "cannot write to the store" in said[0]
     assert "no rows were lost" in said[1]
@@ -77,7 +83,7 @@ def test_a_place_that_fails_and_comes_back(url, monkeypatch):
 
 def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
     said, going = [], threading.Event()
-    stage = remote.RemoteObjects.stage
+    stage = cloud.RemoteObjects.stage
 
     def hanging(objects, name, *parts):
         going.wait(10)
@@ -86,7 +92,7 @@ def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
     monkeypatch.setattr(Patience, "silence", 0.1)
     store = Store(url, say=said.append)
     store.begin(COLUMNS, STREAMS)
-    monkeypatch.setattr(remote.RemoteObjects, "stage", hanging)
+    monkeypatch.setattr(cloud.RemoteObjects, "stage", hanging)
     store.extend(stacked(range(8)))
     assert not store.flush(0.4)
     assert "no answer for 0 s" in said[0]
@@ -178,7 +184,7 @@ def proxy(server, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(
-        remote.OPTIONS,
+        cloud.OPTIONS,
         "s3",
         {"config_kwargs": {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}},
     )
@@ -196,11 +202,13 @@ def test_s3(proxy):
     store.extend(stacked(range(12)))
     assert store.close(20)
     again = Store(url, say=quiet)
-    assert again.resume("0", 9, COLUMNS, STREAMS) == 9
+    name = again.begin(COLUMNS, STREAMS, first=9, parent=(again.segments[0].name, 9))
     again.add(row(9, life=1))
     assert again.close(20)
-    assert_rows(contents(again, "0", 0, 9)[0], stacked(range(9)))
-    assert_rows(contents(again, again.aside[0])[0], stacked(range(9, 12)))
+    found = Store(url, say=quiet)
+    assert [(start, stop) for _, start, stop in found.chain(name)] == [(0, 9), (9, 10)]
+    assert_rows(contents(found, found.segments[0])[0], stacked(range(12)))
+    assert_rows(contents(found, name)[0], stacked([9], life=1))
 
 
 @pytest.mark.parametrize("mode", ["refuse", "500", "hang"])
@@ -216,7 +224,7 @@ def test_s3_that_fails_and_comes_back(proxy, mode, monkeypatch):
     proxy.mode = "pass"
     assert store.flush(20)
     assert store.close(20)
-    assert_rows(contents(Store(url, say=quiet), "0")[0], stacked(range(12)))
+    assert_rows(contents(*first_of(url))[0], stacked(range(12)))
     assert "cannot write to the store" in said[0]
     assert "no rows were lost" in said[-1]
     assert len(said) == 2

@@ -14,8 +14,8 @@ from lived import ACTION, OBS, Lived
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Update, Window
-from reverie.replay.feedback import Feedback
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.sources import Feedback
 
 SEQUENCE = ReplayConfig(sequence=True)
 

@@ -34,7 +34,7 @@ from reverie.datasets.recorded_env import env_of
 from reverie.datasets.validate import validate
 from reverie.experiment import OWN_ENV, ExperimentConfig, resolved
 from reverie.store import zarr
-from reverie.store.objects import LocalObjects
+from reverie.store.places import LocalObjects
 
 minari = pytest.importorskip("minari")
 

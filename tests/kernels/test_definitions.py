@@ -253,6 +253,8 @@ CASES: dict[str, list[Case]] = {
 }
 ON_GPU = {"gpu.norm_silu"}
 ELSEWHERE = {"steps.gradients", "capture.run", "inference.infer"}
+ELSEWHERE |= {f"rows.{name}" for name in ("put_rows", "extend_rows", "gather_rows", "tree_set", "tree_draw")}
+ELSEWHERE |= {"rows.random_integers", "files.write_files", "files.place", "files.checksums"}
 """Kernels with a test file of their own."""
 
 

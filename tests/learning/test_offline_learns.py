@@ -21,7 +21,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.returns_to_go import RETURN, returns_to_go
 from reverie.objectives.filters import Binary, Exp
-from reverie.replay.replay import ReplayConfig
+from reverie.replay.config import ReplayConfig
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"move": ActionPart(kind="continuous", size=1)})

@@ -15,7 +15,8 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step, Window
 from reverie.envs.wrappers import FrameStack
 from reverie.nn.frames import Frames
-from reverie.replay.replay import Replay, ReplayConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
 
 SPEC = {
     "camera": ObsPart(kind="image", shape=(3, 2, 2), dtype="uint8"),
@@ -109,7 +110,7 @@ def test_learning_sees_what_the_environment_would_show(count, length, envs, seed
     rows = replay(window, envs, length + spare)
     for step in life.steps():
         rows.add(step, torch.zeros(envs, 1), {})
-    for handle in rows.batch_sampler.starts.at(np.arange(len(rows))):
+    for handle in rows.batch_sampler.windows.at(np.arange(len(rows))):
         t, i = divmod(int(handle), envs)
         t += count - 1
         found = rows.storage.gather(torch.tensor([handle]), window.rows)
@@ -127,7 +128,7 @@ def test_windows_are_those_that_there_are_without_frames() -> None:
     for step in life.steps():
         for one in (plain, stacked):
             one.add(step, torch.zeros(2, 1), {})
-        handles = [one.batch_sampler.starts.at(np.arange(len(one))) for one in (plain, stacked)]
+        handles = [one.batch_sampler.windows.at(np.arange(len(one))) for one in (plain, stacked)]
         assert np.array_equal(handles[0], handles[1] + 3 * 2)
         if len(plain):
             batches = [one.sample() for one in (plain, stacked)]

@@ -77,9 +77,13 @@ def everything(run: Path) -> dict[str, Any]:
     found = dict(leaves(read(newest, ["algo", "random", "replay"])))
     found |= {file.name: np.load(file) for file in (newest / "replay").glob("*.npy")}
     store = Store(run / "replay", say=say_nothing)
-    for chunk in store.read(store.segments[-1]):
-        found |= {f"{name}@{chunk.start}": column for name, column in chunk.rows.items()}
-    return found
+    return found | {f"{name} stored": column for name, column in stored(store).items()}
+
+
+def stored(store: Store) -> dict[str, np.ndarray]:
+    """All rows of the newest segment and its ancestors, ``[N, n, ...]``."""
+    chunks = [chunk.rows for part in store.chain(store.segments[-1].name) for chunk in store.read(*part)]
+    return {name: np.concatenate([rows[name] for rows in chunks], 1) for name in chunks[0]}
 
 
 def leaves(value: Any, name: str = "") -> Any:
@@ -94,7 +98,7 @@ def assert_same(run: Path, other: Path) -> None:
     a, b = everything(run), everything(other)
     assert a.keys() == b.keys()
     for name, value in a.items():
-        if name == "/replay/segment" or name.startswith("/replay/sittings"):  # no two are called the same
+        if name == "/replay/segment":  # no two are called the same
             continue
         expected = b[name]
         same = np.array_equal(value, expected) if isinstance(value, np.ndarray | torch.Tensor) else value == expected

@@ -182,7 +182,7 @@ class Estimator:
             rows = dataset.storage.read(0, dataset.count, list(columns.values()), copy=False)
             self.fqe.preprocess.normaliser.fit({key: torch.from_numpy(rows[at][0]) for key, at in columns.items()})
         self.rows = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
-        self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], lived=False)
+        self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates = 0
 
     def _recorded(self) -> tuple[np.ndarray, int, float]:

@@ -252,28 +252,25 @@ def short(space: object) -> str:
 
 
 def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
-    """Return the lines of ``info`` about the columns and segments of a store, and the rows set aside."""
-    columns = (store.segments or store.aside)[-1].columns
+    """Return the lines of ``info`` about the columns and segments of a store."""
+    columns = store.segments[-1].columns
     sizes = [size or 0 for size in store.objects.sizes().values()]
     segments = {
-        segment.name: f"{segment.streams} streams, rows {segment.first:,} to {segment.rows - 1:,} of each, "
-        f"{segment.chunk} per file" + (f", {segment.imported:,} of older segments" if segment.imported else "")
+        segment.name: f"{segment.streams} streams, rows {segment.kept:,} to {segment.rows - 1:,} of each, "
+        f"{segment.chunk} per file"
+        + (f", {segment.imported:,} of older segments" if segment.imported else "")
+        + (f", after row {segment.parent[1] - 1:,} of {segment.parent[0]}" if segment.parent else "")
         for segment in store.segments
     }
-    aside = {
-        segment.name: f"rows {segment.first + segment.offset:,} to {segment.rows + segment.offset - 1:,} of segment "
-        f"{segment.origin}, {segment.streams} streams"
-        for segment in store.aside
-    }
+    rows, all_rows = store.rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
     return {
         "store": [
             ("path", store.objects.where),
-            ("rows", f"{sum(s.own_rows for s in store.segments):,}"),
+            ("rows", f"{rows:,}" + (f", and {all_rows - rows:,} superseded" if all_rows > rows else "")),
             ("stored", f"{sum(sizes) / 1e6:,.1f} MB"),
         ],
         "columns": [(name, f"{c.dtype} {list(c.shape) if c.shape else ''}") for name, c in columns.items()],
         "segments": list(segments.items()),
-        "set aside": list(aside.items()),
     }
 
 
@@ -287,12 +284,11 @@ def validate_command(args: list[str]) -> int:
     from reverie.datasets.output import check_target
     from reverie.datasets.own_store import StoreReader
     from reverie.datasets.validate import validate
-    from reverie.store.check import validate as check_files
 
     with options.open() as reader:
         if options.quarantine is not None:
             check_target(options.quarantine, options.to)
-        damaged = check_files(reader.store).damaged if isinstance(reader, StoreReader) else []
+        damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
         report = validate(reader, options.replay)
         for line in damaged:
             print(f"damaged  {line}")

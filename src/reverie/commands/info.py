@@ -114,5 +114,4 @@ def replay_line(folder: Path) -> str:
         store = Store(folder, say=said.append)
     except ReverieError as error:
         return str(error)
-    rows, aside = (sum(s.own_rows for s in part) for part in (store.segments, store.aside))
-    return "; ".join([f"{plural(rows, 'row')}" + (f", {aside:,} set aside" if aside else ""), *said])
+    return "; ".join([plural(store.rows(), "row"), *said])

@@ -14,7 +14,7 @@ from reverie.core.config import Choice
 from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment import DEFAULT_REPLAY_RATIO, ExperimentConfig
-from reverie.replay.mix import of_share
+from reverie.replay.sources import of_share
 
 WIDTH = 100
 

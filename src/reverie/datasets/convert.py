@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast, Within
+from reverie.core.columns import columns_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.files import writing
@@ -35,7 +36,6 @@ from reverie.datasets.validate import DataReport, environment_of
 from reverie.datasets.writers import write_d4rl, write_minari, write_parquet, write_pydreamer, write_store
 from reverie.envs.make import put_away
 from reverie.envs.task import registered, written
-from reverie.replay.storage import columns_of
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = (

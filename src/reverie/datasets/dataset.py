@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
+from reverie.core.columns import columns_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.images import ImageOptions
@@ -36,7 +37,7 @@ from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.mapped import MappedStorage
-from reverie.replay.storage import HostStorage, columns_of
+from reverie.replay.storage import HostStorage
 
 MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
@@ -111,7 +112,7 @@ class DatasetConfig(Config):
         total = rows.rows()
         if total < 1:
             raise DataError("the dataset contains no rows.")
-        capacity = total + window.free  # or the windows of the first rows would count as evicted (``window_index.py``)
+        capacity = total + window.free  # or the windows of the first rows would count as evicted (``windows.py``)
         folder = scratch or Path(tempfile.gettempdir())
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)

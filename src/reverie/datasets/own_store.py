@@ -20,8 +20,9 @@ from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
+from reverie.store import segment as segments
 from reverie.store.episodes import episodes
-from reverie.store.manifest import BACKUP, MANIFEST
+from reverie.store.segment import META
 from reverie.store.store import Store
 
 ABOUT = "about.json"
@@ -40,7 +41,7 @@ class StoreReader(Reader):
         super().__init__(path, options)
         self.place = store_in(path)
         self.store = Store(self.place, say=self.note)
-        layouts = [dict(s.columns) for s in self.store.segments if s.rows > s.first]
+        layouts = [dict(s.columns) for s in self.store.segments if s.rows > s.kept]
         if not layouts or any(layout != layouts[0] for layout in layouts):
             why = "its segments have different columns: they are not one dataset" if layouts else "it contains no rows"
             raise DataError(f"the store in {path} cannot be read: {why}.")
@@ -182,8 +183,8 @@ def store_in(path: Path | str) -> Path | str:
     if "://" in str(path):
         return str(path)
     path = Path(path)
-    if (path / MANIFEST).is_file() or not (path / "config.yaml").is_file():
-        return path if (path / MANIFEST).is_file() else path / "replay"
+    if holds_store(path) or not (path / "config.yaml").is_file():
+        return path if holds_store(path) else path / "replay"
     named = "auto"
     with contextlib.suppress(DataError, AttributeError):  # a file of somebody else may have this name
         settings = content_of(path / "config.yaml").get("experiment") or {}
@@ -194,9 +195,14 @@ def store_in(path: Path | str) -> Path | str:
 def is_store(path: Path) -> bool:
     """Return True if there is a store at ``path``, or a run with one."""
     place = store_in(path)
-    if isinstance(place, str):
+    return isinstance(place, str) or holds_store(place)
+
+
+def holds_store(folder: Path) -> bool:
+    """Return True if ``folder`` itself is a store: it says so, or a segment does if that is damaged."""
+    if (folder / META).is_file() and segments.is_store((folder / META).read_bytes()):
         return True
-    return any((place / name).is_file() and b"segments" in (place / name).read_bytes() for name in (MANIFEST, BACKUP))
+    return any(folder.glob("[0-9]*-*/is_first/c.0.0"))
 
 
 def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from reverie.core import columns
 from reverie.core.accelerate import Kernel
 from reverie.kernels import (
     capture,
     elementwise,
+    files,
     images,
     inference,
     losses,
     number_head,
     optim,
     perceptron,
+    rows,
     squashed,
     steps,
     strided,
@@ -25,6 +28,9 @@ from reverie.nn import inference as nn_inference
 from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import squashed as nn_squashed
 from reverie.objectives import categorical, quantile, returns, td
+from reverie.replay import priority, windows
+from reverie.store import files as store_files
+from reverie.store import zarr
 
 ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.fits_td0, losses.td0)),
@@ -62,6 +68,15 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (minimise.gradients, Kernel(steps.fits, steps.gradients)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
     (minimise.run, Kernel(capture.fits, capture.run)),
+    (columns.put_rows, Kernel(rows.known, rows.put_rows)),
+    (columns.extend_rows, Kernel(rows.known, rows.extend_rows)),
+    (columns.gather_rows, Kernel(rows.known, rows.gather_rows)),
+    (priority.tree_set, Kernel(rows.known, rows.tree_set)),
+    (priority.tree_draw, Kernel(rows.known, rows.tree_draw)),
+    (windows.random_integers, Kernel(rows.fits_integers, rows.random_integers)),
+    (zarr.checksums, Kernel(rows.known, files.checksums)),
+    (store_files.write_files, Kernel(rows.known, files.write_files)),
+    (store_files.place, Kernel(rows.known, files.place)),
     (nn_inference.Inference.__call__, Kernel(inference.fits, inference.infer)),
 ]  # fmt: skip
 """Definitions and their kernels."""

@@ -1,6 +1,6 @@
-"""Choosing the windows of each batch: the batch sampler combines the samplers that the settings name.
+"""Choosing the windows of each batch: the batch sampler mixes the samplers that the settings name.
 
-It also registers new rows with ``Beginnings``, ``Starts`` and the samplers (invariant 5 of ``replay/window_index.py``).
+It also registers new rows with ``FirstFlags``, ``Windows`` and the samplers (invariant 5 of ``windows.py``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,35 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
-from reverie.replay.mixture import FractionsConfig, Mixture
-from reverie.replay.priorities import Prioritised, PriorityConfig
-from reverie.replay.sampling import Component, Ends, OnlineQueue, Recency, Sampler, Uniform
+from reverie.replay.priority import Prioritised, PriorityConfig
+from reverie.replay.samplers import Ends, OnlineQueue, Recency, Sampler, Uniform
 from reverie.replay.sequence import Sequence
 from reverie.replay.storage import Storage
-from reverie.replay.window_index import AllStarts, Beginnings, EpisodeStarts, Starts
+from reverie.replay.windows import FirstFlags, Windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class FractionsConfig(Config):
+    """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalised to sum to 1."""
+
+    uniform: Annotated[float, AtLeast(0)] = 1.0
+    """Fraction drawn uniformly."""
+    priority: Annotated[float, AtLeast(0)] = 0.0
+    """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
+    recency: Annotated[float, AtLeast(0)] = 0.0
+    """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
+    ends: Annotated[float, AtLeast(0)] = 0.0
+    """Fraction drawn with a preference for ends of episodes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not any(self.to_dict().values()):
+            raise ConfigError(f"uniform = {self.uniform}, and all others are 0 too: expected at least one above 0.")
+
+    def shares(self) -> dict[str, float]:
+        """Return the fractions above 0, normalised to sum to 1."""
+        values = self.to_dict()
+        return {name: value / sum(values.values()) for name, value in values.items() if value > 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +110,10 @@ class BatchSampler:
     def __init__(self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig) -> None:
         """Draw windows of ``rows``, a storage that is still empty."""
         self.rows, self.window = rows, window
-        starts = AllStarts if window.crosses_episodes else EpisodeStarts
-        self.starts: Starts = starts(rows, window.rows, window.free)
-        self.beginnings = Beginnings(rows)
+        self.windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
+        self.flags = FirstFlags(rows)
         self.sampler = self._sequence(config, seed) if config.sequence else self._mixture(config, seed)
-        online = config.online and not config.sequence
-        self.online = OnlineQueue(self.starts, rows, window.rows, window.free) if online else None
+        self.online = OnlineQueue(self.windows) if config.online and not config.sequence else None
         self.in_sequence = config.sequence
         """Whether a window starts from the state that the learner wrote back to the window before."""
         self.priorities = self.sampler.priority if isinstance(self.sampler, Mixture) else None
@@ -104,46 +125,44 @@ class BatchSampler:
 
     def _sequence(self, config: BatchSamplerConfig, seed: int) -> Sequence:
         chance = self.window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
-        rng = np.random.default_rng(seed)
-        return Sequence(self.starts, rng, self.rows, self.beginnings, self.window, chance)
+        return Sequence(self.windows, np.random.default_rng(seed), self.flags, self.window, chance)
+
+    def _mixture(self, config: BatchSamplerConfig, seed: int) -> Mixture:
+        windows = self.windows
+        makers: dict[str, Callable[[np.random.Generator], Sampler]] = {
+            "uniform": lambda rng: Uniform(windows, rng),
+            "priority": lambda rng: Prioritised(windows, rng, config.priority),
+            "recency": lambda rng: Recency(windows, rng, config.recency_exponent),
+            "ends": lambda rng: Ends(windows, rng, self.flags),
+        }
+        rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
+        parts = {name: (share, makers[name](rngs[name])) for name, share in config.fractions.shares().items()}
+        return Mixture(windows, np.random.default_rng(seed), parts)
 
     @property
     def resets(self) -> np.ndarray | None:
         """Which of the windows drawn last do not go on from a carried state, ``[B]``; None if no state is carried."""
         return self.sampler.resets if self.window.carries and isinstance(self.sampler, Sequence) else None
 
-    def _mixture(self, config: BatchSamplerConfig, seed: int) -> Mixture:
-        starts, rows = self.starts, self.rows
-        makers: dict[str, Callable[[np.random.Generator], Component]] = {
-            "uniform": lambda rng: Uniform(starts, rng),
-            "priority": lambda rng: Prioritised(starts, rng, rows, config.priority),
-            "recency": lambda rng: Recency(starts, rng, config.recency_exponent),
-            "ends": lambda rng: Ends(starts, rng, rows, self.beginnings, self.window.rows, self.window.free),
-        }
-        generators = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
-        shares = config.fractions.shares()
-        parts = {name: (share, makers[name](generators[name])) for name, share in shares.items()}
-        return Mixture(parts, np.random.default_rng(seed))
-
-    def add(self, is_first: np.ndarray, is_last: np.ndarray, lived: bool) -> None:
+    def add(self, is_first: np.ndarray, is_last: np.ndarray, collected: bool) -> None:
         """Register ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
-        self.beginnings.add(is_first, is_last)
-        fresh = self.starts.add(is_first)
+        self.flags.add(is_first, is_last)
+        new = self.windows.add(is_first)
         for sampler in self.samplers.values():
-            sampler.add(fresh, lived)
+            sampler.add(new, collected)
 
     def add_one(self, is_first: list[bool], is_last: list[bool]) -> None:
         """Register one newly collected row of each of N streams; faster than ``add``."""
-        fresh = self.starts.add_one(is_first)
+        new = self.windows.add_one(is_first)
         if self.online is not None:
-            self.online.add_one(fresh)
+            self.online.add_one(new)
         if self.sampler.listens:
-            self.beginnings.add_one(is_first, is_last)
-            self.sampler.add(np.array(fresh, np.int64), True)
+            self.flags.add_one(is_first, is_last)
+            self.sampler.add(np.array(new, np.int64), True)
 
     def clear(self) -> None:
         """Forget all windows: the storage is empty now."""
-        self.starts.clear()
+        self.windows.clear()
         for sampler in self.samplers.values():
             sampler.clear()
 
@@ -153,10 +172,10 @@ class BatchSampler:
         New windows from the online queue, each drawn once, have the weight 1.
         """
         batch = self.window.batch
-        fresh = self.online.draw(batch) if self.online is not None and self.online.queue else None
-        new = 0 if fresh is None else len(fresh)
+        online = self.online.draw(batch) if self.online is not None and self.online.queue else None
+        new = 0 if online is None else len(online)
         drawn = self.sampler.draw(batch - new)
-        handles = drawn if fresh is None else torch.cat([fresh, drawn])
+        handles = drawn if online is None else torch.cat([online, drawn])
         if not isinstance(self.sampler, Mixture) or self.priorities is None:
             return handles, None
         weights = np.ones(batch, np.float32)
@@ -169,27 +188,82 @@ class BatchSampler:
         return {"rows": self._rows(), "samplers": states}
 
     def load_state_dict(self, state: State) -> bool:
-        """Restore all samplers if the storage holds the same rows, else only their generators. Return whether it does.
+        """Restore all samplers if the storage holds the same rows; else they start anew. Return whether it does.
 
         Samplers that ``state`` does not have stay as they are.
         """
-        same: bool = state.get("rows") == self._rows()
+        if state["rows"] != self._rows():
+            return False
         for name, sampler in self.samplers.items():
             if name in state["samplers"]:
-                whole = state["samplers"][name]
-                sampler.load_state_dict(whole if same else generators_of(whole))
-        return same
+                sampler.load_state_dict(state["samplers"][name])
+        return True
 
     def _rows(self) -> dict[str, Any]:
         """Return what must be equal for handles and windows to mean the same."""
         window, rows = self.window, self.rows
         known = {"count": rows.count, "streams": rows.streams, "length": window.rows}
-        return known | {"crosses": window.crosses_episodes} | ({"free": window.free} if window.free else {})
+        return known | {"crosses": window.crosses_episodes, "free": window.free}
 
 
-def generators_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a sampler's state that does not depend on the rows: its generators."""
-    kept = {key: value for key, value in state.items() if key == "rng"}
-    if "samplers" in state:
-        kept["samplers"] = {name: generators_of(inner) for name, inner in state["samplers"].items()}
-    return kept
+class Mixture(Sampler):
+    """Draws each window with one of several samplers, chosen with fixed probabilities."""
+
+    def __init__(self, windows: Windows, rng: np.random.Generator, parts: Mapping[str, tuple[float, Sampler]]) -> None:
+        """Mix ``parts``: ``(probability, sampler)`` by name; the probabilities sum to 1."""
+        super().__init__(windows, rng)
+        self.samplers = {name: sampler for name, (_, sampler) in parts.items()}
+        self.alone = next(iter(self.samplers.values())) if len(self.samplers) == 1 else None
+        self.shares = np.array([share for share, _ in parts.values()])
+        self.listens = any(sampler.listens for sampler in self.samplers.values())
+        priority = self.samplers.get("priority")
+        self.priority = priority if isinstance(priority, Prioritised) else None
+
+    def add(self, new: np.ndarray, collected: bool = True) -> None:
+        for sampler in self.samplers.values():
+            sampler.add(new, collected)
+
+    def clear(self) -> None:
+        for sampler in self.samplers.values():
+            sampler.clear()
+
+    def draw(self, count: int) -> Tensor:
+        """Return ``count`` handles, grouped by sampler."""
+        if self.alone is not None:
+            return self.alone.draw(count)
+        counts = self.rng.multinomial(count, self.shares).tolist()
+        return torch.cat([sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)])
+
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw."""
+        if self.alone is not None:
+            return self.alone.probability(handles)
+        each = [sampler.probability(handles) for sampler in self.samplers.values()]
+        probability: np.ndarray = self.shares @ np.stack(each)
+        return probability
+
+    def weights(self, handles: np.ndarray) -> np.ndarray:
+        """Return importance weights ``[B]`` float64: ``(1 / (M q))^beta`` over their maximum; 1 without priorities.
+
+        q is the probability under the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
+        """
+        if self.priority is None or not len(handles):
+            return np.ones(len(handles))
+        probability, beta = self.probability(handles), self.priority.beta()
+        self.priority.drawn += len(handles)
+        weights: np.ndarray = (probability.min() / probability) ** beta
+        return weights
+
+    def state_dict(self) -> State:
+        """Return the states of all samplers, and of the generator that chooses among them."""
+        return {
+            **super().state_dict(),
+            "samplers": {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """See ``Sampler``. Samplers that ``state`` does not have stay as they are."""
+        super().load_state_dict(state)
+        for name, sampler in self.samplers.items():
+            if name in state["samplers"]:
+                sampler.load_state_dict(state["samplers"][name])

@@ -1,4 +1,4 @@
-"""Recorded rows as a source of batches: the windows and samplers of the replay, over fixed rows."""
+"""Recorded rows as a source of batches: the windows and samplers of the replay, over rows that do not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from reverie.core.rows import WRONG_ENDS, Rows, mostly_stepless
 from reverie.core.types import State
 from reverie.replay.replay import Replay
 from reverie.replay.storage import HostStorage
-from reverie.replay.window_index import EpisodeStarts
 
 
 class Dataset(Replay):
@@ -34,8 +33,7 @@ class Dataset(Replay):
             DataError: there are more than announced, none, none with an action, or no window fits.
         """
         sums: dict[str, int] = {}
-        if isinstance(self.batch_sampler.starts, EpisodeStarts):
-            self.batch_sampler.starts.queue.reserve(most)
+        self.batch_sampler.windows.reserve(most)
         for part in parts:
             if self.count + len(part["is_first"]) > most:
                 raise DataError(f"the dataset is damaged: it contains more than the {most:,} rows that it declares.")

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.columns import Column, as_numpy, end_at_seams, slots_of
 from reverie.core.errors import ConfigError
-from reverie.replay.rings import as_numpy, end_at_seams
-from reverie.replay.storage import Column, HostStorage, Storage
+from reverie.replay.storage import HostStorage, Storage
 
 
 def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
@@ -39,28 +39,21 @@ class DeviceStorage(Storage):
         super().__init__(columns, streams, capacity)
         self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())  # none are interleaved
         self.device = device
-        self._check_memory()
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
         try:
+            if free is not None and self.nbytes > free:
+                raise torch.OutOfMemoryError
             self.columns = {
                 name: torch.empty((streams, capacity, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
                 for name, spec in self.specs.items()
             }
         except RuntimeError:  # torch.OutOfMemoryError is one
-            raise self._too_large(None) from None
+            room = "more than is available" if free is None else f"but only {free / 1e9:.1f} GB are free"
+            raise ConfigError(
+                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory on {device}, {room}. Lower "
+                "replay.capacity, or keep the rows in host memory (replay.device = 'cpu')."
+            ) from None
         self.flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
-
-    def _check_memory(self) -> None:
-        if self.device.type == "cuda" and self.nbytes > (free := torch.cuda.mem_get_info(self.device)[0]):
-            raise self._too_large(free)
-
-    def _too_large(self, free: int | None) -> ConfigError:
-        rows = self.streams * self.capacity
-        room = "more than is available" if free is None else f"but only {free / 1e9:.1f} GB are free"
-        fits = "" if free is None else f" to at most {int(0.8 * free / (self.nbytes / rows))}"
-        return ConfigError(
-            f"{rows} rows need {self.nbytes / 1e9:.1f} GB of memory on {self.device}, {room}. "
-            f"Lower replay.capacity{fits}, or keep the rows in host memory (replay.device = 'cpu')."
-        )
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():
@@ -78,8 +71,7 @@ class DeviceStorage(Storage):
         return as_numpy(self.columns[name][streams, slots])
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """See ``Storage``."""
-        slots = self.slots(handles.numpy(), np.arange(length))
+        slots = slots_of(handles.numpy(), np.arange(length), self.streams, self.capacity)
         where = self._index(slots.ravel())
         rows = {
             name: column.index_select(0, where).view(*slots.shape, *column.shape[1:])
@@ -93,7 +85,7 @@ class DeviceStorage(Storage):
         offsets = np.arange(offset, offset + values.shape[1])
         rows = handles[:, None] // self.streams + offsets  # [B, T']
         kept = np.flatnonzero((rows >= self.oldest) & (rows < self.count))
-        slots = self.slots(handles, offsets).ravel()[kept]
+        slots = slots_of(handles, offsets, self.streams, self.capacity).ravel()[kept]
         slots, from_the_end = np.unique(slots[::-1], return_index=True)
         chosen = self._index(kept[len(kept) - 1 - from_the_end])
         column = self.flat[name]

@@ -20,10 +20,8 @@ def lay_out(storage: Storage, source: Pieces) -> int:
     """Fill an empty ``storage`` with the rows of ``source``. Return the number of rows of each stream.
 
     Rows before the first ``is_first`` of an unbroken run are left out, because the beginning of their episode is lost.
-    All others are concatenated; if they do not fit, the newest are kept. They are cut into streams of equal length,
-    which drops up to ``streams - 1`` of the oldest rows. A stream may therefore begin and end in the middle of an
-    episode, as after an eviction. No flag is changed: when windows are sampled, a row that is followed by an
-    ``is_first`` row counts as the last of its episode.
+    All others are concatenated; if they do not fit, the newest are kept. They are cut into streams of equal length, so
+    a stream may begin and end in the middle of an episode, as after an eviction.
 
     The place of a row depends on the total number, so rows are counted first, from their flags alone. If fewer come
     after all, because other columns are damaged, it starts again. Only one piece is held in memory at a time.

@@ -9,7 +9,6 @@ import mmap
 import os
 import shutil
 import tempfile
-import weakref
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from reverie.core.columns import Column
 from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory
-from reverie.replay.storage import Column, HostStorage
+from reverie.replay.storage import HostStorage
 
 FITS = 0.5
 """Files of at most this share of the available memory are expected to stay cached in it."""
@@ -28,8 +28,8 @@ FITS = 0.5
 class MappedStorage(HostStorage):
     """Rows in one file for all small columns and one for each large column, made when the first row is added.
 
-    Files are unlinked before they are mapped, where the system allows it, so they vanish with the process however it
-    ends. Their space is allocated at once, so that a full disk is an error then and not a crash later.
+    Files are unlinked before they are mapped, where the system allows it, and vanish with the process. Their space is
+    allocated at once, so that a full disk is an error then and not a crash later.
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
@@ -69,14 +69,19 @@ class MappedStorage(HostStorage):
         shape = (self.streams, self.capacity, *shape)
         size = max(1, math.prod(shape) * dtype.itemsize)
         descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
-        unlink_now_or_later(self, name)  # before allocating: a process killed now leaves at most an empty file
+        with contextlib.suppress(PermissionError):  # Windows: the file stays
+            os.unlink(name)  # before allocating: a process killed now leaves at most an empty file
         try:
             allocate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
         if self.nbytes <= FITS * (available_memory() or 0):
-            in_large_pages(memory)
+            # After a page has been written to the disk, the next write to it causes a page fault; with pages of 4 KiB
+            # these took up to half of the time of adding rows. In files larger than the memory, each window would read
+            # 2 MiB of every column from the disk.
+            with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, dtype, count=math.prod(shape)).reshape(shape)
 
     def _too_large(self, free: int) -> ConfigError:
@@ -108,27 +113,3 @@ def allocate(descriptor: int, size: int) -> None:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
     os.ftruncate(descriptor, size)
-
-
-def in_large_pages(memory: mmap.mmap) -> None:
-    """Ask the system to use huge pages for a mapped file, where it can.
-
-    After a page has been written to the disk, the next write to it causes a page fault; with pages of 4 KiB these took
-    up to half of the time of adding rows. Do not use it for files larger than the memory: each window would then read
-    2 MiB of every column from the disk.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-
-
-def unlink_now_or_later(owner: object, name: str) -> None:
-    """Delete a file; if the system refuses because it is in use, delete it once ``owner`` is garbage-collected."""
-    try:
-        os.unlink(name)
-    except PermissionError:
-
-        def again() -> None:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-
-        weakref.finalize(owner, again)

@@ -2,114 +2,34 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
+from urllib.parse import quote
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.columns import StepRows, as_numpy
+from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Hindsight
-from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.core.words import plural
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
-from reverie.replay.device import storage_on
-from reverie.replay.extras import load_extras, save_extras
-from reverie.replay.feedback import Feedback
-from reverie.replay.mapped import MappedStorage
-from reverie.replay.rings import Rows, as_numpy
-from reverie.replay.sizes import parse_size
-from reverie.replay.storage import HostStorage, Storage, bytes_of, columns_of
+from reverie.replay.sources import Feedback
+from reverie.replay.storage import HostStorage, Storage
 from reverie.store.read import Chunk
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayConfig(BatchSamplerConfig):
-    """Settings of the replay buffer."""
-
-    capacity: int | str = 1_000_000
-    """Capacity in rows of all streams together, such as 1000000 or 5e6, or in bytes, such as 20GB or 512MiB. When it is
-    full, the oldest rows are evicted."""
-    storage: Literal["ram", "mmap"] = "ram"
-    """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
-    store: str = "auto"
-    """Permanent store of all rows: auto (the run's folder), a path, a URL such as s3://bucket/name, or none."""
-    keep: Literal["all", "replay"] = "all"
-    """Rows that the store keeps: all, or replay for those that the replay of a checkpoint may need."""
-    buffer: int | str = "1GB"
-    """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
-    init: tuple[str, ...] = ()
-    """Run folders or stores of earlier runs, with whose rows a new run fills its replay."""
-    device: str = "cpu"
-    """Device that holds the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        parse_size(self.capacity, "replay.capacity")
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise ConfigError(f"replay.device = '{self.device}': expected cpu, cuda or cuda:<number>.")
-        if self.device != "cpu" and self.storage != "ram":
-            raise ConfigError(
-                f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
-                "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
-            )
-
-    def rows(self, row_bytes: float) -> int:
-        """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
-        return parse_size(self.capacity, "replay.capacity").rows(row_bytes)
-
-    def build(
-        self,
-        *,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        extra_spec: Mapping[str, ExtraPart],
-        num_envs: int,
-        window: Window,
-        seed: int,
-        most: int | None = None,
-        scratch: Path | None = None,
-    ) -> Replay:
-        """Return a replay of ``num_envs`` streams that samples batches of ``window``.
-
-        Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
-        files are in the folder ``scratch``, made with the first row, or in the folder for temporary files.
-
-        Raises:
-            ConfigError: a stream cannot hold one window, the settings do not fit the algorithm's windows, there is too
-                little memory or disk space, or the device does not exist.
-        """
-        columns = columns_of(obs_spec, action_spec, extra_spec)
-        rows = self.rows(bytes_of(columns))
-        self.check(window)
-        self._check_window(rows, num_envs, window)
-        lived = (rows if most is None else min(rows, most)) // num_envs
-        per_stream = max(window.rows, lived + window.free)  # as many windows as without free rows in front
-        if self.storage == "mmap":
-            folder = scratch or Path(tempfile.gettempdir())
-            return Replay(MappedStorage(columns, num_envs, per_stream, folder), window, seed=seed, config=self)
-        return Replay(storage_on(self.device, columns, num_envs, per_stream), window, seed=seed, config=self)
-
-    def _check_window(self, rows: int, num_envs: int, window: Window) -> None:
-        if rows // num_envs < window.rows - window.free:
-            amount = "" if isinstance(self.capacity, int) else f" ({rows} rows)"
-            raise ConfigError(
-                f"replay.capacity = {self.capacity}{amount}: each of {num_envs} environments gets {rows // num_envs} "
-                f"rows, but a window has {window.rows} ({window.context} context + {window.length}). Expected at least "
-                f"{(window.rows - window.free) * num_envs} rows."
-            )
+PIECE = 2**26
+"""Approximate bytes of an extra column that are copied at once."""
 
 
 class RowStore(Protocol):
     """Stores rows permanently."""
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StepRows) -> None:
         """Add one row of each stream, ``[N, ...]`` by column, without extras. The tensors belong to the caller."""
         ...
 
@@ -134,7 +54,7 @@ class Replay:
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled, which DreamerV3's authors count before learning starts."""
-        return len(self.batch_sampler.starts)
+        return len(self.batch_sampler.windows)
 
     @property
     def count(self) -> int:
@@ -204,7 +124,7 @@ class Replay:
 
     def _register(self, rows: Mapping[str, np.ndarray]) -> None:
         """Tell the samplers of ``rows`` already stored, ``[N, n, ...]`` by column."""
-        self.batch_sampler.add(rows["is_first"].astype(bool), rows["is_last"].astype(bool), lived=False)
+        self.batch_sampler.add(rows["is_first"].astype(bool), rows["is_last"].astype(bool), collected=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, to fill before ``refill``.
@@ -238,19 +158,55 @@ class Replay:
         """
         return self.storage.read(start, stop)
 
-    def save_extras(self, folder: Path) -> list[Path]:
-        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column, and return the files."""
-        return save_extras(self.storage, folder)
+    def save_extras(self, folder: Path) -> None:
+        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column that checkpoints keep.
+
+        Updates change them, so every checkpoint has a copy.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in self._extra_files(folder):
+            spec = self.storage.specs[name]
+            shape = (self.storage.streams, self.count - self.oldest, *spec.shape)
+            about = {"descr": np.dtype(spec.dtype).str, "fortran_order": False, "shape": shape}
+            with path.open("wb") as file:
+                np.lib.format.write_array_header_2_0(file, about)
+                for stream, start, stop in self._pieces(name):
+                    file.write(self.storage.read(start, stop, [name], stream)[name].tobytes())
 
     def load_extras(self, folder: Path, first: int | None = None) -> None:
         """Load what ``save_extras`` wrote. The files hold the rows from ``first`` on, by default the oldest one held.
 
-        If they were written with other columns, it warns and leaves the columns blank.
-
         Raises:
             DataError: a file is missing, damaged or of other rows.
         """
-        load_extras(self.storage, folder, first)
+        first = self.oldest if first is None else first
+        arrays = {}
+        for name, path in self._extra_files(folder):
+            spec = self.storage.specs[name]
+            expected = (self.storage.streams, self.count - first, *spec.shape)
+            try:
+                arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError, EOFError) as error:
+                raise DataError(f"{path} cannot be read: {error}") from error
+            if arrays[name].shape != expected or arrays[name].dtype != spec.dtype:
+                found = f"{arrays[name].dtype} {arrays[name].shape}"
+                raise DataError(f"{path} contains {found}: expected {spec.dtype} {expected}, of rows {first} on.")
+        for name, array in arrays.items():
+            for stream, start, stop in self._pieces(name):
+                self.storage.replace(name, start, stream, array[stream, start - first : stop - first])
+
+    def _extra_files(self, folder: Path) -> Iterator[tuple[str, Path]]:
+        """Yield each column that checkpoints hold, with its file; quoted, as file names cannot have all characters."""
+        for name, spec in self.storage.specs.items():
+            if name.startswith(EXTRAS) and spec.kept:
+                yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
+
+    def _pieces(self, name: str) -> Iterator[tuple[int, int, int]]:
+        """Yield the rows held as ``(stream, start, stop)``, of at most about ``PIECE`` bytes."""
+        rows = max(1, PIECE // max(1, self.storage.specs[name].nbytes))
+        for stream in range(self.storage.streams):
+            for start in range(self.oldest, self.count, rows):
+                yield stream, start, min(start + rows, self.count)
 
     # ------------------------------------------------------------------ windows
 
@@ -298,9 +254,8 @@ class Replay:
         from these latents.
         """
         self.flush()
-        priority = (
-            None if self.batch_sampler.priorities is None or update.priority is None else update.priority.detach()
-        )
+        given = None if self.batch_sampler.priorities is None else update.priority
+        priority = None if given is None else given.detach()
         if not update.extras and priority is None:
             return
         extras = {key: value.detach() for key, value in update.extras.items()}
@@ -333,10 +288,9 @@ class Replay:
         return {**self.batch_sampler.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a saved state if the replay holds the same rows already, else only its generators."""
-        same, known = self.batch_sampler.load_state_dict(state), set(self.extra_names.values())
-        pending = [Feedback.from_state(entry) for entry in state["pending"]] if same else []
-        self.pending = [entry for entry in pending if entry.extras.keys() <= known]  # other versions have others
+        """Restore a saved state if the replay holds the same rows already; else sampling starts anew."""
+        if self.batch_sampler.load_state_dict(state):
+            self.pending = [Feedback.from_state(entry) for entry in state["pending"]]
 
     def _too_few(self) -> RunError:
         rows, needed = self.count - self.oldest, self.window.rows - self.window.free

@@ -1,19 +1,16 @@
-"""The store of a run's rows: in the run's folder or elsewhere, locked and claimed by one run, trimmed to its need."""
+"""The store of a run's rows: in the run's folder or elsewhere, trimmed to what the run needs."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import writing
-from reverie.core.lock import FolderLock
 from reverie.core.words import Say, plural
+from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.durable import PATIENCE, DurableReplay
-from reverie.replay.replay import Replay, ReplayConfig
-from reverie.replay.sizes import parse_size
+from reverie.replay.replay import Replay
 from reverie.store.store import Store
 
 
@@ -26,14 +23,9 @@ class RunStore:
     """The replay of a run with its store, if it has one."""
 
     def __init__(self, replay: Replay, config: ReplayConfig, run: Path, say: Say, *, stop: Callable[[], bool]) -> None:
-        """Open the stores for reading; nothing is written.
+        """Open the store of the run in the folder ``run`` for reading. ``replay`` is still empty.
 
-        Args:
-            replay: still empty.
-            config: names the store, and those whose rows a new run begins with.
-            run: folder of the run.
-            say: called with a sentence about each thing that is not as it was.
-            stop: whether the run is about to end, so that the store waits for nothing.
+        ``stop`` says whether the run is about to end, so that the store waits for nothing.
 
         Raises:
             ReverieError: the store cannot be reached, or is damaged beyond use.
@@ -44,12 +36,10 @@ class RunStore:
         self.config, self.run, self.say = config, run, say
         self.replay, self.store = replay, self._open(place)
         self.part = DurableReplay(replay, self.store, place, say, former=self._open)
-        self.elsewhere = None if "://" in place or place in ("auto", "none") else Path(place)
         if self.store is not None:
             self.store.stopping = stop
         self.sources: dict[str, Store] = {}
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
-        self._locked = contextlib.ExitStack()
 
     def _open(self, place: str) -> Store | None:
         """Open the store at ``place``: ``auto`` is in the run's folder; ``none`` returns None."""
@@ -59,42 +49,26 @@ class RunStore:
         where, owner = (self.run / "replay", "") if place == "auto" else (place, str(self.run.resolve()))
         return Store(where, say=self.say, buffer_bytes=buffer, keep=self.config.keep, run=owner)
 
-    def lock(self) -> None:
-        """Lock a store outside of the run's folder. One behind a URL has a lease of its own (store/lease.py).
+    def check(self) -> None:
+        """Check that the store holds rows of the same spaces, if any.
 
         Raises:
-            RunError: it holds rows of other spaces, or another process writes to it.
+            RunError: they are of others.
         """
         if self.store is not None:
             self._check_columns(self.store, f"replay.store = '{self.config.store}'")
-        if self.elsewhere is not None:
-            with writing(self.elsewhere):
-                self.elsewhere.mkdir(parents=True, exist_ok=True)
-            self._locked.enter_context(FolderLock(self.elsewhere, "another place with --replay.store"))
 
-    def claim(self, *, known: bool) -> None:
-        """Check that a run without a checkpoint may write to its store. ``known``: the run has been begun before.
-
-        Rows of this run itself are allowed: it may have been killed before its first checkpoint.
+    def claim(self) -> None:
+        """Check that a run without a checkpoint can write to its store, and open those that it begins with.
 
         Raises:
-            RunError: the store cannot be written, another process writes to it, it holds the rows of another run, or
-                one of ``replay.init`` cannot be used.
+            RunError: the store cannot be written, or holds rows of other spaces, or one of ``replay.init`` cannot be
+                used.
         """
         self.sources = {path: self._init_store(path) for path in self.config.init}
-        self.lock()
-        store = self.store
-        if store is None:
-            return
-        others = [segment for segment in store.segments if not store.owns(segment) and segment.own_rows]
-        unknown = [] if known else [s for s in store.segments if store.run and not s.run and s.own_rows]
-        if found := (*others, *unknown):
-            whose = f"the run {others[0].run}" if others else "another run"
-            raise RunError(
-                f"the store {store.objects.where} already holds {sum(s.own_rows for s in found):,} rows of {whose}. "
-                "Choose another place with --replay.store. To start with these rows, pass it as --replay.init."
-            )
-        store.claim()
+        self.check()
+        if self.store is not None:
+            self.store.claim()
 
     def begin(self) -> bool:
         """Begin to store, in a run without a checkpoint, after ``claim``; return whether the replay has rows."""
@@ -117,7 +91,6 @@ class RunStore:
         """Stop the store's thread, at once after an error. Rows that it has not written are in the last checkpoint."""
         if self.store is not None:
             self.store.close(0.0 if failed else PATIENCE)
-        self._locked.close()
 
     def _init_store(self, path: str) -> Store:
         """Open the store of an earlier run: ``path`` is the run's folder, or the store itself.

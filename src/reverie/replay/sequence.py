@@ -1,6 +1,6 @@
 """Sampling whole episodes in order, for truncated backpropagation through time.
 
-``replay/window_index.py`` has a figure of windows, episodes and eviction.
+``windows.py`` has a figure of windows, episodes and eviction.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from reverie.core.types import State, Window
-from reverie.replay.handles import HandleQueue
-from reverie.replay.storage import Storage
-from reverie.replay.window_index import Beginnings, Starts
+from reverie.replay.samplers import Sampler
+from reverie.replay.windows import FirstFlags, HandleQueue, Windows
 
 
-class Sequence:
+class Sequence(Sampler):
     """B cursors; each one reads an episode to its end, then another, and the learner's state is carried along.
 
     A cursor's next window begins ``window.length`` rows after the last one, so its context rows are the last rows of
@@ -47,44 +46,35 @@ class Sequence:
     listens = True
 
     def __init__(
-        self,
-        starts: Starts,
-        rng: np.random.Generator,
-        rows: Storage,
-        beginnings: Beginnings,
-        window: Window,
-        reset_chance: float = 0.0,
+        self, windows: Windows, rng: np.random.Generator, flags: FirstFlags, window: Window, reset_chance: float = 0.0
     ) -> None:
-        """Draw from ``starts``, the windows of ``rows``."""
-        self.reset_chance = reset_chance
-        self.starts, self.rng, self.rows, self.beginnings, self.window = starts, rng, rows, beginnings, window
+        super().__init__(windows, rng)
+        self.rows, self.flags, self.window, self.reset_chance = windows.rows, flags, window, reset_chance
         self.ahead = window.context if window.crosses_episodes else 0  # rows of a first window before its episode
         self.episodes = HandleQueue()
         self.clear()
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         self.episodes.clear()
         self.cursors: list[int] = []  # the handle of each one's last window
         self.resets = np.empty(0, bool)
 
-    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
-        """See ``Sampler``."""
-        self.episodes.add(fresh[self.begins(fresh)])
+    def add(self, new: np.ndarray, collected: bool = True) -> None:
+        self.episodes.add(new[self.begins(new)])
         self.episodes.drop(self.rows.oldest * self.rows.streams)
 
-    def begins(self, fresh: np.ndarray) -> np.ndarray:
-        """Return a mask of the windows ``fresh`` that are the first of an episode."""
+    def begins(self, new: np.ndarray) -> np.ndarray:
+        """Return a mask of the windows ``new`` that are the first of an episode."""
         streams = self.rows.streams
-        of_all = (fresh < streams) & self.beginnings.at(fresh)
-        found: np.ndarray = self.beginnings.at(fresh + self.ahead * streams) | of_all
+        of_all = (new < streams) & self.flags.at(new)
+        found: np.ndarray = self.flags.at(new + self.ahead * streams) | of_all
         return found
 
     def draw(self, count: int) -> Tensor:
         """Return the next window of each of ``count`` cursors."""
         before, step = self.cursors, self.window.length * self.rows.streams
         if len(before) != count:
-            before, self.cursors = [], self.starts.at(self.rng.integers(len(self.starts), size=count)).tolist()
+            before, self.cursors = [], self.windows.at(self.rng.integers(len(self.windows), size=count)).tolist()
         else:
             following = map(self.after, before)
             self.cursors = [self.anew() if handle is None else handle for handle in following]
@@ -100,8 +90,8 @@ class Sequence:
         if row < self.rows.oldest:
             return None
         begun, learned = row + self.ahead, row + window.rows  # row begun may begin the episode, a later one the next
-        end = self.beginnings.next(begun, stream, most=learned + window.length - begun - 1)
-        running = end == self.rows.count < learned + window.length and not self.beginnings.ended[stream]
+        end = self.flags.next(begun, stream, most=learned + window.length - begun - 1)
+        running = end == self.rows.count < learned + window.length and not self.flags.ended[stream]
         if end <= learned or running:
             return None
         end = self.rows.count if window.carries else end
@@ -112,13 +102,12 @@ class Sequence:
         held = self.episodes.held
         if len(held):
             return int(held[self.rng.integers(len(held))])
-        return int(self.starts.at(self.rng.integers(len(self.starts), size=1))[0])
+        return int(self.windows.at(self.rng.integers(len(self.windows), size=1))[0])
 
     def state_dict(self) -> State:
         """Return the generator and the positions of the cursors."""
-        return {"rng": self.rng.bit_generator.state, "cursors": list(self.cursors)}
+        return {**super().state_dict(), "cursors": list(self.cursors)}
 
     def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``."""
-        self.rng.bit_generator.state = dict(state["rng"])
-        self.cursors = list(state.get("cursors", []))
+        super().load_state_dict(state)
+        self.cursors = list(state["cursors"])

@@ -5,57 +5,29 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from reverie.core.columns import (
+    Column,
+    RingBuffer,
+    as_numpy,
+    check_columns,
+    extend_rows,
+    gather_rows,
+    put_rows,
+)
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
-from reverie.core.types import FLAGS
-from reverie.replay.rings import Rings, as_numpy, slots_of
+from reverie.core.specs import EXTRAS
 
 SMALL = 1024
 """Bytes of one row up to which a column is interleaved with others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Shape and dtype of one field of a row; for the other attributes see ``ExtraPart``."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    blank: float = 0.0
-    kept: bool = True
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one row."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]) -> dict[str, Column]:
-    """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names.
-
-    Raises:
-        ConfigError: a column has a dtype that NumPy does not have, such as bfloat16.
-    """
-    columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
-    columns["action"] = Column((action.width,), "float32")
-    columns["reward"] = Column((), "float32")
-    columns |= {name: Column((), "bool") for name in FLAGS}
-    columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
-    for name, column in columns.items():
-        try:
-            np.dtype(column.dtype)
-        except TypeError:
-            raise ConfigError(f"{name} has dtype {column.dtype!r}: expected the name of a NumPy dtype.") from None
-    return columns
 
 
 def record_of(columns: Mapping[str, Column]) -> np.dtype[np.void]:
@@ -105,7 +77,7 @@ class Storage(ABC):
             DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
         """
         if self.count == self.first:
-            self._check({name: tuple(value.shape) for name, value in rows.items()}, (self.streams,))
+            check_columns({name: tuple(value.shape) for name, value in rows.items()}, self.specs, (self.streams,))
         self._put(rows, self.count % self.capacity)
         self.count += 1
 
@@ -118,7 +90,8 @@ class Storage(ABC):
         more = next((values.shape[1] for values in rows.values()), 0)
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
         shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
-        self._check(shapes | {name: values.shape for name, values in rows.items()}, (self.streams, more))
+        shapes |= {name: values.shape for name, values in rows.items()}
+        check_columns(shapes, self.specs, (self.streams, more))
         rows = {**rows, **{name: blank for name in absent if (blank := self._blank(name, more)) is not None}}
         for slots, part in self._runs(self.count, self.count + more):
             self._assign_all(rows, part, slots)
@@ -202,7 +175,7 @@ class Storage(ABC):
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
         """Return the windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]`` by column.
 
-        ``is_last`` is also set where the next row of a window ``is_first`` (``replay/rings.py``).
+        ``is_last`` is also set where the next row of a window ``is_first`` (``core.columns.end_at_seams``).
         """
 
     @abstractmethod
@@ -211,19 +184,6 @@ class Storage(ABC):
 
         Rows evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
         """
-
-    def slots(self, handles: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """See ``replay/rings.py: slots_of``."""
-        return slots_of(handles, offsets, self.streams, self.capacity)
-
-    def _check(self, shapes: Mapping[str, tuple[int, ...]], leading: tuple[int, ...]) -> None:
-        if shapes.keys() != self.specs.keys():
-            missing, unknown = sorted(self.specs.keys() - shapes.keys()), sorted(shapes.keys() - self.specs.keys())
-            raise DataError(f"the rows do not have the declared columns: missing {missing}, unknown {unknown}.")
-        for name, shape in shapes.items():
-            expected = (*leading, *self.specs[name].shape)
-            if shape != expected:
-                raise DataError(f"{name} has shape {shape}: expected {expected} (streams first).")
 
 
 class HostStorage(Storage):
@@ -237,6 +197,8 @@ class HostStorage(Storage):
         """
         super().__init__(columns, streams, capacity)
         self.pin = False
+        self._windows_of = (0, 0)  # number of windows and of rows of each
+        self._windows: dict[str, Tensor] = {}  # their shapes and dtypes, as expanded scalars that need no memory
         self._reserve()
 
     def _reserve(self) -> None:
@@ -263,22 +225,21 @@ class HostStorage(Storage):
         return np.empty((self.streams, self.capacity, *shape), dtype)
 
     @cached_property
-    def rings(self) -> Rings:
-        """The object that copies rows into and out of ``columns``."""
-        return Rings(self.columns)
+    def ring(self) -> RingBuffer:
+        """The ring buffers."""
+        return RingBuffer(self.columns)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """See ``Storage``."""
         slot = self.count % self.capacity
         if slot + rows > self.capacity:
             return None
         return {name: ring[:, slot : slot + rows] for name, ring in self.columns.items()}
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
-        self.rings.put(rows, slot)
+        put_rows(self.ring, rows, slot)
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
-        self.rings.extend(rows, part, slots.start)
+        extend_rows(self.ring, rows, part, slots.start)
 
     def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
         streams = slice(None) if stream is None else slice(stream, stream + 1)
@@ -288,8 +249,18 @@ class HostStorage(Storage):
         return self.columns[name][streams, slots]
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """See ``Storage``."""
-        return self.rings.windows(handles, length, self.pin)
+        if self._windows_of != (len(handles), length):
+            self._windows_of = (len(handles), length)
+            self._windows = {
+                name: torch.empty((), dtype=dtype, device="cpu").expand(len(handles), length, *shape[1:])
+                for name, shape, dtype in self.ring.rows
+            }
+        if self.pin:
+            out = {name: torch.empty_like(shape, pin_memory=True) for name, shape in self._windows.items()}
+        else:
+            out = {name: torch.empty_like(shape) for name, shape in self._windows.items()}
+        gather_rows(self.ring, handles, length, out)
+        return out
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. Windows are written one by one, with at most two copies each and no index arrays."""

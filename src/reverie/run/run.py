@@ -103,8 +103,8 @@ class Trainable(Protocol):
     def measure(self, which: Which) -> Measured:
         """Evaluate, or estimate, as ``measures`` says."""
 
-    def claim(self, *, known: bool) -> None:
-        """Claim the store for a new run, or refuse. ``known``: the run has been begun before."""
+    def claim(self) -> None:
+        """Check that a new run can store its rows."""
 
     def begin(self) -> None:
         """Take the first rows of a new run, and begin to store."""
@@ -203,7 +203,7 @@ def run(
                 return life.finished_before(newest, open_sinks)
             life.resume(newest)
         else:
-            experiment.claim(known=begun)  # a run that is refused here leaves nothing behind
+            experiment.claim()  # a run that is refused here leaves nothing behind
             experiment.load_initial()
         experiment.describe()
         if not begun:

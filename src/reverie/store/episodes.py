@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.store.manifest import Damage, Segment
+from reverie.store.read import Chunk, Damage
+from reverie.store.segment import Part
 from reverie.store.store import Store
 
 Rows = dict[str, np.ndarray]
@@ -24,10 +25,9 @@ class Episode:
     environment failed, rows are damaged, or the run was still going on.
     """
 
-    segment: str
     stream: int
     start: int
-    """Number of the first row in its segment."""
+    """Number of the first row."""
     rows: Rows
 
     def __len__(self) -> int:
@@ -35,17 +35,17 @@ class Episode:
 
     @property
     def begun(self) -> bool:
-        """True if its first row is here."""
+        """Whether its first row is here."""
         return bool(self.rows["is_first"][0])
 
     @property
     def ended(self) -> bool:
-        """True if its last row is here."""
+        """Whether its last row is here."""
         return bool(self.rows["is_last"][-1])
 
     @property
     def complete(self) -> bool:
-        """True if both its first and its last row are here."""
+        """Whether both are here."""
         return self.begun and self.ended
 
     @property
@@ -73,41 +73,41 @@ def ignore(damage: Damage) -> None:
 def episodes(
     store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = ignore
 ) -> Iterator[Episode]:
-    """Yield every episode of ``store``, segment by segment and stream by stream; damaged rows are left out.
+    """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are left out.
 
-    Rows that a segment has copied from older segments come once; rows set aside do not come at all. Needs the memory
-    of one chunk and one episode. ``columns``, if given, must hold at least is_first, is_last and reward.
+    Needs the memory of one chunk and one episode. ``columns``, if given, must hold at least is_first, is_last and
+    reward.
     """
-    for segment in store.segments:
-        for stream in range(segment.streams):
-            yield from stream_episodes(store, segment, stream, columns, on_damage)
+    for history in store.histories():
+        for stream in range(history[0].segment.streams):
+            yield from stream_episodes(stream, read_parts(store, history, stream, columns), on_damage)
 
 
-def stream_episodes(
-    store: Store,
-    segment: Segment,
-    stream: int,
-    columns: Sequence[str] | None,
-    on_damage: Callable[[Damage], None],
-) -> Iterator[Episode]:
-    """Yield the episodes of one stream of a segment."""
+def read_parts(store: Store, parts: Sequence[Part], stream: int, columns: Sequence[str] | None) -> Iterator[Chunk]:
+    """Yield the rows of one stream of consecutive parts, chunk by chunk."""
+    for segment, start, stop in parts:
+        yield from store.read(segment, start, stop, [stream], columns)
+
+
+def stream_episodes(stream: int, chunks: Iterator[Chunk], on_damage: Callable[[Damage], None]) -> Iterator[Episode]:
+    """Yield the episodes of one stream."""
     parts: list[Rows] = []
     begin = following = -1
-    for chunk in store.read(segment, segment.start + segment.imported, None, [stream], columns):
+    for chunk in chunks:
         for damage in chunk.damaged:
             on_damage(damage)
         for start, stop in chunk.intact(stream):
             if start != following and parts:
-                yield joined(segment, stream, begin, parts)
+                yield joined(stream, begin, parts)
             for low, high in pieces(chunk.rows, start - chunk.start, stop - chunk.start):
                 if parts and (chunk.rows["is_first"][0, low] or parts[-1]["is_last"][-1]):
-                    yield joined(segment, stream, begin, parts)
+                    yield joined(stream, begin, parts)
                 if not parts:
                     begin = chunk.start + low
                 parts.append({name: column[0, low:high].copy() for name, column in chunk.rows.items()})
             following = stop
     if parts:
-        yield joined(segment, stream, begin, parts)
+        yield joined(stream, begin, parts)
 
 
 def pieces(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -118,8 +118,8 @@ def pieces(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(edges)
 
 
-def joined(segment: Segment, stream: int, start: int, parts: list[Rows]) -> Episode:
+def joined(stream: int, start: int, parts: list[Rows]) -> Episode:
     """Concatenate ``parts`` to an episode; empties the list."""
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     parts.clear()
-    return Episode(segment.name, stream, start, rows)
+    return Episode(stream, start, rows)

@@ -1,11 +1,134 @@
-"""Opens the place of a store: a local folder or a URL."""
+"""The place of a store: bytes under names (*objects*), in a local folder (here) or behind a URL (``cloud.py``)."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from reverie.store.objects import LocalObjects, Objects
-from reverie.store.remote import RemoteObjects
+from reverie.core.errors import RunError
+from reverie.core.files import remedy
+from reverie.store import files
+
+
+class Objects(ABC):
+    """Bytes under names such as ``0/reward/c.0.3``. An object is replaced atomically: readers see the old or the new.
+
+    Up to ``threads`` threads may call ``stage`` at the same time.
+    """
+
+    where: str
+    """The path or URL, for messages."""
+    threads: int
+    """Number of objects that are best sent or fetched at the same time."""
+    failures: tuple[type[Exception], ...]
+    """Exceptions of a place that cannot be reached or is full; callers treat ``FileNotFoundError`` separately."""
+
+    @abstractmethod
+    def get(self, name: str) -> bytes:
+        """Return the bytes of an object.
+
+        Raises:
+            FileNotFoundError: there is none of that name.
+        """
+
+    @abstractmethod
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
+        """Write an object, the concatenation of ``parts``. It is safe only once ``publish`` has returned."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Make all staged objects survive a power failure. If this fails, all of them must be staged again."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete those of the named objects that exist."""
+
+    @abstractmethod
+    def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
+        """Return the size in bytes of every object below the folder ``prefix``, by name in alphabetical order.
+
+        None stands for a size that the place does not tell, as listings of web servers.
+        """
+
+    @abstractmethod
+    def children(self) -> list[str]:
+        """Return the names of the folders and objects at the top."""
+
+    @abstractmethod
+    def error(self, error: Exception) -> RunError:
+        """Return a RunError for one of ``failures``, with advice on what to do."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write one object; it is safe when this returns."""
+        self.stage(name, data)
+        self.publish()
+
+
+PART = ".part"
+"""Suffix of a file that is being written."""
+AT_ONCE = 32 * 2**20
+"""Number of staged bytes that are written to files in one call."""
+
+
+class LocalObjects(Objects):
+    """Files in a folder. Each is written as ``.name.part``, synchronised and renamed; then folders are synchronised.
+
+    Writing is deferred until ``AT_ONCE`` bytes are staged or until ``publish``, so that it takes few calls (``files``).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder; nothing is created until something is written."""
+        self.where, self.threads, self.failures = str(folder), 1, (OSError,)
+        self.folder = folder
+        self.staged: dict[Path, Path] = {}  # final path to the path of its .part file
+        self.unwritten: dict[Path, files.Parts] = {}  # path of a .part file to its contents, not written yet
+        self.unwritten_bytes = 0
+
+    def get(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
+        path = self.folder / name
+        beside = path.with_name(f".{path.name}{PART}")
+        self.staged[path] = beside
+        self.unwritten[beside] = parts
+        self.unwritten_bytes += sum(map(len, parts))
+        if self.unwritten_bytes >= AT_ONCE:
+            self._write()
+
+    def publish(self) -> None:
+        try:
+            self._write()
+            files.place(self.staged)
+        finally:
+            self.staged, self.unwritten, self.unwritten_bytes = {}, {}, 0
+
+    def _write(self) -> None:
+        files.write(self.unwritten)
+        self.unwritten, self.unwritten_bytes = {}, 0
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        found: dict[str, int] = {}
+        for folder, _, names in os.walk(self.folder / prefix):
+            for file in names:
+                path = Path(folder, file)
+                with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                    found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+        return dict(sorted(found.items()))
+
+    def children(self) -> list[str]:
+        return sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+
+    def error(self, error: Exception) -> RunError:
+        name, why = getattr(error, "filename", None) or self.where, getattr(error, "strerror", None) or error
+        return RunError(f"the store {self.where} cannot be used: {why} ({name}). {remedy(error)}")
 
 
 def open_objects(url: str | Path) -> Objects:
@@ -14,9 +137,9 @@ def open_objects(url: str | Path) -> Objects:
     Raises:
         ConfigError: the kind of URL is unknown, or a package is missing.
     """
-    text = str(url)
+    text = str(url).removeprefix("file://")
     if "://" not in text:
         return LocalObjects(Path(text))
-    if text.startswith("file://"):
-        return LocalObjects(Path(text.removeprefix("file://")))
+    from reverie.store.cloud import RemoteObjects
+
     return RemoteObjects(text)

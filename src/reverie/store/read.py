@@ -9,13 +9,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from reverie.core.errors import RunError
-from reverie.store.manifest import Damage, Segment
-from reverie.store.objects import LocalObjects, Objects
-from reverie.store.threads import for_each
+from reverie.store.places import LocalObjects, Objects
+from reverie.store.retry import for_each
+from reverie.store.segment import Segment
 from reverie.store.zarr import chunk_name, decode
 
 Room = Callable[[int], Mapping[str, np.ndarray] | None]
 """Given a number of rows, returns the arrays to read them into, or None for new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Rows ``start`` to ``stop - 1`` of one stream that cannot be used, and why."""
+
+    file: str
+    stream: int
+    start: int
+    stop: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.reason} (rows {self.start} to {self.stop - 1} of stream {self.stream})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,7 @@ def read(
     columns: Sequence[str] | None = None,
     room: Room | None = None,
 ) -> Iterator[Chunk]:
-    """Yield the committed rows ``start`` to ``stop - 1``, oldest first, one chunk at a time.
+    """Yield the stored rows ``start`` to ``stop - 1``, oldest first, one chunk at a time.
 
     ``room`` returns the arrays that a chunk is read into, or None for new ones. Damage in columns that are not among
     ``columns`` goes unnoticed.
@@ -69,9 +83,9 @@ def read(
     """
     chosen = tuple(range(segment.streams) if streams is None else streams)
     names = tuple(segment.columns if columns is None else columns)
-    start, stop = max(start, segment.first), min(segment.rows if stop is None else stop, segment.rows)
+    start, stop = max(start, segment.kept), min(segment.rows if stop is None else stop, segment.rows)
     while start < stop:
-        end = min(stop, (start // segment.chunk + 1) * segment.chunk)
+        end = min(stop, start + segment.chunk - (start - segment.first) % segment.chunk)
         yield read_chunk(objects, segment, start, end, chosen, names, room and room(end - start))
         start = end
 
@@ -90,7 +104,7 @@ def read_chunk(
     Raises:
         RunError: the place is behind a URL and cannot be read.
     """
-    number, low = divmod(start, segment.chunk)
+    number, low = divmod(start - segment.first, segment.chunk)
     high, full = low + stop - start, stop - start == segment.chunk
     shape = (len(streams), stop - start)
     specs = {name: segment.columns[name] for name in columns}
@@ -98,8 +112,7 @@ def read_chunk(
         name: np.empty((*shape, *spec.shape), spec.dtype) if room is None else room[name]
         for name, spec in specs.items()
     }
-    known = [d for d in segment.damaged if d.stream in streams and d.start < stop and d.stop > start]
-    damaged = [Damage(d.file, d.stream, max(d.start, start), min(d.stop, stop), d.reason) for d in known]
+    damaged: list[Damage] = []
 
     def fetch(job: tuple[str, int]) -> None:
         name, index = job

@@ -1,10 +1,12 @@
-"""Retries of writes to a place that fails now and then, with few messages about it."""
+"""Retries of writes to a place that fails now and then, and small jobs on daemon threads."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TypeVar
 
 from reverie.core.errors import ReverieError
@@ -37,14 +39,9 @@ class Patience:
         waiting: Callable[[], str],
         lasts: bool = True,
     ) -> None:
-        """Prepare; nothing is done yet.
+        """Repeat actions after ``failures``, unless ``lasts`` is False.
 
-        Args:
-            where: the store's path or URL, for messages.
-            failures: the exceptions after which an action is repeated.
-            say: gets the messages.
-            waiting: returns how much is held back, such as "200 rows (12 MB)".
-            lasts: False to repeat nothing.
+        ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages to ``say``.
         """
         self.where, self.failures, self.say, self.waiting = where, failures if lasts else (), say, waiting
         self.stop = threading.Event()
@@ -119,3 +116,37 @@ def reason(error: Exception) -> str:
     """Return an error in at most 200 characters."""
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     return str(text)[:200].rstrip(".")
+
+
+def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) -> None:
+    """Call ``function(item)`` for every item, on up to ``threads`` threads; return when all have ended.
+
+    The thread pools of the standard library are joined at exit, which would hang if a server does not answer.
+
+    Raises:
+        BaseException: what ``function`` raised; if it raised on several threads, that of the thread started first.
+    """
+    if threads == 1:
+        for item in items:
+            function(item)
+        return
+    jobs: SimpleQueue[T | None] = SimpleQueue()
+    ends: list[Future[None]] = [Future() for _ in range(threads)]
+
+    def work(end: Future[None]) -> None:
+        try:
+            while (item := jobs.get()) is not None:
+                function(item)
+            end.set_result(None)
+        except BaseException as error:
+            end.set_exception(error)
+
+    for item in items:
+        jobs.put(item)
+    for end in ends:
+        jobs.put(None)
+        threading.Thread(target=work, args=(end,), daemon=True).start()
+    errors = [end.exception() for end in ends]
+    for error in errors:
+        if error is not None:
+            raise error

@@ -2,47 +2,35 @@
 
 ::
 
-    manifest.json, manifest-backup.json      which rows are stored; replaced atomically, with a checksum
-    lease.json                               who writes, behind a URL (lease.py)
     zarr.json                                so that zarr.open(folder) shows everything
-    0/  1/  ...                              segments
+    0-1f0c5a2e/  1-93d7b644/  ...            segments: one for each process that wrote (segment.py)
+        zarr.json                            which rows are stored; replaced atomically, with a checksum
         obs/image/zarr.json  c.0.0.0.0.0     one array per column [streams, rows, *shape]; a file is one stream's chunk
-    aside/0/  ...                            rows that a resumed run has set aside (rollback.py)
-    damaged/0/...                            damaged files that had to be replaced
 
 - *stream*: the rows of one environment, in order.
-- *segment*: streams with fixed columns, all of one length; another begins when columns or environments change. New
-  rows go to the last segment only. Row numbers count from its first row.
+- *segment*: streams with fixed columns, all of one length, written by one process. Row numbers go on from its parent.
 - *chunk*: a fixed number of consecutive rows of one stream and column; one file.
-- *manifest*: the list of segments and of their rows. A row is *stored*, or *committed*, once the manifest counts it;
-  files that hold other rows as well are normal (the table in ``rollback.py`` says what a crash may leave).
-- *sitting*: one process that writes to a segment, and the rows that it wrote (sittings.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 
+from reverie.core.columns import Column, StepRows
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.words import Say, plural
-from reverie.replay.rings import Rows
-from reverie.replay.storage import Column
-from reverie.store import manifest as manifests
-from reverie.store.lease import RENEWS, Lease
-from reverie.store.manifest import Manifest, Segment, check_same
-from reverie.store.places import open_objects
+from reverie.store import segment as segments
+from reverie.store.places import LocalObjects, open_objects
 from reverie.store.read import Chunk, Room, read
-from reverie.store.rollback import check_place, loaded, mend, set_aside, tidied
-from reverie.store.sittings import Sittings, begun
+from reverie.store.retry import for_each
+from reverie.store.segment import META, Part, Segment
 from reverie.store.writer import Writer
-from reverie.store.zarr import META, array_meta, chunk_rows, packed
+from reverie.store.zarr import ROOT, chunk_rows, packed, segment_metas
 
 T = TypeVar("T")
 
@@ -50,9 +38,9 @@ T = TypeVar("T")
 class Store:
     """Appends rows in a background thread, and reads them back.
 
-    All N streams grow together; row numbers and streams are those of the replay. A row is stored once
-    ``manifest.json`` counts it. Files are never changed in place, only replaced atomically by files that hold the same
-    rows and more. So the process may be killed at any moment.
+    All N streams grow together; row numbers and streams are those of the replay. Files are never changed in place, only
+    replaced atomically by files that hold the same rows and more, and only by the process that began their segment. So
+    a process may be killed at any moment, and several may write to one store.
     """
 
     def __init__(
@@ -65,38 +53,90 @@ class Store:
         run: str = "",
         waits: bool = True,
     ) -> None:
-        """Open a store for reading. Nothing is written before ``claim``, ``begin`` or ``resume``.
+        """Open a store for reading: a folder, or a URL of fsspec. Nothing is written before ``claim`` or ``begin``.
 
         Args:
-            url: a folder, or a URL that fsspec knows.
+            url: its place.
             say: gets messages, from any thread.
             buffer_bytes: bytes of rows that may wait in memory to be written.
             keep: "all" to keep all rows for ever; "replay" to delete those that ``drop`` names.
-            run: the folder of the run that writes, for the messages of other runs; "" if all segments are of one run.
+            run: the folder of the run that writes; "" if all segments are of one run.
             waits: True to keep rows in memory and retry while they cannot be written; False to raise at once.
 
         Raises:
             ConfigError: the kind of URL is unknown, or a package is missing.
-            RunError: the place cannot be reached, or its manifest is of a newer version or damaged beyond use.
+            RunError: the place cannot be reached, or a segment is of a newer version.
         """
         self.objects = open_objects(url)
-        self.say, self.buffer_bytes, self.keep, self.run = say, buffer_bytes, keep, run
-        self.waits = waits
+        self.say, self.buffer_bytes, self.keep, self.run, self.waits = say, buffer_bytes, keep, run, waits
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while ``add`` waits for room in a full buffer; True lets it exceed the bound, as the run will end."""
-        self.manifest = self._reached(lambda: manifests.load(self.objects, say)) or Manifest()
         self.writer: Writer | None = None
-        self.lease = Lease(self.objects, run, say) if self.objects.leased else None
+        self._segments: dict[str, Segment] = {}
+        self._reached(self._load)
+
+    def _load(self) -> None:
+        names = [name for name in self.objects.children() if name.partition("-")[0].isdigit()]
+        found: dict[str, Segment | None] = {}
+
+        def load(name: str) -> None:
+            found[name] = segments.load(self.objects, name, self.say)
+
+        for_each(load, names, self.objects.threads)
+        known = [segment for segment in found.values() if segment is not None]
+        self._segments = {s.name: s for s in sorted(known, key=lambda s: (s.number, s.name))}
+
+    # ------------------------------------------------------------ segments
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments with their committed rows, oldest first. New rows go to the last."""
-        return list(self.manifest.segments)
+        """The segments with their stored rows, in the order in which they began."""
+        return list(self._segments.values())
 
-    @property
-    def aside(self) -> list[Segment]:
-        """The groups of rows set aside; ``read`` takes them like segments."""
-        return list(self.manifest.aside)
+    def segment(self, name: str) -> Segment | None:
+        """Return the segment called ``name``, or None."""
+        return self._segments.get(name)
+
+    def chain(self, name: str, stop: int | None = None) -> list[Part]:
+        """Return the rows before ``stop`` (None: all) of a segment and of its ancestors, the oldest first.
+
+        A part ends early, or is missing, where rows are lost.
+        """
+        parts: list[Part] = []
+        segment = self.segment(name)
+        while segment is not None:
+            end = segment.rows if stop is None else min(stop, segment.rows)
+            parts.append(Part(segment, min(segment.kept, end), end))
+            name, stop = segment.parent or ("", 0)
+            segment = self.segment(name)
+        return parts[::-1]
+
+    def histories(self) -> list[list[Part]]:
+        """Return the rows of every run, each row once, without superseded and imported ones.
+
+        A history is what the newest segment of a run goes back to, as parts in order. Rows from which two runs went on
+        belong to the first of these.
+        """
+        leaves: dict[tuple[str, str], Segment] = {}
+        for segment in self.segments:
+            leaves[self.chain(segment.name)[0].segment.name, segment.run] = segment
+        seen: dict[str, int] = {}
+        found = []
+        for leaf in leaves.values():
+            history = []
+            for segment, start, stop in self.chain(leaf.name):
+                start = max(start, segment.first + segment.imported, seen.get(segment.name, 0))
+                if start < stop:
+                    history.append(Part(segment, start, stop))
+                    seen[segment.name] = stop
+            found += [history] if history else []
+        return found
+
+    def rows(self) -> int:
+        """Return the number of rows in all histories, over all streams."""
+        return sum((stop - start) * s.streams for history in self.histories() for s, start, stop in history)
+
+    # ------------------------------------------------------------ writing
 
     @property
     def count(self) -> int:
@@ -108,113 +148,79 @@ class Store:
         """Rows of the current segment with smaller numbers than this are stored."""
         return self._writing().committed
 
-    @property
-    def sittings(self) -> Sittings:
-        """The sittings of the current segment, this process's own included."""
-        return self._writing().segment.sittings
+    def claim(self) -> None:
+        """Check that the place is a store or empty and, behind a URL, that it can be written. ``begin`` does so, too.
 
-    def owns(self, segment: Segment) -> bool:
-        """Return True if this run wrote the segment, or if nothing is known about who did."""
-        return not self.run or segment.run in ("", self.run)
-
-    def claim(self, segment: str = "") -> None:
-        """Take the lease, if the place needs one, and read the manifest again. ``begin`` and ``resume`` call this.
-
-        ``segment`` is the id of the segment to be resumed: its lease is taken from whoever has it.
+        A folder is only looked at: it may be in that of a run that has not begun yet.
 
         Raises:
-            RunError: another run writes, the place cannot be written, or it holds something that is no store.
+            RunError: it cannot be written, or holds something that is no store.
         """
-        self._reached(lambda: check_place(self.objects, self.manifest))
-        lease = self.lease
-        if lease is None:
-            return
-        self._reached(lambda: lease.take(segment))
-        self.manifest = self._reached(lambda: manifests.load(self.objects, self.say)) or Manifest()
+        self._reached(lambda: self._claim(write=not isinstance(self.objects, LocalObjects)))
+
+    def _claim(self, write: bool) -> None:
+        try:
+            if segments.is_store(self.objects.get(META)):
+                return
+        except FileNotFoundError:
+            pass
+        others = [name for name in self.objects.children() if name[0] != "." and name != META]
+        if others and not self._segments:
+            raise RunError(
+                f"{self.objects.where} is not empty and is not a replay store (it contains {others[0]}): choose "
+                "another folder."
+            )
+        if write:
+            self.objects.put(META, packed(ROOT))
 
     def begin(
         self,
         columns: Mapping[str, Column],
         streams: int,
         *,
-        imported: int = 0,
         first: int = 0,
-        sittings: Sittings | None = None,
+        parent: tuple[str, int] | None = None,
+        imported: int = 0,
     ) -> str:
         """Begin a segment and return its name.
 
-        Args:
-            columns: shapes and dtypes of the columns by name.
-            streams: number of environments.
-            imported: how many of the first rows of each stream will be copies of rows that this store has already.
-            first: number of the first row.
-            sittings: of a segment that is continued here with the same row numbers, ours at the end; None for a
-                new sitting.
+        ``first`` is the number of its first row. With a ``parent``, a segment with these columns, it goes on before
+        that row of it. The first ``imported`` rows of each stream will be copies of rows that this store has already.
 
         Raises:
-            RunError: the place cannot be written, holds something that is no store, or is written by another run.
+            RunError: the place cannot be written, or holds something that is no store.
         """
         self._stop(None)
-        self.claim()
-        chunk = chunk_rows(columns.values(), streams)
-        name = self.manifest.next_name()
+        self._reached(lambda: self._claim(write=True))
+        taken = [name.partition("-")[0] for name in self._reached(self.objects.children)]
+        number = max((int(text) for text in taken if text.isdigit()), default=-1) + 1
         segment = Segment(
-            name=name,
-            id=uuid.uuid4().hex,
+            name=f"{number}-{uuid.uuid4().hex[:8]}",
             run=self.run,
             streams=streams,
             columns=dict(columns),
-            chunk=chunk,
-            start=first,
+            chunk=chunk_rows(columns.values(), streams),
+            parent=parent,
             first=first,
             rows=first,
+            kept=first,
             imported=imported,
-            sittings=begun((), first) if sittings is None else sittings,
         )
-        self._mend()
-        self._reached(lambda: self._save(replace(self.manifest, segments=(*self.manifest.segments, segment))))
-        self._start(segment, None)
-        return name
+        self._reached(lambda: self._commit(segment))
+        own = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
+        self.writer = Writer(self.objects, segment, self._commit, say=self.say, buffer_bytes=self.buffer_bytes,
+                             ancestors=own, waits=self.waits)  # fmt: skip
+        self.writer.stopping = lambda: self.stopping()
+        return segment.name
 
-    def resume(
-        self, segment: str, rows: int, columns: Mapping[str, Column], streams: int, *, keep_newer: bool = False
-    ) -> int:
-        """Continue ``segment`` after its row ``rows - 1``; return the number of the next row.
-
-        The result is less than ``rows`` if fewer rows are stored. Newer rows, and segments that this run began later,
-        are set aside; with ``keep_newer`` they stay, and writing continues after the newest row of ``segment``.
-
-        Raises:
-            RunError: there is no such segment, the place cannot be written, or another run writes to it.
-            ConfigError: the segment has other columns or another number of streams.
-        """
-        self._stop(None)
-        known_as = self.manifest.segment(segment)
-        self.claim(known_as.id if known_as is not None else "")
-        found = self.manifest.segment(segment)
-        if found is None:
-            known = ", ".join(s.name for s in self.manifest.segments) or "none"
-            raise RunError(f"the store {self.objects.where} has no segment '{segment}'; there are: {known}.")
-        check_same(found, columns, streams, self.objects.where)
-        self._mend()
-        self._reached(lambda: self._cut(found, rows, keep_newer))
-        current = self.manifest.segments[-1]
-        self._reached(lambda: tidied(self.objects, current))
-        current, block = self._reached(lambda: loaded(self.objects, current, self.say))
-        if current != self.manifest.segments[-1]:
-            self._reached(lambda: self._save(self.manifest.replaced(current)))
-        sittings = begun(current.sittings, current.rows)
-        self._start(replace(current, run=self.run or current.run, sittings=sittings), block)
-        return current.rows
-
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StepRows) -> None:
         """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon.
 
         Waits only if ``buffer_bytes`` of rows are in memory already: then it says so, and waits until there is room.
 
         Raises:
             DataError: a column is missing, unknown or of another shape. Only the first call checks.
-            RunError: another run has taken the lease, or the thread has failed.
+            RunError: the thread has failed.
         """
         self._writing().add(rows)
 
@@ -247,23 +253,41 @@ class Store:
         Raises:
             RunError: there is no such segment, or the place is behind a URL and cannot be read.
         """
-        found = segment if isinstance(segment, Segment) else self.manifest.segment(segment)
+        found = segment if isinstance(segment, Segment) else self.segment(segment)
         if found is None:
             raise RunError(f"the store {self.objects.where} has no segment '{segment}'.")
         return read(self.objects, found, start, stop, streams, columns, room)
 
     def drop(self, before: int) -> None:
-        """Delete the files of the current segment that hold only rows before ``before``; nothing if keep = "all"."""
+        """Delete files that hold only rows before ``before``, of the current segment and of this run's earlier ones.
+
+        Nothing if keep = "all".
+        """
         if self.keep != "all":
             self._writing().drop(before)
 
     def close(self, timeout: float | None = None) -> bool:
         """Store all rows, waiting at most ``timeout`` seconds, and end the thread; True if all rows are stored."""
-        done = self._stop(timeout)
-        if self.lease is not None and done:  # else the place does not answer, and the lease will expire
-            with contextlib.suppress(*self.objects.failures):
-                self.lease.release()
-        return done
+        return self._stop(timeout)
+
+    def damaged(self) -> list[str]:
+        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each.
+
+        Needs the memory of one chunk of all streams.
+        """
+        wrong = []
+        for segment in self.segments:
+            for name, expected in segment_metas(segment).items():
+                try:
+                    found = self.objects.get(name)
+                    if found != expected:  # it may be newer, if a process was killed
+                        segments.parse(segment.name, found)
+                except FileNotFoundError:
+                    wrong.append(f"{name} is missing")
+                except ValueError as error:
+                    wrong.append(f"{name} is damaged ({error})")
+            wrong += [str(damage) for chunk in self.read(segment) for damage in chunk.damaged]
+        return wrong
 
     # ------------------------------------------------------------ inside
 
@@ -280,59 +304,20 @@ class Store:
 
     def _writing(self) -> Writer:
         if self.writer is None:
-            raise RunError(f"the store {self.objects.where} is not open for writing: call begin() or resume() first.")
+            raise RunError(f"the store {self.objects.where} is not open for writing: call begin() first.")
         return self.writer
 
-    def _start(self, segment: Segment, block: dict[str, np.ndarray] | None) -> None:
-        lease = self.lease
-        guard = None
-        if lease is not None:
-            self._reached(lambda: lease.hold(segment.id))
-            guard = lease.hold
-        self.writer = Writer(self.objects, segment, self._commit, say=self.say, buffer_bytes=self.buffer_bytes,
-                             newest=block, guard=guard, every=RENEWS, waits=self.waits)  # fmt: skip
-        self.writer.stopping = lambda: self.stopping()
-
     def _commit(self, segment: Segment) -> None:
-        """Write a manifest that counts the rows of ``segment``; called in the writer's thread."""
-        manifest = self.manifest.replaced(segment)
-        manifests.save(self.objects, manifest)
-        self.manifest = manifest
-        for name in segment.columns:
-            self.objects.stage(f"{segment.name}/{name}/{META}", packed(array_meta(segment, name)))
+        """Write every ``zarr.json`` of a segment; its rows are stored once that of the group is.
+
+        Those of the columns come first: in the place of a damaged one of the group, they lack none of its rows.
+        """
+        group, *columns = segment_metas(segment).items()
+        for name, data in columns:
+            self.objects.stage(name, data)
         self.objects.publish()
-
-    def _save(self, manifest: Manifest) -> None:
-        mend(self.objects, manifest)
-        manifests.save(self.objects, manifest)
-        self.manifest = manifest
-
-    def _cut(self, segment: Segment, rows: int, keep_newer: bool) -> None:
-        """Make ``segment`` the last one and end it before row ``rows``; with ``keep_newer`` only make it the last."""
-        position = self.manifest.segments.index(segment)
-        later = self.manifest.segments[position + 1 :]
-        stay = tuple(s for s in later if keep_newer or not self.owns(s))
-        own = tuple(s for s in later if s not in stay)
-        manifest = replace(self.manifest, segments=(*self.manifest.segments[:position], *stay, segment, *own))
-        if own or (segment.rows > rows and not keep_newer):
-            manifest = set_aside(self.objects, manifest, segment, rows)
-        fresh = manifest.aside[len(self.manifest.aside) :]
-        if manifest != self.manifest:
-            self._save(manifest)
-        if fresh:
-            count = sum((s.rows - s.first) * s.streams for s in fresh)
-            names = " and ".join(s.name for s in fresh)
-            self.say(
-                f"{plural(count, 'row')} stored after this checkpoint were set aside in {self.objects.where}: {names}"
-            )
-
-    def _mend(self) -> None:
-        """Repair both manifest files and every ``zarr.json``."""
-        if not self.manifest.segments:
-            return
-        self._reached(lambda: manifests.mend(self.objects, self.manifest))
-        for name, why in self._reached(lambda: mend(self.objects, self.manifest)).items():
-            self.say(f"{self.objects.where}/{name} {why}: rewritten from the manifest")
+        self.objects.put(*group)
+        self._segments[segment.name] = segment
 
     def _reached(self, action: Callable[[], T]) -> T:
         """Return the result of ``action``; errors of the place are raised as a RunError with advice."""

@@ -6,20 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
-from reverie.core.errors import DataError, RunError
+from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
+from reverie.core.errors import RunError
 from reverie.core.words import Say
-from reverie.replay.rings import Rings, Rows
-from reverie.store.manifest import Segment
-from reverie.store.objects import AT_ONCE, Objects
-from reverie.store.retry import Patience, Stopped
-from reverie.store.threads import for_each
+from reverie.store.places import AT_ONCE, Objects
+from reverie.store.retry import Patience, Stopped, for_each
+from reverie.store.segment import Part, Segment
 from reverie.store.zarr import chunk_name, compressor, encode, files_of
 
-T = TypeVar("T")
 Block = dict[str, np.ndarray]
 """One chunk of every stream and column, ``[streams, R, *shape]``."""
 
@@ -40,73 +37,52 @@ class Writer:
         *,
         say: Say,
         buffer_bytes: int,
-        newest: Block | None = None,
-        guard: Callable[[], None] | None = None,
-        every: float = 0.0,
+        ancestors: Sequence[Part] = (),
         waits: bool = True,
     ) -> None:
-        """Start the thread.
+        """Start the thread, which appends to ``segment``; ``commit`` writes the ``zarr.json`` that count its rows.
 
-        Args:
-            objects: the place of the store.
-            segment: the segment to append to.
-            commit: writes a manifest in which this segment has the rows that were written.
-            say: gets messages, from any thread.
-            buffer_bytes: bytes of rows that may wait in memory; at least two blocks may.
-            newest: the last block, if the segment ends within one.
-            guard: raises if nothing may be written any more. Called before each write, and after ``every`` seconds
-                without one.
-            every: see ``guard``.
-            waits: True to retry failed writes until they succeed; else ``add`` and ``flush`` raise the error.
+        ``drop`` deletes rows of the ``ancestors``, too. For the others see ``Store``; two blocks may always wait.
         """
-        self.objects, self.segment, self.commit, self.guard, self.every = objects, segment, commit, guard, every
-        self.count = self.committed = segment.rows
+        self.objects, self.segment, self.commit, self.ancestors = objects, segment, commit, list(ancestors)
+        self.count = self.committed = self.wanted = segment.rows
         self.checked, self.waits = False, waits
         self.stopping: Callable[[], bool] = lambda: False
         self.block_bytes = segment.nbytes_of_row * segment.streams * segment.chunk
         self.most_blocks = max(2, buffer_bytes // self.block_bytes)
         self.blocks: dict[int, Block] = {}
-        if segment.rows % segment.chunk:
-            self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
         self.spare: list[Block] = []
-        self.rings: Rings | None = None  # writes rows into the newest block
-        self.wanted = segment.rows
-        self.oldest_wanted = segment.first
+        self.ring: RingBuffer | None = None  # of the newest block
+        self.oldest_wanted = self.dropped = 0
         self.failure: BaseException | None = None
         self.changed = threading.Condition()
         self.patience = Patience(objects.where, objects.failures, say, self._waiting, waits)
         self.thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
-    def add(self, rows: Rows) -> None:
-        """Copy one row of each stream, columns ``[N, *shape]``.
+    def _place(self, row: int) -> tuple[int, int]:
+        """Return the number of the block of a row, and its slot there."""
+        return divmod(row - self.segment.first, self.segment.chunk)
 
-        Raises:
-            DataError: a column is missing, unknown or of another shape. Only the first call checks.
-            RunError: writing has failed for good; the row is not added.
-        """
+    def add(self, rows: StepRows) -> None:
+        """See ``Store.add``."""
         if not self.checked:
             self._check(rows, 1)
-        slot = self.count % self.segment.chunk
-        block = self._block(slot)
-        if self.rings is None or self.rings.columns is not block:
-            self.rings = Rings(block)
-        self.rings.put(rows, slot)
+        slot = self._place(self.count)[1]
+        block = self._block()
+        if self.ring is None or self.ring.columns is not block:
+            self.ring = RingBuffer(block)
+        put_rows(self.ring, rows, slot)
         self._added(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Copy n rows of each stream, columns ``[N, n, *shape]``.
-
-        Raises:
-            DataError: a column is missing, unknown or of another shape.
-            RunError: writing has failed for good.
-        """
+        """See ``Store.extend``."""
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
         while done < total:
-            slot = self.count % self.segment.chunk
+            slot = self._place(self.count)[1]
             n = min(total - done, self.segment.chunk - slot)
-            for name, column in self._block(slot).items():
+            for name, column in self._block().items():
                 column[:, slot : slot + n] = rows[name][:, done : done + n]
             done += n
             self._added(n)
@@ -130,8 +106,8 @@ class Writer:
     def pending(self) -> dict[str, np.ndarray]:
         """Return copies of the rows that are not committed, columns ``[N, count - committed, *shape]``."""
         with self.changed:
-            start, chunk = self.committed, self.segment.chunk
-            blocks = [(number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
+            start, first, chunk = self.committed, self.segment.first, self.segment.chunk
+            blocks = [(first + number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
         out: dict[str, np.ndarray] = {}
         for name, column in self.segment.columns.items():
             empty = np.empty((self.segment.streams, 0, *column.shape), column.dtype)
@@ -151,16 +127,16 @@ class Writer:
 
     # ------------------------------------------------------------ the caller's side
 
-    def _block(self, slot: int) -> Block:
-        number = self.count // self.segment.chunk
-        if slot and number in self.blocks:
+    def _block(self) -> Block:
+        number, slot = self._place(self.count)
+        if slot:
             return self.blocks[number]
         self.patience.look()
         self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
         if len(self.blocks) >= self.most_blocks:
             self._wait_for_room()
         with self.changed:
-            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block(np.empty)
+            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block()
         return block
 
     def _wait_for_room(self) -> None:
@@ -179,7 +155,7 @@ class Writer:
 
     def _added(self, n: int) -> None:
         self.count += n
-        if self.count % self.segment.chunk == 0:
+        if self._place(self.count)[1] == 0:
             with self.changed:
                 self.changed.notify_all()
 
@@ -202,21 +178,15 @@ class Writer:
         rows = (self.count - self.committed) * self.segment.streams
         return f"{rows} rows ({rows * self.segment.nbytes_of_row / 1e6:.0f} MB)"
 
-    def _check(self, rows: Rows, axes: int) -> None:
-        columns = self.segment.columns
-        if rows.keys() != columns.keys():
-            missing, unknown = sorted(columns.keys() - rows.keys()), sorted(rows.keys() - columns.keys())
-            raise DataError(f"the rows do not have the columns of the store: missing {missing}, unknown {unknown}.")
-        length = tuple(rows[next(iter(columns))].shape)[1:axes]
-        for name, value in rows.items():
-            expected = (self.segment.streams, *length, *columns[name].shape)
-            if tuple(value.shape) != expected:
-                raise DataError(f"{name} has shape {tuple(value.shape)}: expected {expected} (streams first).")
+    def _check(self, rows: StepRows, axes: int) -> None:
+        shapes = {name: tuple(value.shape) for name, value in rows.items()}
+        leading = next(iter(shapes.values()), ())[1:axes]
+        check_columns(shapes, self.segment.columns, (self.segment.streams, *leading))
         self.checked = True
 
-    def _new_block(self, make: Callable[..., np.ndarray]) -> Block:
+    def _new_block(self) -> Block:
         shape = (self.segment.streams, self.segment.chunk)
-        return {name: make((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
+        return {name: np.empty((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
 
     # ------------------------------------------------------------ the thread's side
 
@@ -225,10 +195,9 @@ class Writer:
             compressor()  # loaded here, while the run is still being set up
             while not self.patience.stop.is_set():
                 stop, drop = self._next()
-                self._check_allowed()
                 if stop > self.committed:
                     self._write(stop)
-                if drop > self.segment.first:
+                if drop > self.dropped:
                     self._drop(drop)
         except Stopped:
             pass
@@ -238,45 +207,29 @@ class Writer:
                 self.changed.notify_all()
 
     def _next(self) -> tuple[int, int]:
-        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive).
-
-        If there is a guard, return after ``every`` seconds without work, so that it can be called.
-        """
-        chunk = self.segment.chunk
+        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive)."""
         with self.changed:
             while True:
-                goal = max(self.wanted, self.count // chunk * chunk)
-                stop = min(goal, (self.committed // chunk + 1) * chunk)
-                drop = min(self.oldest_wanted, self.committed) // chunk * chunk
-                if stop > self.committed or drop > self.segment.first or self.patience.stop.is_set():
+                first, chunk = self.segment.first, self.segment.chunk
+                goal = max(self.wanted, first + self._place(self.count)[0] * chunk)
+                stop = min(goal, first + (self._place(self.committed)[0] + 1) * chunk)
+                drop = min(self.oldest_wanted, self.committed)
+                if stop > self.committed or drop > self.dropped or self.patience.stop.is_set():
                     return stop, drop
-                if not self.changed.wait(self.every if self.guard is not None else None):
-                    return self.committed, self.segment.first
-
-    def _check_allowed(self) -> None:
-        if self.guard is not None:
-            self.patience.begin()
-            self.patience.insist(self.guard)
-            self.patience.end()
-
-    def _count(self, segment: Segment) -> None:
-        """Commit the rows of ``segment``, unless the guard forbids it now that the files have been written."""
-        if self.guard is not None:
-            self.guard()
-        self.commit(segment)
-        self.segment = segment
+                self.changed.wait()
 
     def _write(self, stop: int) -> None:
-        """Write the rows before number ``stop``, which all lie in one block: first the chunks, then the manifest."""
-        number = self.committed // self.segment.chunk
-        block = self.blocks[number]
+        """Write the rows before number ``stop``, which all lie in one block: first the chunks, then ``zarr.json``."""
+        number = self._place(self.committed)[0]
+        block, segment = self.blocks[number], replace(self.segment, rows=stop)
+        begin = segment.first + number * segment.chunk
         self.patience.begin()
-        self.patience.insist(lambda: self._write_chunks(number, block, stop - number * self.segment.chunk))
-        segment = replace(self.segment, rows=stop)
-        self.patience.insist(lambda: self._count(segment))
+        self.patience.insist(lambda: self._write_chunks(number, block, stop - begin))
+        self.patience.insist(lambda: self.commit(segment))
+        self.segment = segment
         with self.changed:
             self.committed = stop
-            if stop % self.segment.chunk == 0:
+            if stop - begin == segment.chunk:
                 del self.blocks[number]
                 if len(self.spare) < 2:
                     self.spare.append(block)
@@ -288,21 +241,47 @@ class Writer:
             file, parts = job
             self.patience.insist(lambda: self.objects.stage(file, *parts))
 
-        pieces = [(name, stream) for name in block for stream in range(self.segment.streams)]
-        for some in groups(pieces, [block[name][0].nbytes for name, _ in pieces]):
+        for some in self._groups(block):
             encoded = encode([filled(block[name][stream], rows) for name, stream in some])
             names = [chunk_name(self.segment, name, stream, number) for name, stream in some]
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
 
-    def _drop(self, first: int) -> None:
-        """Delete files of rows before ``first``. The manifest goes first: it must never count rows that are gone."""
-        old = range(self.segment.first // self.segment.chunk, first // self.segment.chunk)
-        segment = replace(self.segment, first=first)
+    def _groups(self, block: Block) -> Iterator[list[tuple[str, int]]]:
+        """Yield the pieces of a block, ``(column, stream)``, as many at a time as have ``AT_ONCE`` bytes, or one."""
+        some: list[tuple[str, int]] = []
+        held = 0
+        for name, column in block.items():
+            for stream in range(self.segment.streams):
+                if some and held + column[0].nbytes > AT_ONCE:
+                    yield some
+                    some, held = [], 0
+                some.append((name, stream))
+                held += column[0].nbytes
+        yield some
+
+    def _drop(self, before: int) -> None:
+        """Delete files of rows before ``before``, after ``zarr.json`` has ceased to count them."""
         self.patience.begin()
-        self.patience.insist(lambda: self._count(segment))
-        self.patience.insist(lambda: self.objects.delete(files_of(segment, old)))
+        for index, part in enumerate(self.ancestors):
+            self.ancestors[index] = part._replace(segment=self._dropped(part.segment, before, part.stop))
+        self.segment = self._dropped(self.segment, before, None)
         self.patience.end()
+        self.dropped = before
+
+    def _dropped(self, segment: Segment, before: int, stop: int | None) -> Segment:
+        """Drop rows of one segment; all, if those from ``stop`` on are superseded and none before is needed."""
+        chunk = segment.chunk
+        first, last = ((row - segment.first) // chunk for row in (segment.kept, min(before, segment.rows)))
+        kept = segment.first + last * chunk
+        if stop is not None and before >= stop:
+            kept, last = segment.rows, -(-(segment.rows - segment.first) // chunk)
+        if kept <= segment.kept:
+            return segment
+        segment = replace(segment, kept=kept)
+        self.patience.insist(lambda: self.commit(segment))
+        self.patience.insist(lambda: self.objects.delete(files_of(segment, range(first, last))))
+        return segment
 
 
 def filled(rows: np.ndarray, count: int) -> np.ndarray:
@@ -312,16 +291,3 @@ def filled(rows: np.ndarray, count: int) -> np.ndarray:
     out = np.zeros_like(rows)
     out[:count] = rows[:count]
     return out
-
-
-def groups(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
-    """Split ``items`` into consecutive groups of at most ``AT_ONCE`` bytes, or of a single larger item."""
-    some: list[T] = []
-    held = 0
-    for item, size in zip(items, sizes, strict=True):
-        if some and held + size > AT_ONCE:
-            yield some
-            some, held = [], 0
-        some.append(item)
-        held += size
-    yield some

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from reverie.core.compiler import kernels
-from reverie.replay.storage import Column
-from reverie.store.manifest import Manifest, Segment, seal
+from reverie.core.accelerate import accelerated
+from reverie.core.columns import Column
+from reverie.store.segment import FORMAT, META, Segment
 
 LEVEL = 1
 """Compression level of Zstandard: the fastest of its standard levels."""
 CHUNK_BYTES, BLOCK_BYTES, MOST_ROWS = 4 * 2**20, 256 * 2**20, 4096
-META = "zarr.json"
 
 
 def chunk_rows(columns: Iterable[Column], streams: int) -> int:
@@ -40,7 +39,7 @@ def chunk_rows(columns: Iterable[Column], streams: int) -> int:
 def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
     """Return the file name of chunk ``number`` of one stream and column, such as ``0/obs/image/c.2.17.0.0.0``.
 
-    Its first row is ``number * segment.chunk``.
+    Its first row is ``segment.first + number * segment.chunk``.
     """
     return f"{segment.name}/{column}/c.{stream}.{number}{'.0' * len(segment.columns[column].shape)}"
 
@@ -67,20 +66,12 @@ def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
     return [(piece, struct.pack("<I", crc)) for piece, crc in zip(compressed, checksums(compressed), strict=True)]
 
 
+@accelerated
 def checksums(pieces: Sequence[memoryview]) -> list[int]:
-    """Return the CRC32C of each piece; computed without holding the GIL if there are compiled kernels."""
-    library = kernels()
-    if library is None:
-        import google_crc32c
+    """Return the CRC32C of each piece."""
+    import google_crc32c
 
-        return [google_crc32c.value(bytes(piece)) for piece in pieces]
-    buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
-    places = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
-    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
-    found = np.empty(len(buffers), np.uint32)
-    library.checksums(places.ctypes.data, sizes.ctypes.data, found.ctypes.data, len(buffers))
-    out: list[int] = found.tolist()
-    return out
+    return [google_crc32c.value(bytes(piece)) for piece in pieces]
 
 
 def decode(data: bytes, out: np.ndarray) -> None:
@@ -103,14 +94,14 @@ def decode(data: bytes, out: np.ndarray) -> None:
 
 
 def array_meta(segment: Segment, name: str) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a column. Its shape says how many rows are committed."""
+    """Return the ``zarr.json`` of a column. Its shape says how many rows are stored."""
     column = segment.columns[name]
     kind = np.dtype(column.dtype)
     grid = {"chunk_shape": [1, segment.chunk, *column.shape]}
     return {
         "zarr_format": 3,
         "node_type": "array",
-        "shape": [segment.streams, segment.rows, *column.shape],
+        "shape": [segment.streams, segment.rows - segment.first, *column.shape],
         "data_type": kind.name,
         "chunk_grid": {"name": "regular", "configuration": grid},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
@@ -120,7 +111,7 @@ def array_meta(segment: Segment, name: str) -> dict[str, Any]:
             {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
             {"name": "crc32c"},
         ],
-        "attributes": {},
+        "attributes": segment.sealed(),
         "dimension_names": ["stream", "row", *(f"axis{i}" for i in range(len(column.shape)))],
     }
 
@@ -130,41 +121,24 @@ def group_meta(attributes: dict[str, Any]) -> dict[str, Any]:
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def segment_meta(segment: Segment) -> dict[str, dict[str, Any]]:
-    """Return every ``zarr.json`` of a segment, by name: of the group, the groups inside it and the columns."""
-    about = {k: v for k, v in segment.plain().items() if k in ("start", "first", "imported", "origin", "offset")}
-    metas = {f"{segment.name}/{META}": group_meta(about)}
+ROOT = group_meta({"reverie_store": FORMAT})
+"""The ``zarr.json`` at the root of a store."""
+
+
+def segment_metas(segment: Segment) -> dict[str, bytes]:
+    """Return every ``zarr.json`` of a segment, by name: first of the group, then of the groups and columns in it."""
+    metas = {f"{segment.name}/{META}": group_meta(segment.sealed())}
     for name in segment.columns:
         parts = name.split("/")
         for depth in range(1, len(parts)):
             metas[f"{segment.name}/{'/'.join(parts[:depth])}/{META}"] = group_meta({})
         metas[f"{segment.name}/{name}/{META}"] = array_meta(segment, name)
-    return metas
-
-
-def store_meta(manifest: Manifest) -> dict[str, bytes]:
-    """Return the bytes of every ``zarr.json`` of a store, by name. All follow from the manifest."""
-    metas = {META: group_meta({})}
-    if any("/" in segment.name for segment in manifest.aside):
-        metas[f"aside/{META}"] = group_meta({})
-    for segment in (*manifest.segments, *manifest.aside):
-        metas |= segment_meta(segment)
     return {name: packed(meta) for name, meta in metas.items()}
 
 
 def packed(meta: dict[str, Any]) -> bytes:
-    """Return the bytes of a ``zarr.json``, with a seal (SHA-256) among its attributes."""
-    attributes = {**meta["attributes"], "seal": seal(meta)}
-    return json.dumps({**meta, "attributes": attributes}, indent=1).encode()
-
-
-def is_sealed(data: bytes) -> bool:
-    """Return True if a ``zarr.json`` matches its own seal."""
-    try:
-        meta = json.loads(data)
-        return bool(meta["attributes"].pop("seal") == seal(meta))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return False
+    """Return the bytes of a ``zarr.json``."""
+    return json.dumps(meta, indent=1).encode()
 
 
 def files_of(segment: Segment, numbers: range) -> Iterator[str]:

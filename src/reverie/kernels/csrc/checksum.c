@@ -1,5 +1,5 @@
 /* CRC32C (Castagnoli; RFC 3720, appendix B.4) of many pieces in one call, without the interpreter's lock. Called by
- * store/zarr.py; tests compare it with google-crc32c. */
+ * kernels/files.py; tests compare it with google-crc32c. */
 
 #include <stdint.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Random integers below a bound, equal to those of NumPy's Generator.integers. Called by replay/randint.py. */
+/* Random integers below a bound, equal to those of NumPy's Generator.integers. Called by kernels/rows.py. */
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* Copying rows between ring buffers and other memory, all columns in one call. Called by replay/rings.py.
+/* Copying rows between ring buffers and other memory, all columns in one call. Called by kernels/rows.py.
  *
  * The rings are described by a table of integers: the numbers of columns, streams, slots and blocks, and the indices of
  * the columns is_first and is_last (-1 if absent); then, for all columns each, the bytes of a row, the bytes from a row to

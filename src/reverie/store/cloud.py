@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterable
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.store.objects import Objects
-from reverie.store.retry import reason
-from reverie.store.threads import for_each
+from reverie.store.places import Objects
+from reverie.store.retry import for_each, reason
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 """Extra of this package (``pip install 'reverie-rl[s3]'``) that each kind of URL needs."""
@@ -23,16 +21,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # A missing answer must become an error at some time; retrying is left to the caller (``retry.py``).
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
 }
-EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "memory"}
-"""Kinds of URLs whose file systems can create an object on condition that there is none yet."""
-OTHER_VERSION = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
-"""Error codes of S3 for a condition that does not hold."""
 
 
 class RemoteObjects(Objects):
     """Objects in cloud storage. Each is written by one request, which is all or nothing."""
-
-    leased = True
 
     def __init__(self, url: str) -> None:
         """Prepare the file system of ``url``; no request is sent yet.
@@ -48,54 +40,16 @@ class RemoteObjects(Objects):
         self.root = path.rstrip("/")
 
     def get(self, name: str) -> bytes:
-        """See ``Objects``."""
         data: bytes = self.fs.cat_file(self._path(name))
         return data
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        """See ``Objects``."""
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
 
     def publish(self) -> None:
         """See ``Objects``. Does nothing: an object is safe once its request has returned."""
 
-    def tag(self, name: str) -> str:
-        """See ``Objects``. S3 has version tags of its own (ETag)."""
-        if EXTRAS.get(self.kind) != "s3":
-            return super().tag(name)
-        try:
-            return str(self.fs.info(self._path(name))["ETag"])
-        except FileNotFoundError:
-            return ""
-
-    def swap(self, name: str, data: bytes, tag: str) -> bool:
-        """See ``Objects``. Uses a conditional request where the place has one, and else the default of ``Objects``."""
-        try:
-            if not tag and self.kind in EXCLUSIVE:
-                self.fs.pipe_file(self._path(name), data, mode="create")
-            elif EXTRAS.get(self.kind) == "s3":
-                self.fs.pipe_file(self._path(name), data, IfMatch=tag)
-            else:
-                return super().swap(name, data, tag)
-        except (FileExistsError, FileNotFoundError):
-            return self._is(name, data)
-        except OSError as error:
-            if error.errno == errno.ENOSYS:
-                return super().swap(name, data, tag)
-            if code_of(error) in OTHER_VERSION:
-                return self._is(name, data)
-            raise
-        return True
-
-    def _is(self, name: str, data: bytes) -> bool:
-        """Return True if an object holds ``data``: then our own write had succeeded, but its answer was lost."""
-        try:
-            return self.get(name) == data
-        except FileNotFoundError:
-            return False
-
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Objects``."""
 
         def remove(name: str) -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -104,13 +58,19 @@ class RemoteObjects(Objects):
         for_each(remove, names, self.threads)
 
     def sizes(self, prefix: str = "") -> dict[str, int | None]:
-        """See ``Objects``."""
         self.fs.invalidate_cache()
         found = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
         return {path[len(self.root) + 1 :]: info.get("size") for path, info in sorted(found.items())}
 
+    def children(self) -> list[str]:
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(self.root, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
     def error(self, error: Exception) -> RunError:
-        """See ``Objects``."""
         return RunError(f"the store {self.where} cannot be used: {reason(error)}. {self._advice(error)}")
 
     def _advice(self, error: Exception) -> str:
@@ -124,12 +84,6 @@ class RemoteObjects(Objects):
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
-
-
-def code_of(error: OSError) -> str:
-    """Return the error code of S3; "" if the error is not from S3."""
-    response = getattr(error.__cause__, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
 
 
 def file_system(url: str, kind: str) -> tuple[Any, str]:

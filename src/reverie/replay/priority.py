@@ -5,20 +5,21 @@ Source: Schaul et al. 2016, Prioritized Experience Replay, arXiv 1511.05952.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Within
-from reverie.core.compiler import kernels
 from reverie.core.config import Config
 from reverie.core.errors import DataError
 from reverie.core.types import State
-from reverie.replay.storage import Storage
-from reverie.replay.window_index import Starts
+from reverie.replay.samplers import Sampler
+from reverie.replay.windows import Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class PriorityConfig(Config):
     """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
 
 
-class Prioritised:
+class Prioritised(Sampler):
     """Draws a window of priority p with probability ``(p + epsilon)^alpha / sum`` (equation 1), with replacement.
 
     New windows get the highest priority so far (algorithm 1, line 6), so that they are likely to be drawn soon.
@@ -45,31 +46,29 @@ class Prioritised:
 
     listens = True
 
-    def __init__(self, starts: Starts, rng: np.random.Generator, rows: Storage, config: PriorityConfig) -> None:
-        """Draw from ``starts``, the windows of ``rows``."""
-        self.starts, self.rng, self.rows, self.config = starts, rng, rows, config
+    def __init__(self, windows: Windows, rng: np.random.Generator, config: PriorityConfig) -> None:
+        super().__init__(windows, rng)
+        self.rows, self.config = windows.rows, config
         self.highest, self.drawn = 1.0, 0
         self.clear()
 
     def clear(self) -> None:
-        """See ``Sampler``."""
         size = self.rows.streams * self.rows.capacity
         self.priority = np.zeros(size, np.float32)  # by handle % size; 0 where no window begins
         self.tree = SumTree(size)
-        self.oldest = self.starts.oldest
+        self.oldest = self.windows.oldest
 
-    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
-        """See ``Sampler``."""
-        oldest = self.starts.oldest
+    def add(self, new: np.ndarray, collected: bool = True) -> None:
+        oldest = self.windows.oldest
         evicted = np.arange(self.oldest, min(oldest, self.oldest + len(self.priority)))
         self.oldest = oldest
-        slots = np.concatenate([evicted, fresh]) % len(self.priority)
-        self._set(slots, np.repeat([0.0, self.highest], [len(evicted), len(fresh)]))
+        slots = np.concatenate([evicted, new]) % len(self.priority)
+        self._set(slots, np.repeat([0.0, self.highest], [len(evicted), len(new)]))
 
     def draw(self, count: int) -> Tensor:
         """Return ``count`` handles."""
-        slots = self.tree.draw(self.rng.random(count))
-        oldest, size = self.starts.oldest, len(self.priority)
+        slots = tree_draw(self.tree, self.rng.random(count))
+        oldest, size = self.windows.oldest, len(self.priority)
         handles: np.ndarray = oldest + (slots - oldest) % size
         return torch.from_numpy(handles)
 
@@ -100,7 +99,7 @@ class Prioritised:
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
-        known = (handles >= self.starts.oldest) & (self.priority[slots] > 0) & np.isfinite(priority)
+        known = (handles >= self.windows.oldest) & (self.priority[slots] > 0) & np.isfinite(priority)
         if known.any():
             raised = priority[known] + self.config.epsilon
             self.highest = max(self.highest, float(raised.max()))
@@ -109,7 +108,7 @@ class Prioritised:
     def _set(self, slots: np.ndarray, priority: np.ndarray) -> None:
         kept = priority.astype(np.float32)
         self.priority[slots] = kept
-        self.tree.set(slots, self._leaf(kept))
+        tree_set(self.tree, slots, self._leaf(kept))
 
     def _leaf(self, priority: np.ndarray) -> np.ndarray:
         return np.where(priority > 0, priority.astype(np.float64) ** self.config.alpha, 0.0)
@@ -117,24 +116,21 @@ class Prioritised:
     def state_dict(self) -> State:
         """Return the generator, the priorities of all windows held, and the progress of beta."""
         return {
-            "rng": self.rng.bit_generator.state,
-            "oldest": self.starts.oldest // self.rows.streams,
-            "priority": self.priority[self._held(self.starts.oldest)],
+            **super().state_dict(),
+            "oldest": self.windows.oldest // self.rows.streams,
+            "priority": self.priority[self._held(self.windows.oldest)],
             "highest": self.highest,
             "drawn": self.drawn,
         }
 
     def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``."""
-        self.rng.bit_generator.state = dict(state["rng"])
-        if "priority" not in state:
-            return
+        super().load_state_dict(state)
         self.highest, self.drawn = state["highest"], state["drawn"]
         saved = state["oldest"] * self.rows.streams
-        oldest = max(saved, self.starts.oldest)
+        oldest = max(saved, self.windows.oldest)
         slots = self._held(oldest)
         self.priority[slots] = state["priority"][oldest - saved :]
-        self.tree.set(slots, self._leaf(self.priority[slots]))
+        tree_set(self.tree, slots, self._leaf(self.priority[slots]))
 
     def _held(self, oldest: int) -> np.ndarray:
         handles = np.arange(oldest, self.rows.count * self.rows.streams)
@@ -155,9 +151,8 @@ class SumTree:
         self.levels = [np.zeros(self._padded(size))]  # leaves first
         while len(self.levels[-1]) > self.FAN:
             self.levels.append(np.zeros(self._padded(len(self.levels[-1]) // self.FAN)))
-        self._library = kernels()
-        self._addresses = np.array([level.ctypes.data for level in self.levels], np.int64)
-        self._told = (self._addresses.ctypes.data, len(self.levels))  # the levels as arguments of ``tree.c``
+        self.fast: Any = None
+        """Addresses that a kernel has looked up."""
 
     def _padded(self, size: int) -> int:
         return -(-size // self.FAN) * self.FAN
@@ -172,40 +167,29 @@ class SumTree:
         """Sum of all weights."""
         return float(self.levels[-1].sum())
 
-    def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights ``[B]`` of leaves ``slots`` ``[B]``; the last value of duplicates counts."""
-        if self._library is None:
-            self._set(slots, weights)
-            return
-        slots, weights = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
-        self._library.tree_set(*self._told, slots.ctypes.data, weights.ctypes.data, len(slots))
 
-    def _set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        self.levels[0][slots] = weights
-        for children, parents in zip(self.levels, self.levels[1:], strict=False):
-            slots = slots // self.FAN
-            if len(slots) > self.FAN:
-                slots = np.unique(slots)
-            parents[slots] = children.reshape(-1, self.FAN)[slots].sum(1)
+@accelerated
+def tree_set(tree: SumTree, slots: np.ndarray, weights: np.ndarray) -> None:
+    """Set the weights ``[B]`` of leaves ``slots`` ``[B]``; the last value of duplicates counts."""
+    tree.leaves[slots] = weights
+    for children, parents in itertools.pairwise(tree.levels):
+        slots = np.unique(slots // tree.FAN)
+        parents[slots] = children.reshape(-1, tree.FAN)[slots].sum(1)
 
-    def draw(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the slots where the running sum of weights exceeds ``numbers`` x ``total``; never one of weight 0.
 
-        ``numbers`` ``[B]`` are in [0, 1).
-        """
-        slots, target = np.zeros(len(numbers), np.int64), numbers * self.total
-        if self._library is None:
-            return self._draw(slots, target)
-        self._library.tree_draw(*self._told, target.ctypes.data, len(target), slots.ctypes.data)
-        return slots
+@accelerated
+def tree_draw(tree: SumTree, numbers: np.ndarray) -> np.ndarray:
+    """Return the slots where the running sum of weights exceeds ``numbers`` x ``total``; never one of weight 0.
 
-    def _draw(self, slots: np.ndarray, target: np.ndarray) -> np.ndarray:
-        for level in reversed(self.levels):
-            sums = level.reshape(-1, self.FAN)[slots].cumsum(1)
-            # Sums in another order may differ by rounding; the target must be below the last sum.
-            target = np.minimum(target, np.nextafter(sums[:, -1], 0))
-            child = (sums <= target[:, None]).sum(1)
-            before = np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
-            target = target - np.where(child > 0, before, 0.0)
-            slots = slots * self.FAN + child
-        return slots
+    ``numbers`` ``[B]`` are in [0, 1).
+    """
+    slots, target = np.zeros(len(numbers), np.int64), numbers * tree.total
+    for level in reversed(tree.levels):
+        sums = level.reshape(-1, tree.FAN)[slots].cumsum(1)
+        # Sums in another order may differ by rounding; the target must be below the last sum.
+        target = np.minimum(target, np.nextafter(sums[:, -1], 0))
+        child = (sums <= target[:, None]).sum(1)
+        before = np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
+        target = target - np.where(child > 0, before, 0.0)
+        slots = slots * tree.FAN + child
+    return slots

@@ -1,0 +1,163 @@
+"""Columns of rows in memory: their shapes, ring buffers of them, and copying rows in and out.
+
+The copies are definitions: ``kernels/rows.py`` does the same in one compiled call for all columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.accelerate import accelerated
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import FLAGS
+
+StepRows = Mapping[str, Tensor | np.ndarray]
+"""One row of each of N streams by column, ``[N, ...]``, on any device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Shape and dtype of one field of a row; for the other attributes see ``ExtraPart``."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    blank: float = 0.0
+    kept: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]) -> dict[str, Column]:
+    """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names.
+
+    Raises:
+        ConfigError: a column has a dtype that NumPy does not have, such as bfloat16.
+    """
+    columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
+    columns["action"] = Column((action.width,), "float32")
+    columns["reward"] = Column((), "float32")
+    columns |= {name: Column((), "bool") for name in FLAGS}
+    columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
+    for name, column in columns.items():
+        try:
+            np.dtype(column.dtype)
+        except TypeError:
+            raise ConfigError(f"{name} has dtype {column.dtype!r}: expected the name of a NumPy dtype.") from None
+    return columns
+
+
+def check_columns(
+    shapes: Mapping[str, tuple[int, ...]], columns: Mapping[str, Column], leading: tuple[int, ...]
+) -> None:
+    """Check that rows have the given columns, each of shape ``[*leading, *column.shape]``.
+
+    Raises:
+        DataError: a column is missing, unknown or of another shape.
+    """
+    if shapes.keys() != columns.keys():
+        missing, unknown = sorted(columns.keys() - shapes.keys()), sorted(shapes.keys() - columns.keys())
+        raise DataError(f"the rows do not have the declared columns: missing {missing}, unknown {unknown}.")
+    for name, shape in shapes.items():
+        check_shape(name, shape, (*leading, *columns[name].shape))
+
+
+def check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raise DataError if the column ``name`` does not have the expected shape."""
+    if shape != expected:
+        raise DataError(f"{name} has shape {tuple(shape)}: expected {expected} (streams first).")
+
+
+def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
+    """Return ``value`` as an array on the CPU, waiting for the device if needed; bfloat16 becomes float32."""
+    if isinstance(value, np.ndarray):
+        return value
+    if value.is_cpu and not value.requires_grad and value.dtype is not torch.bfloat16:
+        return value.numpy()
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy(force=True)
+
+
+# ---------------------------------------------------------------- ring buffers
+
+
+class RingBuffer:
+    """Columns of N streams, each ``[N, slots, ...]``, which may be interleaved in memory and do not move.
+
+    In each column every row is contiguous, and rows are evenly spaced. Row r of stream i has the handle ``r N + i`` and
+    is in slot ``r % slots``.
+    """
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        self.columns = columns
+        self.streams, self.slots = next(iter(columns.values())).shape[:2]
+        self.rows = [(name, (self.streams, *ring.shape[2:]), getattr(torch, ring.dtype.name))
+                     for name, ring in columns.items()]  # fmt: skip
+        """Name, shape and dtype of one row of all streams, by column."""
+        self.fast: Any = None
+        """Addresses that a kernel has looked up."""
+
+
+@accelerated
+def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
+    """Copy one row of each stream into ``slot``, converting dtypes; columns without a ring are ignored.
+
+    Raises:
+        DataError: a column has a wrong shape.
+    """
+    for name, shape, _ in ring.rows:
+        row = as_numpy(rows[name])
+        check_shape(name, row.shape, shape)
+        ring.columns[name][:, slot] = row
+
+
+@accelerated
+def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
+    """Copy rows ``part`` of ``[N, n, ...]`` by column into the slots from ``slot`` on, not beyond the last.
+
+    Absent columns are set to 0 there.
+    """
+    slots = slice(slot, slot + part.stop - part.start)
+    for name, column in ring.columns.items():
+        column[:, slots] = rows[name][:, part] if name in rows else 0
+
+
+@accelerated
+def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
+    """Copy the windows of ``length`` rows from ``handles`` ``[B]`` on into ``out``, ``[B, length, ...]`` by column.
+
+    Rows before row 0 are copies of it. See ``end_at_seams``.
+    """
+    slots = slots_of(handles.numpy(), np.arange(length), ring.streams, ring.slots)
+    for name, column in ring.columns.items():
+        out[name].numpy()[...] = column.reshape(-1, *column.shape[2:])[slots]  # rows are evenly spaced: no copy
+    end_at_seams(out)
+
+
+def slots_of(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
+    """Return the places ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]`` in a flat column.
+
+    For rows before row 0 it is that of row 0.
+    """
+    row, stream = np.divmod(handles, streams)
+    rows = np.maximum(row[:, None] + offsets, 0)
+    slots: np.ndarray = stream[:, None] * capacity + rows % capacity
+    return slots
+
+
+def end_at_seams(rows: Mapping[str, Tensor]) -> None:
+    """Also set ``is_last`` where the next row of a window ``is_first``, in place.
+
+    A stream may have been cut without a last row, and returns must not bootstrap across that seam.
+    """
+    if "is_first" in rows and "is_last" in rows:
+        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]

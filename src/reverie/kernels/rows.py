@@ -1,0 +1,145 @@
+"""Rows, sum trees and random integers in compiled calls (``rows.c``, ``tree.c``, ``randint.c``).
+
+Copying a small row takes less time than looking up the addresses of its source and target in Python. So the addresses
+that do not change are looked up once, and hang on the object whose they are (``fast``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_shape
+from reverie.core.compiler import kernels
+
+PARALLEL = 2**20
+"""Bytes of a batch from which several threads are faster than one."""
+
+
+class Addresses(NamedTuple):
+    """What a compiled function needs to know of a ring buffer."""
+
+    library: Any
+    table: np.ndarray  # see rows.c
+    address: int  # of the table
+    pack: Callable[..., bytes]
+    row_bytes: int
+
+
+def known(*_: Any) -> bool:
+    """Return whether there are compiled functions."""
+    return kernels() is not None
+
+
+def _addresses(ring: RingBuffer) -> Addresses:
+    if ring.fast is None:
+        columns = list(ring.columns.values())
+        sizes, strides = [c[:1, :1].nbytes for c in columns], [c.strides[1] for c in columns]
+        starts, names = [c.ctypes.data for c in columns], list(ring.columns)
+        flags = [names.index(name) if name in names else -1 for name in ("is_first", "is_last")]
+        blocks = _blocks(starts, strides)
+        counts = [len(columns), ring.streams, ring.slots, len(blocks)]
+        table = np.array([*counts, *flags, *sizes, *strides, *starts, *blocks.values(), *blocks], np.int64)
+        pack = struct.Struct(f"{len(columns)}P").pack
+        ring.fast = Addresses(kernels(), table, table.ctypes.data, pack, sum(sizes))
+    found: Addresses = ring.fast
+    return found
+
+
+def _blocks(addresses: Sequence[int], strides: Sequence[int]) -> dict[int, int]:
+    """Return the distinct blocks of memory, as first address: bytes between rows. Interleaved rings share a block."""
+    blocks: dict[int, int] = {}
+    begin = end = 0
+    for address, stride in sorted(zip(addresses, strides, strict=True)):
+        if not begin <= address < end:
+            begin, end = address, address + stride
+            blocks[begin] = stride
+    return blocks
+
+
+def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
+    """See ``core.columns``."""
+    fast = ring.fast or _addresses(ring)
+    found, kept = [], []
+    for name, shape, dtype in ring.rows:
+        row = rows[name]
+        if type(row) is not Tensor or not (
+            row.dtype is dtype and row.shape == shape and row.is_contiguous() and row.is_cpu
+        ):
+            array = as_numpy(row)
+            check_shape(name, array.shape, shape)
+            row = torch.from_numpy(np.array(array, ring.columns[name].dtype, order="C"))
+            kept.append(row)  # keeps it alive until it has been copied
+        found.append(row.data_ptr())
+    fast.library.put_rows(fast.address, fast.pack(*found), slot)
+
+
+def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
+    """See ``core.columns``."""
+    fast = _addresses(ring)
+    kept = [np.ascontiguousarray(rows[name][:, part], column.dtype) if name in rows else None
+            for name, column in ring.columns.items()]  # fmt: skip
+    found = fast.pack(*[0 if array is None else array.ctypes.data for array in kept])
+    fast.library.extend_rows(fast.address, found, part.stop - part.start, slot)
+
+
+def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
+    """See ``core.columns``."""
+    fast, handles = ring.fast or _addresses(ring), handles.contiguous()
+    found = fast.pack(*[column.data_ptr() for column in out.values()])
+    threads = torch.get_num_threads() if len(handles) * length * fast.row_bytes >= PARALLEL else 1
+    fast.library.gather_rows(fast.address, handles.data_ptr(), len(handles), length, found, threads)
+
+
+# ---------------------------------------------------------------- sum trees
+
+
+def _levels(tree: Any) -> tuple[Any, int, int]:
+    """Return the library, the address of the addresses of the levels, and their number."""
+    if tree.fast is None:
+        addresses = np.array([level.ctypes.data for level in tree.levels], np.int64)
+        tree.fast = kernels(), addresses.ctypes.data, len(addresses), addresses
+    library, address, count, _ = tree.fast
+    return library, address, count
+
+
+def tree_set(tree: Any, slots: np.ndarray, weights: np.ndarray) -> None:
+    """See ``replay.priority``."""
+    library, address, count = _levels(tree)
+    slots, weights = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
+    library.tree_set(address, count, slots.ctypes.data, weights.ctypes.data, len(slots))
+
+
+def tree_draw(tree: Any, numbers: np.ndarray) -> np.ndarray:
+    """See ``replay.priority``."""
+    library, address, count = _levels(tree)
+    slots, target = np.zeros(len(numbers), np.int64), numbers * tree.total
+    library.tree_draw(address, count, target.ctypes.data, len(target), slots.ctypes.data)
+    return slots
+
+
+# ---------------------------------------------------------------- random integers
+
+
+def fits_integers(source: Any, bound: int, *_: Any) -> bool:
+    """Return whether NumPy draws 32 bits for each number: for other bounds it draws nothing, or 64 bits."""
+    return 1 < bound < 2**32 and kernels() is not None
+
+
+def random_integers(source: Any, bound: int, count: int, among: Any = None) -> Tensor:
+    """See ``replay.windows``. NumPy takes 50 us for 256 integers if its code is not in the caches; this takes 5 us."""
+    if source.fast is None:
+        interface = source.rng.bit_generator.ctypes
+        draw_one = ctypes.cast(interface.next_uint32, ctypes.c_void_p).value
+        source.fast = kernels(), interface.state_address, draw_one
+    library, state, draw_one = source.fast
+    numbers = torch.empty(count, dtype=torch.int64, device="cpu")
+    where = 0 if among is None else among.address
+    library.draw_integers(state, draw_one, bound, count, where, numbers.data_ptr())
+    return numbers

@@ -1,0 +1,178 @@
+"""Settings of the replay: how many rows it holds and where, and whether learning can start with them."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from reverie.core.columns import columns_of
+from reverie.core.errors import ConfigError
+from reverie.core.machine import available_memory
+from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import Window
+from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.device import storage_on
+from reverie.replay.mapped import MappedStorage
+from reverie.replay.replay import Replay
+from reverie.replay.storage import Storage, bytes_of
+
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+            "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
+MOST = 10**18
+EXAMPLES = "rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB"
+
+
+class Size(NamedTuple):
+    """A number of rows or of bytes."""
+
+    amount: int
+    is_bytes: bool
+
+    def rows(self, row_bytes: float) -> int:
+        """Return this size in rows of ``row_bytes`` bytes, rounded down."""
+        return int(self.amount // row_bytes) if self.is_bytes else self.amount
+
+
+def parse_size(value: int | str, name: str) -> Size:
+    """Return the size that ``value`` means: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (powers of 1000, 1024).
+
+    Raises:
+        ConfigError: it is neither rows nor bytes, or less than 1. The message calls it ``name``.
+    """
+    text = str(value).strip().replace("_", "").lower()
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d+)?\s*(?:([kmgt]i?|)(b))?", text)
+    number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
+    amount = Decimal(number + power) * PREFIXES.get(prefix, 0)
+    if not 1 <= amount <= MOST or (not is_bytes and amount % 1):
+        raise ConfigError(f"{name} = {value!r}: expected {EXAMPLES}, at least 1 and a whole number of rows.")
+    return Size(int(amount), bool(is_bytes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(BatchSamplerConfig):
+    """Settings of the replay buffer."""
+
+    capacity: int | str = 1_000_000
+    """Capacity in rows of all streams together, such as 1000000 or 5e6, or in bytes, such as 20GB or 512MiB. When it is
+    full, the oldest rows are evicted."""
+    storage: Literal["ram", "mmap"] = "ram"
+    """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
+    store: str = "auto"
+    """Permanent store of all rows: auto (the run's folder), a path, a URL such as s3://bucket/name, or none."""
+    keep: Literal["all", "replay"] = "all"
+    """Rows that the store keeps: all, or replay for those that the replay of a checkpoint may need."""
+    buffer: int | str = "1GB"
+    """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
+    init: tuple[str, ...] = ()
+    """Run folders or stores of earlier runs, with whose rows a new run fills its replay."""
+    device: str = "cpu"
+    """Device that holds the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_size(self.capacity, "replay.capacity")
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f"replay.device = '{self.device}': expected cpu, cuda or cuda:<number>.")
+        if self.device != "cpu" and self.storage != "ram":
+            raise ConfigError(
+                f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
+                "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
+            )
+
+    def rows(self, row_bytes: float) -> int:
+        """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
+        return parse_size(self.capacity, "replay.capacity").rows(row_bytes)
+
+    def build(
+        self,
+        *,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        extra_spec: Mapping[str, ExtraPart],
+        num_envs: int,
+        window: Window,
+        seed: int,
+        most: int | None = None,
+        scratch: Path | None = None,
+    ) -> Replay:
+        """Return a replay of ``num_envs`` streams that samples batches of ``window``.
+
+        Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
+        files are in the folder ``scratch``, made with the first row, or in the folder for temporary files.
+
+        Raises:
+            ConfigError: a stream cannot hold one window, the settings do not fit the algorithm's windows, there is too
+                little memory or disk space, or the device does not exist.
+        """
+        columns = columns_of(obs_spec, action_spec, extra_spec)
+        rows = self.rows(bytes_of(columns))
+        self.check(window)
+        self._check_window(rows, num_envs, window)
+        held = (rows if most is None else min(rows, most)) // num_envs
+        per_stream = max(window.rows, held + window.free)  # as many windows as without free rows in front
+        storage: Storage
+        if self.storage == "mmap":
+            storage = MappedStorage(columns, num_envs, per_stream, scratch or Path(tempfile.gettempdir()))
+        else:
+            storage = storage_on(self.device, columns, num_envs, per_stream)
+        return Replay(storage, window, seed=seed, config=self)
+
+    def _check_window(self, rows: int, num_envs: int, window: Window) -> None:
+        if rows // num_envs < window.rows - window.free:
+            amount = "" if isinstance(self.capacity, int) else f" ({rows} rows)"
+            raise ConfigError(
+                f"replay.capacity = {self.capacity}{amount}: each of {num_envs} environments gets {rows // num_envs} "
+                f"rows, but a window has {window.rows} ({window.context} context + {window.length}). Expected at least "
+                f"{(window.rows - window.free) * num_envs} rows."
+            )
+
+
+def most_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
+    """Return the most rows that ``steps`` env steps can give: one per env step, and one more per end of an episode.
+
+    None if the replay begins with rows of other runs, whose number is not known yet.
+    """
+    return None if config.init else 2 * steps + num_envs
+
+
+def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -> None:
+    """Raise ConfigError if the replay can never hold ``learning_starts`` windows."""
+    rows, streams = config.rows(row_bytes(replay)), replay.storage.streams
+    length = replay.window.rows - replay.window.free
+    offered = (rows // streams - length + 1) * streams
+    if learning_starts > offered:
+        raise ConfigError(
+            f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} ({rows} rows) over "
+            f"{streams} envs holds at most {offered} windows of {length} rows, so learning would never start. Lower "
+            "learning_starts or raise replay.capacity."
+        )
+
+
+def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
+    """Raise ConfigError if the rows of ``steps`` env steps do not fit into memory."""
+    if config.device != "cpu" or config.storage != "ram":  # device.py, mapped.py check theirs
+        return
+    needed, free = replay_bytes(config, replay, steps), available_memory()
+    if free is not None and needed > free:
+        per_row = row_bytes(replay)
+        raise ConfigError(
+            f"replay.capacity = {config.capacity}: {config.rows(per_row)} rows of {per_row:,.0f} bytes "
+            f"need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory is available. Lower it to "
+            f"{int(free * 0.8 / per_row)}, or use replay.storage = 'mmap', smaller observations or smaller networks."
+        )
+
+
+def replay_bytes(config: ReplayConfig, replay: Replay, steps: int) -> int:
+    """Return the bytes that ``steps`` env steps will really take: memory of rows that never come is not used."""
+    held = replay.storage.streams * replay.storage.capacity
+    return int(row_bytes(replay) * (held if config.init else min(held, steps)))
+
+
+def row_bytes(replay: Replay) -> float:
+    """Return the bytes of one row."""
+    return replay.nbytes / (replay.storage.streams * replay.storage.capacity)

@@ -1,0 +1,229 @@
+"""Sources of batches beside the replay itself: prefetched to a GPU, and mixed of recorded and collected rows.
+
+Also the feedback of updates, which a GPU sends to rows in the host's memory without being waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.bounds import Within
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Source
+from reverie.core.types import Batch, Update, Window
+
+
+class Feedback(NamedTuple):
+    """New extras and priorities that an update returned for its windows."""
+
+    handles: np.ndarray  # [B]
+    extras: dict[str, Tensor]  # [B, T', ...]
+    priority: Tensor | None  # [B]
+    event: torch.cuda.Event | None = None  # recorded after the copies; None: there is nothing to wait for
+
+    @property
+    def gpu(self) -> torch.device | None:
+        """The GPU that its tensors are on; None if they are on the CPU."""
+        values = [*self.extras.values(), self.priority]
+        return next((value.device for value in values if value is not None and value.is_cuda), None)
+
+    def sent(self) -> Feedback:
+        """Return a copy in host memory, made asynchronously: ``wait`` before reading it."""
+        extras = {key: pinned_copy(value) for key, value in self.extras.items()}
+        priority = None if self.priority is None else pinned_copy(self.priority)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has not typed it
+        event.record(torch.cuda.current_stream(self.gpu))  # the current device may be another
+        return Feedback(self.handles, extras, priority, event)
+
+    def wait(self) -> None:
+        """Wait until the copy is complete."""
+        if self.event is not None:
+            self.event.synchronize()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its values, after waiting for them."""
+        self.wait()
+        return {"handles": self.handles, "extras": dict(self.extras), "priority": self.priority}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Feedback:
+        """Return the feedback that ``state_dict`` saved."""
+        return cls(state["handles"], dict(state["extras"]), state["priority"])
+
+
+def pinned_copy(value: Tensor) -> Tensor:
+    """Return a copy of ``value`` in pinned host memory, made asynchronously; CPU tensors are returned as they are."""
+    if not value.is_cuda:
+        return value
+    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    return host.copy_(value, non_blocking=True)
+
+
+# ---------------------------------------------------------------- prefetching
+
+
+def prefetch(source: Source, device: torch.device) -> Source:
+    """Return ``source``, wrapped in a ``Prefetch`` if its batches have to be copied to a GPU."""
+    storage: Any = getattr(source, "storage", None)
+    if device.type != "cuda" or hasattr(storage, "device"):
+        return source
+    return Prefetch(source, device)
+
+
+class Prefetch:
+    """A ``Source`` whose batches are on ``device``; only ``index`` stays on the CPU.
+
+    It needs no thread. An update on a GPU returns once it is launched, so the loop samples the next batch while the
+    update is still running. The copy must only wait for nothing: it is made from pinned memory, on a CUDA stream of its
+    own. Batches are therefore exactly those of ``source``, in the same order and sampled at the same time.
+    """
+
+    def __init__(self, source: Source, device: torch.device) -> None:
+        self.source, self.device = source, device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has not typed it
+        storage: Any = getattr(source, "storage", None)
+        if hasattr(storage, "pin"):
+            storage.pin = True  # spares a copy
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def sample(self) -> Batch:
+        """Return the next batch. The current CUDA stream waits for its copy, the host does not."""
+        host = self.source.sample().map(pinned)
+        with torch.cuda.stream(self.stream):
+            batch = host.to(self.device)
+        learner = torch.cuda.current_stream(self.device)
+        learner.wait_stream(self.stream)
+        # The allocator must not reuse the memory of these tensors before the learner has finished with them.
+        batch.map(lambda tensor: used_by(learner, tensor))
+        return replace(batch, index=host.index)
+
+    def feedback(self, index: Tensor, update: Update) -> None:
+        """Pass the feedback on to the source."""
+        self.source.feedback(index, update)
+
+
+def used_by(stream: torch.cuda.Stream, tensor: Tensor) -> Tensor:
+    """Tell the allocator that ``stream`` uses ``tensor``, and return it."""
+    tensor.record_stream(stream)
+    return tensor
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in pinned memory."""
+    return tensor if tensor.is_pinned() else tensor.pin_memory()
+
+
+# ---------------------------------------------------------------- recorded and collected rows
+
+
+@dataclass(frozen=True)
+class Experience(Choice):
+    """Where the rows come from that a run learns from."""
+
+    @property
+    def recorded(self) -> float:
+        """Part of each batch that is recorded, in [0, 1]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Collected(Experience):
+    """All rows are collected during the run."""
+
+    @property
+    def recorded(self) -> float:
+        """Nothing is recorded."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Recorded(Experience):
+    """All rows are recorded data."""
+
+    @property
+    def recorded(self) -> float:
+        """Everything is recorded."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Mixed(Experience):
+    """Part of each batch is recorded, the rest is collected during the run."""
+
+    part: Annotated[float, Within("(0, 1)")] = 0.5
+    """Part of each batch that is recorded, in (0, 1), rounded to whole windows."""
+
+    @property
+    def recorded(self) -> float:
+        """Part of each batch that is recorded."""
+        return self.part
+
+
+def of_share(share: float) -> Experience:
+    """Return the experience of which this part is recorded."""
+    return Collected() if share == 0 else Recorded() if share == 1 else Mixed(share)
+
+
+class MixedSource:
+    """A ``Source`` of batches whose first windows are ``recorded``; this run collected the others.
+
+    Each of the two sources samples its own part of a batch (``split_window``).
+    """
+
+    def __init__(self, recorded: Source, collected: Source) -> None:
+        self.recorded, self.collected = recorded, collected
+        self._split = 0
+
+    def __len__(self) -> int:
+        """Return the number of collected windows: learning starts when there are enough of these."""
+        return len(self.collected)
+
+    def sample(self) -> Batch:
+        """Return a batch of both on the device of the collected windows, the recorded windows first."""
+        first, second = self.recorded.sample(), self.collected.sample()
+        self._split = len(first.index)
+        joined: dict[str, Any] = {}
+        for field in fields(Batch):
+            one, two = getattr(first, field.name), getattr(second, field.name)
+            if isinstance(one, dict):
+                joined[field.name] = {key: cat(one[key], two[key]) for key in one}
+            else:
+                joined[field.name] = cat(one, two)
+        return Batch(**joined)
+
+    def feedback(self, index: Tensor, update: Update) -> None:
+        """Pass each source the part of the update that concerns its windows, those sampled last."""
+        split = self._split
+        for source, part in ((self.recorded, slice(0, split)), (self.collected, slice(split, None))):
+            priority = None if update.priority is None else update.priority[part]
+            extras = {key: value[part] for key, value in update.extras.items()}
+            source.feedback(index[part], replace(update, priority=priority, extras=extras))
+
+
+def cat(one: Tensor, two: Tensor) -> Tensor:
+    """Return both as one tensor on the device of ``two``."""
+    return torch.cat([one.to(two.device, non_blocking=True), two])
+
+
+def split_window(window: Window, fraction: float) -> tuple[Window, Window]:
+    """Return ``window`` with the batch sizes of the recorded and of the collected part.
+
+    Raises:
+        ConfigError: the batch is too small for both parts to have a window.
+    """
+    recorded = round(window.batch * fraction)
+    if not 0 < recorded < window.batch:
+        raise ConfigError(
+            f"experience = mixed({fraction}): of the {window.batch} windows of a batch (algo.batch_size), {recorded} "
+            "would be recorded; expected at least one recorded and one collected."
+        )
+    return replace(window, batch=recorded), replace(window, batch=window.batch - recorded)

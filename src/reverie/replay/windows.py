@@ -1,0 +1,249 @@
+"""The windows of rows that can be sampled. A window is identified by the handle of its first row (``storage.py``).
+
+One stream of a storage with capacity 8, after 11 rows of two episodes. x: a window of 3 rows may start here::
+
+                                        oldest row held             write head: row 11 will replace row 3
+                                        v                           v
+    row                       0  1  2   3  4  5   6  7  8  9  10
+    slot                      -  -  -   3  4  5   6  7  0  1  2
+    episode                   A  A  A   A  A  A   B  B  B  B  B
+    crossing episodes         .  .  .   x  x  x   x  x  x  .  .
+    of one episode            .  .  .   x  .  .   x  x  x  .  .
+    of one, 1 free row        .  .  .   x  .  x   x  x  x  .  .     the first row (context) may be of another
+
+Invariants, on which samplers and the batch sampler rely:
+
+1. A handle is ``row * streams + stream``. Windows are ordered by their handles, which is the order in which they become
+   complete and the order in which they are evicted. A handle never means another window later.
+2. All rows of a window are held. Only free rows (``Window.free``) may lie before row 0, if the stream began there: the
+   handle may then be negative, and copies of row 0 stand in.
+3. In a window of one episode no row but the first that is not free is ``is_first``. The free rows before it may be of
+   other episodes, and hold any number of ``is_first``.
+4. A window appears once: ``add`` returns it when its last row is added, if its first row is still held. It disappears
+   when its first row is evicted.
+5. Rows are stored first, then registered with ``FirstFlags`` and ``Windows``, and only then with the samplers. So all
+   of them agree whenever something is drawn, and no sampler draws a handle below ``Windows.oldest``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.accelerate import accelerated
+from reverie.replay.storage import Storage
+
+NEAR = 64
+"""Number of the oldest handles that are searched first for evicted ones."""
+
+
+class HandleQueue:
+    """Ascending handles in contiguous memory: new ones are added at the end, evicted ones dropped at the front."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all handles."""
+        self._allocate(64)
+        self.head = self.tail = 0
+
+    def _allocate(self, size: int) -> None:
+        self.buffer = np.empty(size, np.int64)
+        self._begin = self.buffer.ctypes.data  # asking NumPy for it is slow
+
+    def __len__(self) -> int:
+        return self.tail - self.head
+
+    @property
+    def held(self) -> np.ndarray:
+        """All handles, as a view."""
+        return self.buffer[self.head : self.tail]
+
+    @property
+    def address(self) -> int:
+        """Memory address of the oldest handle; the others follow it."""
+        return self._begin + 8 * self.head
+
+    def reserve(self, count: int) -> None:
+        """Move to memory for ``count`` handles in all, so that it need not grow while they are added."""
+        held = self.held.copy()
+        if count > len(self.buffer):
+            self._allocate(count)
+        self.buffer[: len(held)] = held
+        self.head, self.tail = 0, len(held)
+
+    def add(self, new: np.ndarray | list[int]) -> None:
+        """Append ``new``."""
+        if self.tail + len(new) > len(self.buffer):
+            self.reserve(2 * (len(self) + len(new)))  # so that each handle is moved about once
+        self.buffer[self.tail : self.tail + len(new)] = new
+        self.tail += len(new)
+
+    def drop(self, below: int) -> None:
+        """Drop the handles that are less than ``below``."""
+        if self.head == self.tail or self.buffer[self.head] >= below:
+            return
+        # One more row evicts a few at most. A bisection of all handles takes 15 us of cache misses.
+        near = self.held[:NEAR]
+        gone = int(near.searchsorted(below))
+        self.head += gone if gone < len(near) else int(self.held.searchsorted(below))
+
+
+class RandomIntegers:
+    """A source of random integers. Others may draw from ``rng`` as well."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.fast: Any = None
+        """Addresses that a kernel has looked up."""
+
+
+@accelerated
+def random_integers(source: RandomIntegers, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
+    """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound`` of them) at these."""
+    positions = source.rng.integers(bound, size=count)
+    return torch.from_numpy(positions if among is None else among.held[positions])
+
+
+class Windows:
+    """The windows of ``length`` rows that can be sampled now, oldest first.
+
+    Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front. These free rows must
+    not have been evicted, because the context of the episode would be unknown. A storage with a capacity of ``free``
+    more rows therefore offers exactly the windows that there would be without free rows. A queue holds their handles;
+    those of windows that may cross episodes are consecutive integers, which need not be stored.
+    """
+
+    def __init__(self, rows: Storage, length: int, free: int = 0, crosses: bool = False) -> None:
+        """Offer windows of the storage ``rows``, which is empty. ``crosses``: they may contain several episodes."""
+        self.rows, self.length, self.free = rows, length, free
+        self.needed = 0 if crosses else length - free
+        """How many rows of one episode a window must end with; 0 if it may cross episodes."""
+        self.run = [0] * rows.streams  # by stream: number of rows from the newest is_first on
+        self.queue = HandleQueue()
+
+    @property
+    def oldest(self) -> int:
+        """Lower bound of the handles of all windows, now and later: older rows are not held any more."""
+        rows = self.rows
+        earliest = rows.first or -self.free  # free rows before row 0 are of no episode; before another, they are lost
+        return max(earliest, rows.count - rows.capacity) * rows.streams
+
+    def add(self, is_first: np.ndarray) -> np.ndarray:
+        """Register ``n`` more rows of each stream, ``[N, n]``, already stored.
+
+        Return the handles of the windows that these rows complete and that are still held, in ascending order.
+        """
+        streams, more = is_first.shape
+        stop, oldest = (self.rows.count - self.length + 1) * streams, self.oldest
+        if not self.needed:
+            return np.arange(max(stop - more * streams, oldest), stop)
+        broken = spread(is_first, self.needed - 1)
+        for stream, run in enumerate(self.run):
+            broken[stream, : max(0, self.needed - 1 - run)] = True
+        new: np.ndarray = np.flatnonzero(~broken.T)  # index of the last row among the new ones, times N, plus stream
+        new += stop - more * streams
+        since = np.where(is_first.any(1), is_first[:, ::-1].argmax(1) + 1, np.add(self.run, more)) if more else self.run
+        self.run = list(map(int, since))
+        new = new[np.searchsorted(new, oldest) :]
+        self.queue.drop(oldest)
+        self.queue.add(new)
+        return new
+
+    def add_one(self, is_first: list[bool]) -> list[int]:
+        """Register one row of each of N streams; faster than ``add``, as lists are faster than small arrays."""
+        begin, oldest, needed = (self.rows.count - self.length) * len(self.run), self.oldest, self.needed
+        if not needed:
+            return list(range(begin, begin + len(self.run))) if begin >= oldest else []
+        self.run = [1 if first else run + 1 for first, run in zip(is_first, self.run, strict=True)]
+        new = [begin + stream for stream, run in enumerate(self.run) if run >= needed] if begin >= oldest else []
+        self.queue.drop(oldest)
+        self.queue.add(new)
+        return new
+
+    def reserve(self, rows: int) -> None:
+        """Allocate memory for the windows of so many rows."""
+        if self.needed:
+            self.queue.reserve(rows)
+
+    def clear(self) -> None:
+        """Forget all windows: the storage is empty now."""
+        self.run = [0] * len(self.run)
+        self.queue.clear()
+
+    def __len__(self) -> int:
+        if self.needed:
+            return len(self.queue)
+        return max(0, (self.rows.count - self.length + 1) * self.rows.streams - self.oldest)
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """Return the handles at ``positions`` ``[B]`` in ``0..len - 1``."""
+        handles: np.ndarray = self.queue.held[positions] if self.needed else positions + self.oldest
+        return handles
+
+    def positions(self, handles: np.ndarray) -> np.ndarray:
+        """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``at``."""
+        return np.searchsorted(self.queue.held, handles) if self.needed else handles - self.oldest
+
+    def draw(self, integers: RandomIntegers, count: int) -> Tensor:
+        """Return ``count`` handles, drawn uniformly with replacement."""
+        if self.needed:
+            return random_integers(integers, len(self.queue), count, self.queue)
+        return random_integers(integers, len(self), count).add_(self.oldest)
+
+
+def spread(flags: np.ndarray, width: int) -> np.ndarray:
+    """Return for each place of ``flags`` ``[N, n]`` whether it or one of the ``width - 1`` before it is set; a copy."""
+    found, seen = flags.copy() if width > 0 else np.zeros_like(flags), 1
+    while seen < width:  # each iteration doubles the range
+        step = min(seen, width - seen)
+        found[:, step:] |= found[:, :-step].copy()
+        seen += step
+    return found
+
+
+class FirstFlags:
+    """A copy of ``is_first`` of all rows held, in host memory even if the rows are on a GPU or in files.
+
+    Also ``is_last`` of the newest row of each stream, ``ended``: whether its episode is over, or still being collected.
+    """
+
+    def __init__(self, rows: Storage) -> None:
+        """Keep the flags of the storage ``rows``."""
+        self.rows = rows
+        self.ring = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
+        self.ended = [False] * rows.streams
+
+    def add(self, is_first: np.ndarray, is_last: np.ndarray) -> None:
+        """Register ``n`` more rows of each stream, ``[N, n]``, already stored; at most the capacity."""
+        more = is_first.shape[1]
+        if more:
+            self.ended = is_last[:, -1].tolist()
+        begin = (self.rows.count - more) % self.rows.capacity
+        until_end = self.rows.capacity - begin
+        self.ring[begin : begin + more] = is_first.T[:until_end]
+        self.ring[: max(0, more - until_end)] = is_first.T[until_end:]
+
+    def add_one(self, is_first: list[bool], is_last: list[bool]) -> None:
+        """Register one row of each of N streams; faster than ``add``."""
+        self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first
+        self.ended = is_last
+
+    def at(self, handles: np.ndarray) -> np.ndarray:
+        """Return whether the rows ``handles``, all of them held, are ``is_first``."""
+        first: np.ndarray = self.ring.reshape(-1)[handles % self.ring.size]
+        return first
+
+    def next(self, row: int, stream: int, most: int) -> int:
+        """Return the first ``is_first`` row among the ``most`` rows after ``row``, else the row after these.
+
+        The row that comes next counts as ``is_first``.
+        """
+        stop = min(row + 1 + most, self.rows.count)
+        slots = np.arange(row + 1, stop) % self.rows.capacity
+        found = np.flatnonzero(self.ring[slots, stream])
+        return row + 1 + int(found[0]) if len(found) else stop

@@ -1,0 +1,292 @@
+"""Whatever happens to a store, a run that goes on from a checkpoint has exactly the rows that it had.
+
+Runs add rows, make checkpoints, are killed at any write and go on from any checkpoint; they are copied, and both go on;
+files are damaged. Beside each store is the plain list of the rows that every checkpoint stands for.
+"""
+
+import os
+import tempfile
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import fsspec
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reverie.core.accelerate import only
+from reverie.store import cloud, files, zarr
+from reverie.store.places import LocalObjects
+from reverie.store.segment import META
+from reverie.store.store import Store
+from store_rows import COLUMNS, row, stacked
+
+FEW = {name: COLUMNS[name] for name in ("obs/image", "reward", "is_first", "is_last")}
+
+
+def few(rows):
+    return {name: value[:1] for name, value in rows.items() if name in FEW}
+
+
+class Killed(BaseException):
+    """What follows has never happened."""
+
+
+class Deadly:
+    """Lets so many changes of files happen, and half of the next one; None: all."""
+
+    left = None
+
+    def count(self):
+        if Deadly.left is not None:
+            Deadly.left -= 1
+            if Deadly.left < 0:
+                raise Killed
+
+
+DEADLY = Deadly()
+
+
+def guarded(function, half=None):
+    def call(*args, **kwargs):
+        try:
+            DEADLY.count()
+        except Killed:
+            if half is not None and Deadly.left == -1:
+                half(*args, **kwargs)
+            raise
+        return function(*args, **kwargs)
+
+    return call
+
+
+def opened_half(path):
+    with Path.open(path, "wb") as file:
+        file.write(b"half")
+
+
+class Run:
+    """A run: rows that it has lived, as (number of the row, life), and the checkpoint to go on from."""
+
+    def __init__(self, name):
+        self.name = name
+        self.store, self.segment, self.rows = None, "", []
+        self.saved = None  # (segment, stored, tail, rows)
+
+
+class Stores(RuleBasedStateMachine):
+    """Runs that share one store."""
+
+    def __init__(self):
+        super().__init__()
+        self.lives, self.runs, self.dropped = 0, [], 0
+        self.patches = []
+        self.patch(zarr, "CHUNK_BYTES", 4 * 48)
+        for name in ("sync", "opened"):
+            half = opened_half if name == "opened" else None
+            self.patch(files, name, guarded(getattr(files, name), half))
+        self.patch(files, "os", SimpleNamespace(replace=guarded(os.replace)))
+        self.patch(LocalObjects, "delete", guarded(LocalObjects.delete))
+        self.patch(cloud.RemoteObjects, "stage", guarded(cloud.RemoteObjects.stage))
+        self.patch(cloud.RemoteObjects, "delete", guarded(cloud.RemoteObjects.delete))
+        self.without_kernels = only()
+        self.without_kernels.__enter__()
+
+    def patch(self, owner, name, value):
+        self.patches.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def teardown(self):
+        Deadly.left = None
+        for run in self.runs:
+            if run.store is not None:
+                run.store.close(0)
+        self.without_kernels.__exit__(None, None, None)
+        for owner, name, value in reversed(self.patches):
+            setattr(owner, name, value)
+
+    @initialize(remote=st.booleans(), keep=st.sampled_from(["all", "replay"]))
+    def first(self, remote, keep):
+        self.folder = tempfile.TemporaryDirectory()
+        self.place = f"memory://{uuid.uuid4().hex}/replay" if remote else self.folder.name
+        self.keep = keep
+        self.runs.append(Run("run0"))
+
+    def opened(self, run=""):
+        return Store(self.place, say=lambda text: None, run=run, keep=self.keep)
+
+    @rule(i=st.integers(0, 3), n=st.integers(1, 9), kill=st.none() | st.integers(0, 30), drop=st.integers(0, 12))
+    def live(self, i, n, kill, drop):
+        """Go on for a while, and either make a checkpoint or be killed at some write."""
+        run = self.runs[i % len(self.runs)]
+        self.lives += 1
+        life = self.lives
+        Deadly.left = kill
+        try:
+            if run.store is None:
+                self.go_on(run)
+            for _ in range(n):
+                run.store.add(few(row(len(run.rows), life=life)))
+                run.rows.append(life)
+            if self.keep == "replay":
+                before = min([len(run.rows), *[len(saved[3]) for saved in self.saved()]]) - drop
+                run.store.drop(before)
+                self.dropped = max(self.dropped, before)
+            if not run.store.flush(20):
+                raise Killed
+        except BaseException as error:
+            if not isinstance(error, Killed) and not isinstance(error.__cause__, Killed):
+                raise
+            self.kill(run)
+            return
+        finally:
+            Deadly.left = None
+        self.save(run)
+
+    def saved(self):
+        return [run.saved for run in self.runs if run.saved is not None]
+
+    def kill(self, run):
+        if run.store is not None and run.store.writer is not None:
+            run.store.writer.patience.stop.set()
+            with run.store.writer.changed:
+                run.store.writer.changed.notify_all()
+            run.store.writer.thread.join(10)
+            run.store.writer = None
+        run.store = None
+
+    def save(self, run):
+        tail = run.store.pending()
+        run.saved = (run.segment, run.store.count - tail["reward"].shape[1], tail, list(run.rows))
+
+    @rule(i=st.integers(0, 3), n=st.integers(1, 5))
+    def save_unflushed(self, i, n):
+        """A checkpoint whose newest rows are not stored yet."""
+        run = self.runs[i % len(self.runs)]
+        if run.store is None:
+            return
+        self.lives += 1
+        for _ in range(n):
+            run.store.add(few(row(len(run.rows), life=self.lives)))
+            run.rows.append(self.lives)
+        self.save(run)
+
+    @rule(i=st.integers(0, 3))
+    def end(self, i):
+        self.kill(self.runs[i % len(self.runs)])
+
+    @precondition(lambda self: len(self.runs) < 3)
+    @rule(i=st.integers(0, 3))
+    def copy(self, i):
+        """A copy of a run: its checkpoint, in the store that both share."""
+        old = self.runs[i % len(self.runs)]
+        new = Run(f"run{len(self.runs)}")
+        new.saved = old.saved
+        self.runs.append(new)
+
+    def go_on(self, run):
+        store = self.opened(run.name)
+        if run.saved is None:
+            run.rows = []
+            run.segment = store.begin(FEW, 1)
+        else:
+            segment, stored, tail, rows = run.saved
+            run.rows = list(rows)
+            name = store.begin(FEW, 1, first=stored, parent=(segment, stored))
+            if tail["reward"].shape[1]:
+                store.extend(tail)
+            run.segment = name
+        run.store = store
+
+    @invariant()
+    def every_checkpoint_has_its_rows(self):
+        if not self.runs:
+            return
+        store = self.opened()
+        for segment, stored, tail, rows in self.saved():
+            found = {}
+            for part in store.chain(segment, stored):
+                for chunk in store.read(part.segment, part.start, part.stop):
+                    assert not chunk.damaged
+                    for k in range(chunk.start, chunk.stop):
+                        assert k not in found
+                        found[k] = {name: values[:, k - chunk.start] for name, values in chunk.rows.items()}
+            for k in range(tail["reward"].shape[1]):
+                found[stored + k] = {name: values[:, k] for name, values in tail.items()}
+            oldest = min(found, default=len(rows))
+            assert oldest <= self.dropped
+            assert list(found) == list(range(oldest, len(rows)))
+            for k, values in found.items():
+                for name, expected in few(row(k, life=rows[k])).items():
+                    np.testing.assert_array_equal(values[name], expected)
+
+    @rule(which=st.integers(0, 1000), harm=st.sampled_from(["flip", "cut", "empty", "gone"]))
+    def damage(self, which, harm):
+        """Of any one file: what is read is right, and all else is told. It is then as it was."""
+        store = self.opened()
+        names = sorted(store.objects.sizes())
+        if not names or any(run.store is not None for run in self.runs):
+            return
+        name = names[which % len(names)]
+        whole = store.objects.get(name)
+        broken = bytearray(whole)
+        if harm == "flip" and broken:
+            broken[len(broken) // 2] ^= 1
+        broken = {"flip": broken, "cut": broken[: len(broken) // 2], "empty": b"", "gone": b""}[harm]
+        if harm == "gone":
+            store.objects.delete([name])
+        else:
+            store.objects.put(name, bytes(broken))
+        said = []
+        again = Store(self.place, say=said.append)
+        counted = {s.name: s.rows for s in store.segments if s.rows > s.first}
+        left = {s.name: s.rows for s in again.segments if s.rows > s.first}
+        if name.endswith(META):
+            assert all(left.get(each, 0) >= rows for each, rows in counted.items())
+        damaged = [d for s in again.segments for chunk in again.read(s) for d in chunk.damaged]
+        assert {d.file for d in damaged} <= {name}
+        store.objects.put(name, whole)
+
+    @rule()
+    def zarr_reads_it(self):
+        import zarr as library
+
+        if "://" in self.place or any(run.store is not None for run in self.runs):
+            return
+        store = self.opened()
+        for segment in store.segments:
+            if segment.rows > segment.kept:
+                array = library.open(self.folder.name, mode="r")[f"{segment.name}/reward"]
+                rows = np.concatenate([c.rows["reward"] for c in store.read(segment)], 1)
+                held = array[:, segment.kept - segment.first :]
+                assert held.shape[1] >= rows.shape[1]
+                np.testing.assert_array_equal(held[:, : rows.shape[1]], rows)
+
+
+TestStores = Stores.TestCase
+TestStores.settings = settings(max_examples=50, stateful_step_count=16, deadline=None)
+
+
+def test_histories_have_each_row_once(tmp_path):
+    """A run that was killed and went on, a copy of it, and another run: superseded rows are in none."""
+
+    def live(run, first, stop, life, parent=None):
+        store = Store(tmp_path, say=lambda text: None, run=run)
+        name = store.begin(COLUMNS, 2, first=first, parent=parent)
+        store.extend(stacked(range(first, stop), life=life))
+        assert store.close(20)
+        return name
+
+    a = live("one", 0, 20, 0)
+    b = live("one", 15, 25, 1, (a, 15))
+    live("copy", 18, 22, 2, (b, 18))
+    c = live("one", 22, 30, 3, (b, 22))
+    d = live("other", 0, 5, 4)
+    histories = Store(tmp_path, say=lambda text: None).histories()
+    found = [[(part.segment.name, part.start, part.stop) for part in history] for history in histories]
+    assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(histories[1][0].segment.name, 18, 22)],
+                                    [(d, 0, 5)]])  # fmt: skip
+    assert Store(tmp_path, say=lambda text: None).rows() == 2 * (30 + 4 + 5)
+    assert not fsspec.filesystem("memory").exists(str(tmp_path))

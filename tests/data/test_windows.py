@@ -1,0 +1,130 @@
+"""The windows that there are, the queue that holds them, and the random integers that choose among them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.accelerate import only
+from reverie.core.columns import Column
+from reverie.core.compiler import kernels
+from reverie.replay import windows
+from reverie.replay.storage import HostStorage
+from reverie.replay.windows import HandleQueue, RandomIntegers, Windows, random_integers
+
+FIGURE = windows.__doc__ or ""
+BOUNDS = st.one_of(
+    st.integers(1, 300), st.integers(1, 2**34), st.sampled_from([2**31 + 1, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**30])
+)
+
+
+def rows_of(streams: int, capacity: int) -> HostStorage:
+    return HostStorage({"is_first": Column((), "bool"), "is_last": Column((), "bool")}, streams, capacity)
+
+
+def line(name: str) -> list[str]:
+    """The entries of one line of the figure."""
+    found = re.search(rf"^    {re.escape(name)} +((\S+ +){{10}}\S+)", FIGURE, re.MULTILINE)
+    assert found is not None, name
+    return found[1].split()
+
+
+def test_the_figure_shows_the_windows_that_there_are() -> None:
+    rows = rows_of(1, 8)
+    drawn = {
+        "crossing episodes": Windows(rows, 3, crosses=True),
+        "of one episode": Windows(rows, 3),
+        "of one, 1 free row": Windows(rows, 3, free=1),
+    }
+    for before, episode in zip([None, *line("episode")], line("episode"), strict=False):
+        rows.add({"is_first": torch.tensor([episode != before]), "is_last": torch.tensor([False])})
+        for some in drawn.values():
+            some.add_one([episode != before])
+    assert line("row") == [str(row) for row in range(rows.count)]
+    assert line("slot") == [str(row % 8) if row >= rows.oldest else "-" for row in range(rows.count)]
+    for name, some in drawn.items():
+        held = some.at(np.arange(len(some))).tolist()
+        assert line(name) == ["x" if row in held else "." for row in range(rows.count)], name
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    streams=st.integers(1, 3), capacity=st.integers(5, 12), length=st.integers(1, 5), free=st.integers(0, 4),
+    crosses=st.booleans(), first=st.sampled_from([0, 7]), blocks=st.lists(st.integers(0, 8), max_size=6),
+    data=st.data(),
+)  # fmt: skip
+def test_windows_are_those_of_their_definition(streams, capacity, length, free, crosses, first, blocks, data) -> None:
+    """However many rows come at a time; each is returned once, when it becomes complete."""
+    free = min(free, length - 1)
+    rows = rows_of(streams, capacity)
+    rows.begin_at(first)
+    some, flags, seen = Windows(rows, length, free, crosses), np.zeros((streams, 0), bool), set()
+    for block in blocks:
+        more = np.array(data.draw(st.lists(st.booleans(), min_size=streams * block, max_size=streams * block)), bool)
+        more = more.reshape(streams, block)[:, :capacity]
+        rows.extend({"is_first": more, "is_last": more})
+        new = some.add_one(more[:, 0].tolist()) if block == 1 else some.add(more).tolist()
+        flags = np.concatenate([flags, more], 1)
+        low = max(first if first else -free, rows.count - capacity)
+        expected = [t * streams + i for t in range(low, rows.count - length + 1) for i in range(streams)
+                    if crosses or not flags[i, max(0, t - first + free + 1) : t - first + length].any()]  # fmt: skip
+        assert some.at(np.arange(len(some))).tolist() == expected
+        assert some.positions(np.array(expected, int)).tolist() == list(range(len(expected)))
+        assert list(new) == sorted(set(expected) - seen)
+        seen |= set(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), draws=st.lists(st.tuples(BOUNDS, st.integers(0, 60)), min_size=1, max_size=5))
+def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed, draws) -> None:
+    assert kernels() is not None
+    mine, other = np.random.default_rng(seed), np.random.default_rng(seed)
+    integers = RandomIntegers(mine)
+    for bound, count in draws:
+        found = random_integers(integers, bound, count)
+        assert found.dtype is torch.int64
+        assert found.tolist() == other.integers(bound, size=count).tolist()
+        assert mine.bit_generator.state == other.bit_generator.state
+    mine.bit_generator.state = np.random.default_rng(2).bit_generator.state  # one that was loaded is drawn on from
+    assert random_integers(integers, 1000, 9).tolist() == np.random.default_rng(2).integers(1000, size=9).tolist()
+
+
+def test_handles_are_drawn_from_those_held() -> None:
+    def drawn() -> list[list[int]]:
+        queue, integers = HandleQueue(), RandomIntegers(np.random.default_rng(4))
+        queue.add(3 * np.arange(50))
+        queue.drop(30)
+        queue.add(np.arange(150, 400))  # moves the others
+        found = [random_integers(integers, len(queue), 500, queue).tolist()]
+        queue.reserve(2000)
+        found.append(random_integers(integers, len(queue), 9, queue).tolist())
+        other = np.random.default_rng(4)
+        assert found == [queue.held[other.integers(len(queue), size=n)].tolist() for n in (500, 9)]
+        with pytest.raises(ValueError, match="high"):
+            random_integers(integers, 0, 1)
+        return found
+
+    compiled = drawn()
+    with only():
+        assert drawn() == compiled
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 250)), min_size=1, max_size=12))
+def test_a_queue_drops_few_and_many(turns: list[tuple[int, int]]) -> None:
+    queue, expected, last = HandleQueue(), [], 0
+    for more, gone in turns:
+        new = list(range(last, last + 2 * more, 2))
+        queue.add(new if more < 3 else np.array(new))
+        expected += new
+        last += 2 * more
+        below = expected[0] + gone if expected else 0
+        queue.drop(below)
+        expected = [handle for handle in expected if handle >= below]
+        assert queue.held.tolist() == expected
+        assert not expected or queue.address == queue.held.ctypes.data
