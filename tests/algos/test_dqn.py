@@ -13,7 +13,7 @@ from windows import ACTS, ESTIMATORS, WIDE, batch, gradients, moves, row, slow_t
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.values import Dueling
+from reverie.nn.actor_critic import Dueling
 from reverie.objectives.estimators import NStep
 
 GAMMA = 0.9

@@ -17,7 +17,7 @@ from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.kernels import losses, steps
-from reverie.nn.choices import Choices
+from reverie.nn.distributions import Choices
 from reverie.objectives.estimators import NStep, TDLambda
 
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(4,))})

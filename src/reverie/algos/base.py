@@ -23,10 +23,8 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
 from reverie.core.words import plural
 from reverie.nn.actor_critic import NetworkConfig, kind_of
-from reverie.nn.adam import Adam
-from reverie.nn.minimise import Loss, TrainStep, gradients, run
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.optim import Optim
+from reverie.nn.optim import Adam, Loss, Optim, TrainStep, gradients, run
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
 from reverie.nn.target import Target
@@ -310,7 +308,7 @@ class Algorithm(nn.Module):
         """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
-        self.since = object()  # see nn/minimise.py: Learner
+        self.since = object()  # see nn/optim.py: Learner
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
 

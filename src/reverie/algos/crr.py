@@ -18,11 +18,9 @@ from reverie.core.config import Choice, Config
 from reverie.core.errors import unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import draws, several
-from reverie.nn.actor_critic import QEnsemble
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, several
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.gaussian import GaussianActor
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error

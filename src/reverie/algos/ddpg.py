@@ -17,9 +17,8 @@ from reverie.core.bounds import Above, AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
-from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
-from reverie.nn.frozen import frozen
+from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error

@@ -17,10 +17,10 @@ from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.nn.values import DiscreteQEnsemble
 from reverie.objectives.categorical import likely_values, masked_argmax_value
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import CriticStats, Losses, before, huber_error, mean_over

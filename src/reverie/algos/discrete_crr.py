@@ -18,10 +18,10 @@ from reverie.algos.crr import CRRObjective, CRRStats, FilterConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.adam import Adam
-from reverie.nn.choices import Choices, ChoicesActor
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
+from reverie.nn.distributions import Choices
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.values import DiscreteQEnsemble
+from reverie.nn.optim import Adam
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.td import Losses, before, squared_error
@@ -54,7 +54,7 @@ class DiscreteCRRStats(CRRStats):
 class DiscreteCRRObjective(CRRObjective):
     """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action and ``critic(obs)`` the values of all
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices` of one action and ``critic(obs)`` the values of all
     actions, ``[K, ..., A]``. Actions of the batch are one-hot.
     """
 

@@ -17,11 +17,10 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
-from reverie.nn.inference import Inference
+from reverie.nn.actor_critic import DiscreteQNetwork
+from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.td import CriticStats, Losses, before, huber_error
 
 

@@ -24,7 +24,7 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
-from reverie.nn.encoder import EncoderConfig, width_of
+from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
@@ -127,7 +127,7 @@ class DreamerV3Config(AlgorithmConfig):
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
         encoder = self.encoder.build(obs_spec)
-        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        rssm = self.rssm.build(encoder.width, action_spec.width)
         decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
         width, dtype = rssm.feature_width, self.dtype
         reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)

@@ -20,9 +20,8 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import several
-from reverie.nn.actor_critic import QEnsemble
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import QEnsemble, several
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
 from reverie.objectives.td import CriticStats, Losses, after, before, squared_error, td_targets

@@ -16,10 +16,9 @@ from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import FixedStdGaussianActor, Inputs, NetworkConfig, QEnsemble
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.gaussian import FixedStdGaussianActor
+from reverie.nn.optim import Adam
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask

@@ -15,7 +15,7 @@ from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.values import DiscreteQNetwork
+from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.objectives.estimators import OneRow, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before

@@ -18,11 +18,9 @@ from reverie.core.bounds import Above, AtLeast, Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import QEnsemble
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import QEnsemble, TanhGaussianActor
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.frozen import frozen
-from reverie.nn.squashed import TanhGaussianActor
+from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error, td_targets
@@ -64,7 +62,7 @@ class SACObjective(TDObjective):
     """The losses of SAC over any distribution of actions and two critics.
 
     ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    :class:`~reverie.nn.squashed.SquashedNormal`. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
+    ``nn/distributions.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
     ``nn/actor_critic.py: Stacked`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
     """
 

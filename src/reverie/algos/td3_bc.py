@@ -17,7 +17,7 @@ from reverie.algos.td3 import TD3, TD3Config, TD3Objective, TD3Stats
 from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import first
-from reverie.nn.frozen import frozen
+from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 

@@ -23,7 +23,7 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
-from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, encoded, width_of
+from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig
 from reverie.nn.heads import (
     Actor,
     BernoulliHead,
@@ -83,7 +83,7 @@ class WorldModel(nn.Module):
         """Put the parts together.
 
         Args:
-            encoder: see ``nn/encoder.py: EncoderModule``.
+            encoder: see ``nn/encoder.py: EncoderBuilder``.
             rssm: the model of latents.
             decoder: from latents to a dictionary of predictions.
             reward: from features to a number's distribution, which has ``mean()`` and ``loss(value)``.
@@ -105,7 +105,8 @@ class WorldModel(nn.Module):
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
         if reward is not None and is_terminal is not None and getattr(self.encoder, "arrival", False):
             obs = {**obs, ARRIVAL: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
-        return encoded(self.encoder, obs, self.dtype)
+        embed: Tensor = self.encoder(dict(obs), self.dtype)
+        return embed
 
     def observe(
         self, batch: Batch, context: Context | None = None, choose: Chooser | None = None, samples: int = 1
@@ -417,7 +418,7 @@ class DenseDreamerConfig(AlgorithmConfig):
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
         discount = self.learned_discount
         encoder = self.encoder.build(obs_spec)
-        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        rssm = self.rssm.build(encoder.width, action_spec.width)
         decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
         width, dtype = rssm.feature_width, self.dtype
         cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(discount)

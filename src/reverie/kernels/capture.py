@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers
 from reverie.kernels.tape import Tape
-from reverie.nn.minimise import Learner, TrainStep
+from reverie.nn.optim import Learner, TrainStep
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
 """Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
@@ -39,25 +39,11 @@ _SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is
 WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
-class Recorder(Protocol):
-    """A backend that runs, captures and replays a call."""
-
-    @property
-    def title(self) -> str:
-        """Name of a captured call, for messages."""
-        ...
-
-    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        """Run ``call``. Return its result and the reason why it cannot be captured, or an empty string."""
-        ...
-
-    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Run ``call``. Return the tensors that it wrote to, and a function that replays it into the same tensors."""
-        ...
-
-
 class CudaGraphs:
-    """Captures CUDA graphs on a stream of its own. They share one memory pool, as no two are replayed at once."""
+    """Runs, captures and replays calls as CUDA graphs, on a stream of its own.
+
+    They share one memory pool, as no two are replayed at once.
+    """
 
     title = "a CUDA graph"
 
@@ -116,6 +102,9 @@ class Tapes:
         if tape.obstacle:
             raise RunError(f"the update cannot be recorded on a tape: {tape.obstacle}. {WITHOUT}")
         return outputs, tape.replay
+
+
+Recorder = CudaGraphs | Tapes
 
 
 def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
@@ -295,7 +284,7 @@ def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
 
 
 def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
-    """Compute ``nn/minimise.py: run``."""
+    """Compute ``optim.run``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
     if captured is None or captured.since is not learner.since or captured.addresses.moved():
