@@ -169,7 +169,7 @@ def test_optimisers_hold_all_that_is_learned_and_are_renewed(name):
     assert held == {id(p) for p in agent.parameters() if p.requires_grad}
     assert agent.bad_moment() is None
     for optim in agent.optims.values():
-        optim.cosine = 10  # a learning rate that falls
+        optim.settings = optim.settings._replace(cosine=10)  # a learning rate that falls
         optim.updates += 3
     agent.renew()
     assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)
@@ -188,7 +188,7 @@ def test_settings_reach_the_targets_and_the_optimisers(name):
         assert (target.rate, target.every) == (agent.cfg.tau, getattr(agent.cfg, "target_every", 1))
     for k, optim in agent.optims.items():
         rates = [getattr(agent.cfg, rate) for rate in (f"{k}_lr", "lr") if rate in known]
-        assert not rates or optim.lr == rates[0], k
+        assert not rates or optim.settings.lr == rates[0], k
 
 
 # ---------------------------------------------------------------- ends of episodes
