@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.shapes import expect
 from reverie.nn.heads import Actor, JointDistribution
 from reverie.nn.rssm import Chooser, Latent, StateSpaceModel
 
@@ -50,11 +49,7 @@ def imagine(
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the actor's last hidden
     layer of each step is kept with its gradient.
-
-    Raises:
-        ValueError: ``start`` has other axes.
     """
-    _check_start(rssm, start)
     hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
     start.write_feature(features[0])
@@ -66,12 +61,6 @@ def imagine(
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
         return Dream(features, torch.stack(hidden[:-1]), torch.stack(actions))
-
-
-def _check_start(rssm: StateSpaceModel, start: Latent) -> None:
-    c = rssm.cfg
-    expect((len(start.deter), c.deter), deter=start.deter)
-    expect((len(start.deter), c.stoch, c.classes), stoch=start.stoch)
 
 
 def imagine_through_time(
@@ -87,11 +76,7 @@ def imagine_through_time(
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
     through what its actions lead to. With ``through_policy`` it reads them with gradient.
-
-    Raises:
-        ValueError: ``start`` has other axes.
     """
-    _check_start(rssm, start)
     latent, cell = start, rssm.cell(start.deter.dtype)
     features, hidden, actions = [], [], []
     for step in range(horizon + 1):

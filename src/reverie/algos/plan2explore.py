@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -153,18 +153,12 @@ class Plan2ExploreStats(ExploringStats, DreamerV2Stats):
     """Metrics of an update of Plan2Explore: those of the task as of DreamerV2, and those of exploring."""
 
 
-class Behaving(Protocol):
-    """The exploring behaviour: whatever a paper trains, it has a policy."""
-
-    actor: Actor
-
-
 class Exploring:
     """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behaviour that explores, and its policy."""
 
     cfg: ExploringConfig
     world: WorldModel
-    explorer: Behaving
+    explorer: Any
 
     def make_ensemble(self, action_spec: ActionSpec) -> None:
         """Create the ensemble, and the norms of its rewards."""
@@ -191,13 +185,14 @@ class Exploring:
 class Explorer(LatentPolicy):
     """Explores with the exploring behaviour, and is evaluated with the task's: zero-shot."""
 
-    def __init__(self, learner: Exploring, explorer: Behaving, noise: float = 0.0) -> None:
+    def __init__(self, learner: Exploring, explorer: Any, noise: float = 0.0) -> None:
         super().__init__(learner, noise)
         self.explorer = explorer
 
     def acting(self, mode: Mode) -> Actor:
         """Return the exploring policy for ``explore``, and that of the task for ``eval``."""
-        return self.explorer.actor if mode == "explore" else self.actor
+        actor: Actor = self.explorer.actor if mode == "explore" else self.actor
+        return actor
 
 
 class Plan2Explore(Exploring, DreamerV2):

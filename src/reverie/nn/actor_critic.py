@@ -6,7 +6,6 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
@@ -303,37 +301,6 @@ class DiscreteQEnsemble(Network):
 # ---------------------------------------------------------------------- which actions an algorithm learns
 
 
-def continuous_width(algorithm: str, spec: ActionSpec) -> int:
-    """Return A, the width of actions whose parts are all continuous.
-
-    Raises:
-        ConfigError: a part is discrete. The message names the algorithms that fit.
-    """
-    _check_actions(algorithm, spec, "continuous actions", "continuous")
-    return spec.width
-
-
-def single_choice(algorithm: str, spec: ActionSpec) -> int:
-    """Return A, the number of classes of an action that is a single discrete choice.
-
-    Raises:
-        ConfigError: it is not. The message names the algorithms that fit.
-    """
-    _check_actions(algorithm, spec, "a single discrete action", "discrete")
-    return spec.width
-
-
-def only_kind(algorithm: str, spec: ActionSpec) -> str:
-    """Return the kind of all parts, ``continuous`` or ``categorical``.
-
-    Raises:
-        ConfigError: there are both. The message names the algorithms that fit.
-    """
-    kinds = "continuous", "discrete", "multi_discrete"
-    _check_actions(algorithm, spec, "actions that are all continuous or all discrete", *kinds)
-    return next(iter(spec.parts.values())).kind
-
-
 def all_classes(spec: ActionSpec) -> tuple[int, ...]:
     """Return the number of classes of each discrete choice, in the order of the flat action."""
     return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
@@ -347,18 +314,3 @@ def kind_of(spec: ActionSpec) -> str:
     if kinds == {"continuous"}:
         return "continuous"
     return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"
-
-
-def _check_actions(algorithm: str, spec: ActionSpec, wanted: str, *kinds: str) -> None:
-    if (kind := kind_of(spec)) in kinds:
-        return
-    fit = {False: list[str](), True: list[str]()}
-    for name in sorted(algorithms()):
-        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
-            config: Any = algorithm_config(name)
-            if kind in config.action_kinds:
-                fit[config.needs_data].append(name)
-    also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
-    raise ConfigError(
-        f"{algorithm} needs {wanted}, but the actions are {kind}. Suitable algorithms: {', '.join(fit[False])}{also}."
-    )
