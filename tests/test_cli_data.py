@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie.commands.data import as_here, data_command
+from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import files
 from reverie.store.store import Store
@@ -175,18 +175,3 @@ def test_options_of_readers(dataset, tmp_path, capsys):
         del file["timeouts"], file["next_observations"]
     assert data_command(["info", str(dataset), "--time-limit", "20"]) == 0
     assert "number 10" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("word", "here"),
-    [
-        ("--data.time-limit", "--time-limit"),
-        ("--data.reader=mine:Mine", "--reader=mine:Mine"),
-        ("--data.columns={obs: o}", "--columns={obs: o}"),
-        ("--data.no-partial", "--no-partial"),
-        ("--data.storage", "--data.storage"),
-        ("data.time-limit", "data.time-limit"),
-    ],
-)
-def test_options_of_reading_have_the_names_of_training_as_well(word: str, here: str) -> None:
-    assert as_here(word) == here

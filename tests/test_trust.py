@@ -13,6 +13,7 @@ from gymnasium import spaces
 import reverie
 from minari_files import buffer
 from minari_files import write as write_minari
+from recordings import LIVED
 from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
@@ -22,7 +23,6 @@ from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment import NO_ENV, OWN_ENV, ExperimentConfig, resolved
 from reverie.run.folder import RunFolder, Saved, write_saved
-from test_datasets import LIVED
 
 WALK = """
 import gymnasium, numpy as np

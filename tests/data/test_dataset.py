@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,18 +204,6 @@ def test_feedback_goes_to_where_the_windows_came_from():
 
 
 # ---------------------------------------------------------------- from files
-
-
-def test_bounds_of_actions_come_from_the_environment_where_data_do_not_say_theirs(tmp_path):
-    values = columns() | {"actions": np.linspace(-1.5, 1.5, 14, dtype=np.float32)[:, None]}
-    config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))
-    measured = open_recorded(config)
-    parts = list(measured.parts())
-    assert max(part["action"].max() for part in parts) == 1.0
-    assert any("action space is not declared" in line for line in measured.remarks())
-    known = open_recorded(config, action_space=spaces.Box(-3, 3, (1,), np.float32))
-    assert max(part["action"].max() for part in known.parts()) == 0.5
-    assert not known.remarks()
 
 
 def test_what_an_environment_leaves_out_or_clips_is_left_out_and_clipped(tmp_path):

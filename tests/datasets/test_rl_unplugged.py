@@ -15,8 +15,7 @@ from reverie.core.errors import DataError
 from reverie.datasets import rl_unplugged
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
-from reverie.datasets.rl_unplugged import RLUnpluggedReader
-from reverie.datasets.tfrecord import CutOff, example, masked_crc, records
+from reverie.datasets.rl_unplugged import CutOff, RLUnpluggedReader, example, masked_crc, records
 
 
 def corner(obs):

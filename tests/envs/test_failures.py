@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.restart import RestartBudget, derive_seeds, seed_after
 from reverie.envs.slot import Failed
@@ -72,22 +72,6 @@ def check(got, undisturbed, failed):
             assert torch.equal(got["reward"][row:, number], undisturbed["reward"][: 16 - row, number])
 
 
-def check_sentences(env, numbers, place):
-    assert env.restarts == len(numbers)
-    assert env.slept == []
-    for number, line in zip(numbers, env.said, strict=True):
-        assert f"environment {number} ('Faulty'), step {place[1]} of episode {place[0]}" in line
-
-
-@pytest.mark.parametrize("how", ["raise", "nan"])
-@pytest.mark.parametrize("numbers", [[0], [2], [0, 1], [0, 1, 2]])
-@pytest.mark.parametrize(("place", "row"), PLACES)
-def test_the_others_never_notice(faulty, undisturbed, how, numbers, place, row):
-    env = faulty(dict.fromkeys(numbers, (*place, how)))
-    check(rows(env, 16), undisturbed, dict.fromkeys(numbers, row))
-    check_sentences(env, numbers, place)
-
-
 @given(
     plan=st.dictionaries(
         st.integers(0, 2),
@@ -109,7 +93,7 @@ def test_any_failures(undisturbed, plan):
 def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
     env = faulty(plan, vector="process")
     for slot in env._slots:  # workers may take their time to start for the first time
-        slot._timeout = 1.5
+        slot._timeout = 1.0
     got = rows(env, 16)
     row_of = dict(PLACES)
     check(got, undisturbed, {number: row_of[fault[:2]] for number, fault in plan.items()})
@@ -156,22 +140,13 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
 
 
 @BOTH
-@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan"), (1, 1, "raise")])
+@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
 def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, vector, fault):
     env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in (1, 2)}, vector=vector)
     found = rows(env, 4)
     assert (env.restarts, env.slept) == (3, [1.0, 1.0])
     assert f"environment 1 ('Faulty'), step {fault[1]} of episode 1" in env.said[0]
     assert found["is_first"][fault[1]].tolist() == ([True] * 3 if fault[1] == 0 else [False, True, False])
-
-
-@BOTH
-def test_what_fails_at_each_restart_ends_it_and_names_the_setting(faulty, vector):
-    env = faulty(
-        {1: (1, 0, "raise")}, {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2)}, restarts=2, vector=vector
-    )
-    with pytest.raises(EnvError, match=r"3 environment failures .* --env\.restarts\. .* step 0 of episode 1 failed"):
-        env.reset()
 
 
 def test_an_instance_is_reset_and_stays_open(make):
@@ -213,9 +188,3 @@ def test_failures_within_a_window(events, most, window):
             return
         before = recent.count(number) - 1
         assert budget.add(number, Failed(EnvError("broken"))) == (min(2 ** (before - 1), 60) if before else 0)
-
-
-@pytest.mark.parametrize("values", [{"restarts": -1}, {"timeout": -0.5}, {"timeout": 2e6}, {"restart_window": 0.0}])
-def test_settings_out_of_range(values):
-    with pytest.raises(ConfigError, match=f"env.{next(iter(values))} = "):
-        EnvConfig().merge(values, "env")

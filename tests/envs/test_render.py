@@ -13,8 +13,8 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.render import painter
 
-CLASSIC = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
-MUJOCO = ["InvertedPendulum-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5"]
+CLASSIC = ["MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
+MUJOCO = ["InvertedPendulum-v5", "HalfCheetah-v5"]
 
 
 def drawn(name: str):
@@ -57,13 +57,10 @@ def test_a_simulator_is_brought_where_the_observation_says(name, monkeypatch):
     np.testing.assert_allclose(env.unwrapped._get_obs(), obs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
-def test_what_cannot_be_is_drawn_as_near_as_it_can(value):
+def test_what_cannot_be_is_drawn_as_near_as_it_can():
     env = drawn("CartPole-v1")
     paint = painter(env.env, env.obs_spec)
-    picture = paint({"observation": np.full(4, value, np.float32)})
-    assert picture.dtype == np.uint8
-    assert picture.shape == (400, 600, 3)
+    assert paint({"observation": np.array([np.nan, np.inf, -np.inf, 1e30], np.float32)}).shape == (400, 600, 3)
 
 
 def test_nobody_knows_how_to_draw_other_environments(monkeypatch):
@@ -103,13 +100,12 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
     assert painter(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
 
 
-def test_grids_of_minigrids_own_wrappers_are_drawn():
+def test_whole_grids_are_drawn():
     wrappers = pytest.importorskip("minigrid.wrappers")
-    views = {wrappers.FullyObsWrapper: {"highlight": False}, wrappers.OneHotPartialObsWrapper: {"agent_pov": True}}
-    for wrap, view in views.items():
-        env = make_flat(EnvConfig(id=""), lambda w=wrap: w(gymnasium.make("MiniGrid-DoorKey-6x6-v0")), 0, True)
-        obs, _ = env_zoo.Seen(env).reset(seed=3)
-        np.testing.assert_array_equal(painter(env.env, env.obs_spec)(obs), env.unwrapped.get_frame(**view))
+    made = lambda: wrappers.FullyObsWrapper(gymnasium.make("MiniGrid-DoorKey-6x6-v0"))  # noqa: E731
+    env = make_flat(EnvConfig(id=""), made, 0, True)
+    obs, _ = env_zoo.Seen(env).reset(seed=3)
+    np.testing.assert_array_equal(painter(env.env, env.obs_spec)(obs), env.unwrapped.get_frame(highlight=False))
 
 
 def test_planes_are_drawn_in_minatars_own_colours():
@@ -138,7 +134,6 @@ def test_an_environment_may_draw_its_observations_itself():
     spec = {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")}
     paint = painter(Own(), spec)
     assert paint({"observation": np.array([0.5, 0])})[0, 0, 0] == 50
-    both = painter(Own(), spec | {"other": spec["observation"]})
     env = Own()
     env.says = lambda obs: np.full((1, 1, 3), int(obs["other"][1]), np.uint8)
     both = painter(env, spec | {"other": spec["observation"]})

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import DataError
 from reverie.core.protocols import Restorable
-from reverie.envs import snapshot
 from reverie.envs.config import EnvConfig
 from reverie.envs.restart import derive_seeds, seed_after
 from reverie.envs.vector import make_env
@@ -38,7 +37,6 @@ ATARI = {
 EXACT = {
     "CartPole-v1": {},
     "Pendulum-v1": {"time_limit": 20, "clip_reward": "tanh"},
-    "MountainCarContinuous-v0": {"time_limit": 20},
     "Acrobot-v1": {"time_limit": 20, "action_repeat": 2},
     "FrozenLake-v1": {},
     "ALE/Pong-v5": ATARI,
@@ -49,11 +47,7 @@ EXACT = {
     "MiniGrid-DoorKey-5x5-v0": {"time_limit": 20, "mission": True},
     "dm_control/walker-walk-v0": {"time_limit": 20},
     "CrafterReward-v1": {"time_limit": 40, "kwargs": {"area": (32, 32)}},
-    "reverie/Count-v0": {},
-    "reverie/Cue-v0": {},
     "reverie/Grid-v0": {"frame_stack": 2},
-    "reverie/Look-v0": {},
-    "reverie/Match-v0": {},
 }
 
 
@@ -103,7 +97,7 @@ def test_it_goes_on_exactly(make, env_id):
     assert play(fresh, 64, then) == expected
 
 
-@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Ant-v5", "CrafterReward-v1", "reverie/Grid-v0"])
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Ant-v5"])
 def test_workers_go_on_exactly(make, env_id):
     env = make(id=env_id, num=2, seed=3, vector="process", **EXACT[env_id])
     step, act = env.reset(), actions(env, 0)
@@ -135,17 +129,16 @@ def test_another_process_goes_on_exactly(make, tmp_path):
         "env = make_env(EnvConfig.from_dict(options), seed=3)\nstep = env.restore(taken, step)\n"
         "print([float(sum(v.double().sum() for v in env.step(action).obs.values())) for _ in range(80)])\n"
     )
-    for env_id in ("CrafterReward-v1", "Humanoid-v5"):
-        options = {"id": env_id, **EXACT[env_id]}
-        env = make(seed=3, **options)
-        step, action = env.reset(), torch.zeros(1, env.action_spec.width)
-        for _ in range(10):
-            step = env.step(action)
-        path = tmp_path / "state"
-        path.write_bytes(pickle.dumps((options, env.snapshot(), step, action)))
-        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
-        rows = [env.step(action).obs.values() for _ in range(80)]
-        assert done.stdout.strip() == str([float(sum(v.double().sum() for v in row)) for row in rows])
+    options = {"id": "CrafterReward-v1", **EXACT["CrafterReward-v1"]}
+    env = make(seed=3, **options)
+    step, action = env.reset(), torch.zeros(1, env.action_spec.width)
+    for _ in range(10):
+        step = env.step(action)
+    path = tmp_path / "state"
+    path.write_bytes(pickle.dumps((options, env.snapshot(), step, action)))
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    rows = [env.step(action).obs.values() for _ in range(80)]
+    assert done.stdout.strip() == str([float(sum(v.double().sum() for v in row)) for row in rows])
 
 
 @given(
@@ -173,20 +166,10 @@ def test_what_was_drawn_is_left_behind(make, env_id):
     env, fresh = (make(id=env_id, render=True, seed=2) for _ in range(2))
     step = env.reset()
     env.render()
-    taken = env.snapshot()
-    fresh.restore(taken, step)
+    fresh.restore(env.snapshot(), step)
     assert (fresh.render() == env.render()).all()
     assert play(fresh, 20, actions(env, 0)) == play(env, 20, actions(env, 0))
     assert (fresh.render() == env.render()).all()
-
-
-def test_what_is_learned_from_drawings(make):
-    options = {"id": "CartPole-v1", "pixels": "only", "resize": (16, 16), "frame_stack": 2}
-    env = make(**options)
-    step = env.reset()
-    taken, fresh = env.snapshot(), make(**options)
-    fresh.restore(taken, step)
-    assert play(fresh, 20, actions(env, 0)) == play(env, 20, actions(env, 0))
 
 
 # What cannot be taken up, and what can
@@ -205,24 +188,31 @@ def measured(space: gymnasium.Space):
     return lambda x: gymnasium.spaces.flatten(space, x)
 
 
+def surfaces():
+    return {"robot": [pytest.importorskip("pygame").Surface((2, 2))]}
+
+
+def part_of_a_picture():
+    return (1, *surfaces()["robot"])
+
+
 @pytest.mark.parametrize(
     ("hidden", "can"),
     [
         (dict, True),
         (lambda: np.sum, True),
         (lambda: np, True),
-        (lambda: abs, True),
-        (lambda: lambda x: x, True),
         (lambda: measured(gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3))), True),
+        (lambda: lambda x, low=(0, 1), *, high=2.0: x, True),
         (env_zoo.counter, False),
         (env_zoo.rebinding_counter, False),
-        (lambda: lambda x, low=(0, 1), *, high=2.0: x, True),
         (lambda: lambda x, seen=[0]: seen, False),
         (lambda: lambda x, *, seen={}: seen, False),
         (lambda: functools.wraps(lambda: [])(lambda: 0), False),
         (lambda: (i for i in ()), False),
-        (env_zoo.Rebuilt, False),
         (lambda: [env_zoo.Rebuilt()], False),
+        (surfaces, True),
+        (part_of_a_picture, False),
     ],
 )
 def test_fields_that_can_be_kept(make, hidden, can):
@@ -262,22 +252,29 @@ def test_references_between_layers_stay(make):
     assert layer.shared is layer.env.marks
 
 
+def sharing(part):
+    def hidden():
+        state = np.zeros((2, 3))
+        return {"whole": state, "part": part(state)}
+
+    return hidden
+
+
 @pytest.mark.parametrize(
     ("hidden", "can"),
     [
         (lambda: np.array(np.zeros((2, 3, 4)).transpose(1, 2, 0))[1:, ::-1], True),
-        (lambda: pickle.loads(pickle.dumps(np.zeros(3), protocol=5)), True),
         (lambda: np.frombuffer(b"12", np.uint8), True),
         (lambda: np.lib.stride_tricks.sliding_window_view(np.zeros(5), 2), True),
-        (lambda: np.array([{}, {}, {}])[::2], True),
         (lambda: np.ma.zeros(3), True),
-        (lambda: (lambda masked: [masked, masked[1:]])(np.ma.zeros(3)), False),
         (lambda: torch.zeros(3).numpy(), False),
         (lambda: [torch.zeros(2), torch.nn.Linear(2, 2)], True),
         (lambda: torch.zeros(2, 3).unbind(), False),
+        (sharing(lambda x: x[1:]), False),
+        (sharing(lambda x: x.view(np.uint8).T), False),
     ],
 )
-def test_arrays_that_can_be_kept(make, hidden, can):
+def test_arrays_are_kept_unless_they_share_memory(make, hidden, can):
     env, step = after_three(make, functools.partial(env_zoo.Hiding, hidden))
     taken = env.snapshot()
     assert (taken[0] is not None) == can
@@ -286,19 +283,8 @@ def test_arrays_that_can_be_kept(make, hidden, can):
         fresh = make(functools.partial(env_zoo.Hiding, hidden))
         fresh.restore(taken, step)
         again = fresh._slots[0].env.unwrapped.hidden
-        assert fresh.snapshot()[0] is not None
         assert type(again) is type(value)
         assert (again == value).all()
-
-
-@pytest.mark.parametrize("part", [lambda x: x[1:], lambda x: x.view(np.uint8).T, lambda x: x.ravel()])
-def test_arrays_that_share_memory_would_not_share_it_again(make, part):
-    def hidden():
-        state = np.zeros((2, 3))
-        return {"whole": state, "part": part(state)}
-
-    env, _ = after_three(make, functools.partial(env_zoo.Hiding, hidden))
-    assert env.snapshot() == [None]
 
 
 def test_a_view_of_what_an_environment_saves_its_own_way(make):
@@ -362,7 +348,6 @@ def test_a_row_that_was_the_last_stays_so(make):
 def test_what_does_not_fit_is_said(said, make):
     env, step = after_three(make, env_zoo.Seeded)
     taken = env.snapshot()[0]
-    inside = snapshot.save_state(env._slots[0].env)
     ended = dataclasses.replace(step, is_last=torch.tensor([True]))
 
     def why(fresh, snapshot, step=step):
@@ -380,7 +365,6 @@ def test_what_does_not_fit_is_said(said, make):
     assert "a different environment" in why(said(env_zoo.Global), taken)
     assert "with different settings" in why(said(env_zoo.Seeded, clip_reward="sign"), taken)
     assert "num" not in EnvConfig().one()
-    assert snapshot.load_state(make(env_zoo.Seeded)._slots[0].env, inside)[1] == ""
     with pytest.raises(DataError, match="2 snapshots and 1 rows"):
         make(env_zoo.Seeded).restore([None, None], step)
 
@@ -430,15 +414,6 @@ def test_a_class_that_was_edited_meanwhile(said, make, tmp_path, monkeypatch):
     fresh = said(now)
     assert fresh.restore(taken, step).is_last.all()
     assert fresh.said[0].endswith("the source of edited_env.Base has changed since")
-
-
-def test_a_format_of_another_time(said, make, monkeypatch):
-    env, step = after_three(make, env_zoo.Seeded)
-    taken = env.snapshot()
-    monkeypatch.setattr(snapshot, "FORMAT", 3)
-    fresh = said(env_zoo.Seeded)
-    assert fresh.restore(taken, step).is_last.all()
-    assert "format 2, but this version writes 3" in fresh.said[0]
 
 
 def test_what_is_half_restored_is_made_anew(said, make):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.core.errors import EnvError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
@@ -31,13 +31,6 @@ def play(count=40, render=False, factory=None, **options):
 def image(*shape):
     """The spec of a uint8 image."""
     return ObsPart(kind="image", shape=shape, dtype="uint8")
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
-def test_classic_control(env_id):
-    env, steps, _ = play(id=env_id, num=2)
-    assert env.obs_spec["observation"].kind == "vector"
-    assert any(step.reward.any() for step in steps)
 
 
 def test_pendulum_is_scaled_to_its_bounds():
@@ -69,13 +62,6 @@ def test_atari_as_the_authors_play_it():
     assert len({step.obs["image"].numpy().tobytes() for step in steps}) > 20
 
 
-def test_atari_in_colour_with_few_actions():
-    env, steps, _ = play(5, id="ALE/Pong-v5", resize=(64, 64))
-    assert env.obs_spec == {"image": image(64, 64, 3)}
-    assert env.action_spec.width == 6
-    assert steps[0].obs["image"].float().std() > 5
-
-
 def test_atari_frames_are_skipped_once():
     load_suite("ALE/Pong-v5")
     raw = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
@@ -101,34 +87,23 @@ def test_minatar():
     assert set(np.unique(torch.cat([s.obs["image"] for s in steps]))) == {0, 255}
     assert any(step.is_terminal.all() for step in steps)
     assert frame.shape == (10, 10, 3)
-    assert play(2, id="MinAtar/Breakout-v0")[0].action_spec.width == 6
+    again = play(120, id="MinAtar/Breakout-v1")[1]
+    assert all(torch.equal(a.obs["image"], b.obs["image"]) for a, b in zip(steps, again, strict=True))
 
 
-def test_minatar_repeats_with_a_seed():
-    first, second = (torch.stack([s.obs["image"] for s in play(60, id="MinAtar/Asterix-v1")[1]]) for _ in range(2))
-    assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize("env_id", ["MiniGrid-Empty-5x5-v0", "MiniGrid-DoorKey-5x5-v0"])
-def test_minigrid_symbols_are_one_hot(env_id):
-    env, steps, _ = play(id=env_id)
+def test_minigrid_one_hot_is_the_raw_grid():
+    load_suite("MiniGrid-DoorKey-5x5-v0")
+    raw = gymnasium.make("MiniGrid-DoorKey-5x5-v0")
+    env = make_env(EnvConfig(), seed=0, factory=lambda: raw)
     assert env.obs_spec == {
         "direction": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,)),
         "image": image(7, 7, 20),
     }
-    planes = torch.cat([s.obs["image"] for s in steps])
-    for part in (planes[..., :11], planes[..., 11:17], planes[..., 17:]):
-        assert (part.int().sum(-1) == 255).all()
-
-
-def test_minigrid_one_hot_is_the_raw_grid():
-    raw = gymnasium.make("MiniGrid-DoorKey-5x5-v0")
-    env = make_env(EnvConfig(), seed=0, factory=lambda: raw)
     planes = env.reset().obs["image"][0]
     codes = raw.unwrapped.gen_obs()["image"]
-    np.testing.assert_array_equal(planes[..., :11].argmax(-1), codes[..., 0])
-    np.testing.assert_array_equal(planes[..., 11:17].argmax(-1), codes[..., 1])
-    np.testing.assert_array_equal(planes[..., 17:].argmax(-1), codes[..., 2])
+    for channel, part in enumerate((planes[..., :11], planes[..., 11:17], planes[..., 17:])):
+        assert (part.int().sum(-1) == 255).all()
+        np.testing.assert_array_equal(part.argmax(-1), codes[..., channel])
 
 
 def test_minigrid_mission_is_text_when_asked_for():
@@ -193,8 +168,8 @@ def test_minigrid_as_pydreamer_sees_it():
             obs, _ = flat.reset()
     with pytest.raises(EnvError, match="map_view is for MiniGrid and BabyAI"):
         play(2, id="CartPole-v1", map_view=True)
-    with pytest.raises(EnvError, match="set one of them"):
-        play(2, factory=lambda: raw, full_view=True, map_view=True)
+    with pytest.raises(ConfigError, match="set one of them"):
+        EnvConfig(full_view=True, map_view=True)
 
 
 def test_minigrid_wrappers():
@@ -217,11 +192,6 @@ def test_minigrid_wrappers():
     full_shape, full = seen(wrappers.FullyObsWrapper)
     assert full_shape == (5, 5, 21)
     assert (full[..., 17:].int().sum(-1) == 255).all()
-    ready_shape, ready = seen(wrappers.OneHotPartialObsWrapper)
-    assert ready_shape == (7, 7, 20)
-    assert set(ready.unique().tolist()) == {0, 255}
-    plain, _, _ = play(3, factory=lambda: wrappers.FlatObsWrapper(gymnasium.make("MiniGrid-Empty-5x5-v0")))
-    assert plain.obs_spec["observation"].kind == "vector"
 
 
 def test_crafter():

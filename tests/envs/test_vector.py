@@ -30,21 +30,6 @@ def rows(env, count, action=None):
 
 
 @BOTH
-def test_rows_over_truncation_and_termination(make, vector):
-    factory = functools.partial(Count, terminate_at=0, truncate_at=3)
-    env = make(factory, num=2, vector=vector)
-    got = rows(env, 9, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
-    assert got["observation"][:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
-    assert got["reward"][:, 0].tolist() == [0, 1, 1, 1, 0, 1, 1, 1, 0]
-    assert got["reward"][:, 1].tolist() == [0] * 9
-    assert got["is_first"][:, 0].int().tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1]
-    assert got["is_last"][:, 0].int().tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0]
-    assert not got["is_terminal"].any()
-    assert got["reward"].dtype == torch.float32
-    assert got["is_first"].dtype == got["is_last"].dtype == got["is_terminal"].dtype == torch.bool
-
-
-@BOTH
 def test_rewards_are_also_there_as_they_were_given(make, vector):
     factory = functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.1, 0.7])
     env = make(factory, vector=vector)
@@ -58,38 +43,24 @@ def test_rewards_are_also_there_as_they_were_given(make, vector):
     assert env.exact_rewards == []
 
 
-class Staggered:
-    """A factory whose environments end after 2, 3, 4... steps, the odd ones by the clock."""
-
-    def __init__(self):
-        self.made = 0
-
-    def __call__(self):
-        self.made += 1
-        at = {"truncate_at" if self.made % 2 == 0 else "terminate_at": self.made + 1}
-        return Count(**{"truncate_at": 0, **at})
-
-
-def test_each_env_ends_by_itself(make):
-    got = rows(make(Staggered(), num=3), 10)
-    last = [np.flatnonzero(got["is_last"][:, i]).tolist() for i in range(3)]
-    assert last == [[2, 5, 8], [3, 7], [4, 9]]
-    assert (got["is_terminal"] == got["is_last"] & torch.tensor([True, False, True])).all()
-    assert (got["is_first"][1:] == got["is_last"][:-1]).all()
-
-
-@BOTH
-def test_terminal_wins_over_the_clock(make, vector):
-    got = rows(make(functools.partial(Count, terminate_at=2, truncate_at=2), vector=vector), 4)
-    assert got["is_last"][:, 0].tolist() == got["is_terminal"][:, 0].tolist() == [False, False, True, False]
-
-
 @given(ends=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=3))
 @settings(max_examples=30, deadline=None)
 def test_rows_of_any_endings(ends):
     queue = list(ends)
     env = make_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
-    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2))
+    check_endings(rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2)), ends)
+
+
+def test_rows_of_workers(make):
+    ends = [(0, 3)] * 2
+    env = make(functools.partial(Count, *ends[0]), num=2, vector="process")
+    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(2, 2))
+    check_endings(got, ends)
+    assert got["reward"].dtype == torch.float32
+    assert got["is_first"].dtype == got["is_last"].dtype == got["is_terminal"].dtype == torch.bool
+
+
+def check_endings(got, ends):
     for i, (terminate_at, truncate_at) in enumerate(ends):
         terminal = 0 < terminate_at <= truncate_at
         length = terminate_at if terminal else truncate_at

@@ -29,9 +29,6 @@ def rgb(image: np.ndarray) -> np.ndarray:
     """Return a rendering as uint8 ``[H, W, 3]``.
 
     Accepts uint8, floats in 0..1 and other integers in 0..255; grey images and alpha channels.
-
-    Raises:
-        DataError: it has other values, or another shape.
     """
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3, 4)):
         raise DataError(

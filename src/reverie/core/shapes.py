@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -25,15 +24,3 @@ def expect(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
     for name, x in tensors.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}.")
-
-
-def expect_classes(index: Tensor, device: torch.device) -> None:
-    """Check the dtype and device of class indices. Compiled functions read eight bytes for each, on the CPU.
-
-    Raises:
-        ValueError: they are not int64, or not on ``device``.
-    """
-    if index.dtype is not torch.int64:
-        raise ValueError(f"index is {index.dtype}: expected class indices of dtype torch.int64.")
-    if index.device != device:
-        raise ValueError(f"index is on the device {index.device}: expected {device}, as the numbers that it selects.")

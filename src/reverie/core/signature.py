@@ -11,7 +11,7 @@ import numpy as np
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import plural
 
-Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Signature = Mapping[str, dict[str, dict[str, Any]]]
 """``{"observation": {key: part}, "action": {key: part}}``, each part a mapping of its fields, fit for JSON."""
 
 BOUNDS = {"low", "high"}
@@ -35,12 +35,10 @@ def differences(one: Signature, two: Signature, where: tuple[str, str]) -> list[
     out: list[str] = []
     for what in ("observation", "action"):
         first, second = one.get(what, {}), two[what]
-        for key in (*first, *(key for key in second if key not in first)):
+        for key in dict.fromkeys((*first, *second)):
             name = f"{what} '{key}'"
-            if key not in second:
-                out.append(f"{name} ({_words(first[key])}) is missing in {where[1]}")
-            elif key not in first:
-                out.append(f"{name} ({_words(second[key])}) is missing in {where[0]}")
+            if key not in first or key not in second:
+                out.append(f"{name} ({_words((first | second)[key])}) is missing in {where[key in first]}")
             elif _differ(first[key], second[key]):
                 short = _words(second[key]).removeprefix(f"{first[key].get('kind')} ")
                 out.append(f"{name} is {_words(first[key])} in {where[0]}, but {short} in {where[1]}")
@@ -80,8 +78,7 @@ def _words(part: Mapping[str, Any]) -> str:
         words.append(str(tuple(part["shape"])))
     if part.get("size"):
         words.append(f"of {plural(part['size'], 'number')}")
-    if part.get("size") and part.get("low"):
-        words.append(f"in {_numbers(part['low'])}..{_numbers(part['high'])}")
+        words += [f"in {_numbers(part['low'])}..{_numbers(part['high'])}"] if part.get("low") else []
     if part.get("classes"):
         words.append(f"of {' x '.join(map(str, part['classes']))} classes")
     if part.get("kind") == "image":

@@ -15,11 +15,7 @@ Space = spaces.Space[Any]
 
 
 def space_of(text: str | Mapping[str, Any], where: str) -> Space:
-    """Return the space that ``text``, JSON, describes; error messages begin with ``where``.
-
-    Raises:
-        DataError: the text is not valid, or the kind of space is unknown.
-    """
+    """Return the space that ``text``, JSON, describes; error messages begin with ``where``."""
     try:
         described = json.loads(text) if isinstance(text, str) else text
         return KINDS[described["type"]](described, where)
@@ -53,11 +49,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 
 
 def text_of(space: Space) -> str:
-    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read.
-
-    Raises:
-        DataError: the kind of space has no such description.
-    """
+    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read."""
     return json.dumps(_described(space))
 
 

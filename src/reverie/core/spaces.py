@@ -10,7 +10,7 @@ This file must not import torch: it is imported in worker processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -130,13 +130,14 @@ class ObsCodec:
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
         self.space = space
-        self.leaves: list[Leaf] = []
-        """The leaves that are kept."""
         self._branches = [(path, inner) for path, inner in _walk(space) if is_nested(inner)]
-        seen: list[str] = []
-        for path, inner in leaves_of(space):
-            if math.prod(inner.shape or (1,)) > 0:
-                self._add(path, inner, keep, channels, seen)
+        seen = [(_key(path, inner), path, inner) for path, inner in leaves_of(space) if math.prod(inner.shape or (1,))]
+        keys = [key for key, _, _ in seen]
+        if twice := next((key for key in keys if keys.count(key) > 1), ""):
+            raise EnvError(f"two observations have the same key '{twice}' once nested keys are joined. Rename one of "
+                           "them.")  # fmt: skip
+        self.leaves = [_leaf(key, path, inner, channels) for key, path, inner in seen if keep(key)]
+        """The leaves that are kept."""
         self._encoders = [(leaf.key, leaf.path, leaf.encode) for leaf in self.leaves]
         self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
         for key in self.spec:
@@ -146,30 +147,10 @@ class ObsCodec:
                     f"folder of the second. Rename one of them, or leave one out with env.exclude = '{key}'."
                 )
         if not self.spec:
-            known = ", ".join(f"'{key}'" for key in seen) or "none"
+            known = ", ".join(f"'{key}'" for key in keys) or "none"
             raise EnvError(
                 f"no observations are left to learn from. Available keys, before env.include and env.exclude: {known}."
             )
-
-    def _add(self, path: Path, space: Space, keep: Callable[[str], bool], channels: Channels, seen: list[str]) -> None:
-        try:
-            found, error = conversion(space, channels), ""
-        except EnvError as unsupported:
-            found, error = None, str(unsupported)
-        bare = "image" if found and found[0].kind == "image" else "observation"
-        key = "/".join(map(str, path)) or bare
-        if key in seen:
-            raise EnvError(
-                f"two observations have the same key '{key}' once nested keys are joined. Rename one of them."
-            )
-        seen.append(key)
-        if not keep(key):
-            return
-        _check_storable(key)
-        if found is None:
-            remedy = f"Leave it out with env.exclude = '{key}', or convert it with a wrapper around the environment."
-            raise EnvError(f"observation '{key}' {error}. {remedy}")
-        self.leaves.append(Leaf(key, path, space, *found))
 
     def __call__(self, obs: Any) -> dict[str, np.ndarray]:
         """Return the arrays of one observation by key, as ``spec`` describes them.
@@ -199,7 +180,7 @@ class ObsCodec:
         """
         out = {}
         for leaf in self.leaves:
-            values = _present(rows, column("obs", leaf.path))
+            values = rows[column("obs", leaf.path)]
             if leaf.part.shape == () and values.shape[1:] == (1,):
                 values = values[:, 0]
             out[f"obs/{leaf.key}"] = _by_row(leaf.encode, (values,), 1, f"observation '{leaf.key}'", first)
@@ -227,6 +208,27 @@ class ObsCodec:
         return _pruned(self.space, (), {leaf.path for leaf in self.leaves})
 
 
+def _key(path: Path, space: Space) -> str:
+    """Return the key of a leaf; what is alone is called by its kind."""
+    bare = "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and _looks_like_image(space) else "observation"
+    return "/".join(map(str, path)) or bare
+
+
+def _leaf(key: str, path: Path, space: Space, channels: Channels) -> Leaf:
+    for part in key.split("/"):
+        if part in ("", ".", "..", "zarr.json") or not part.isprintable() or len(part.encode()) > LONGEST_NAME:
+            raise EnvError(
+                f"observation {key!r} cannot be stored in a folder of that name: rename it in a wrapper. Its parts "
+                f"between / must be printable, of at most {LONGEST_NAME} bytes, and none may be empty, ., .. or "
+                "zarr.json."
+            )
+    try:
+        return Leaf(key, path, space, *conversion(space, channels))
+    except EnvError as error:
+        remedy = f"Leave it out with env.exclude = '{key}', or convert it with a wrapper around the environment."
+        raise EnvError(f"observation '{key}' {error}. {remedy}") from None
+
+
 def _pruned(space: Space, path: Path, kept: set[Path]) -> Space:
     found = [(name, inner) for name, inner in children(space) if any(k[: len(path) + 1] == (*path, name) for k in kept)]
     parts = {name: _pruned(inner, (*path, name), kept) for name, inner in found}
@@ -249,25 +251,8 @@ def _check_branch(value: Any, path: Path, space: Space) -> None:
         raise DataError(f"{where} is {value!r}; its space declares a tuple of length {len(space)}")
 
 
-def _check_storable(key: str) -> None:
-    """Raise EnvError unless each part of ``key`` can be a folder of the replay store."""
-    for part in key.split("/"):
-        if part in ("", ".", "..", "zarr.json") or not part.isprintable() or len(part.encode()) > LONGEST_NAME:
-            raise EnvError(
-                f"observation {key!r} cannot be stored in a folder of that name: rename it in a wrapper. Its parts "
-                f"between / must be printable, of at most {LONGEST_NAME} bytes, and none may be empty, ., .. or "
-                "zarr.json."
-            )
-
-
-def _present(rows: Columns, name: str) -> np.ndarray:
-    if name not in rows:
-        raise DataError(f"the recorded rows have no column '{name}'. They have: {', '.join(rows)}.")
-    return rows[name]
-
-
 def _by_row(
-    convert: Callable[..., np.ndarray], columns: tuple[np.ndarray, ...], more: Any, what: str, first: int
+    convert: Callable[..., np.ndarray], columns: Sequence[np.ndarray], more: Any, what: str, first: int
 ) -> np.ndarray:
     """Return ``convert(*columns, more)``; if it fails, name the first row that is wrong."""
     try:
@@ -317,16 +302,14 @@ def conversion(space: Space, channels: Channels) -> Conversion:
     Raises:
         EnvError: spaces of this kind or dtype are not supported.
     """
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) == 3:
+        return _image(spaces.Box(0, 1, space.shape, np.uint8), channels)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return _categories(*classes_of(space))
-    if isinstance(space, spaces.MultiBinary):
-        shape = tuple(int(n) for n in space.shape)
-        bits = spaces.Box(0, 1, shape, np.uint8)
-        return _image(bits, channels) if len(shape) == 3 else _categories(*classes_of(space))
     if isinstance(space, spaces.Text):
         return _text(space)
     if isinstance(space, spaces.Box) and space.dtype.kind in NUMBERS:
-        return _image(space, channels) if _is_image(space) else _vector(space)
+        return _image(space, channels) if _looks_like_image(space) else _vector(space)
     if isinstance(space, spaces.Box):
         raise EnvError(f"has dtype {space.dtype}: expected a numeric dtype")
     raise EnvError(f"has a {type(space).__name__} space: expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
@@ -383,10 +366,6 @@ def surely_finite(array: np.ndarray) -> bool:
     return bool(np.vdot(array, array) < SMALL)
 
 
-def _same(values: np.ndarray) -> np.ndarray:
-    return values
-
-
 def _vector(space: spaces.Box) -> Conversion:
     low = float(space.low.astype(np.float64).min(initial=np.inf))
     high = float(space.high.astype(np.float64).max(initial=-np.inf))
@@ -394,15 +373,17 @@ def _vector(space: spaces.Box) -> Conversion:
     known = math.isfinite(low) and math.isfinite(high)
     shape, dtype = space.shape, space.dtype
     part = ObsPart(kind="vector", shape=shape, dtype="float32", declared=declared if known else "")
-    return part, lambda value, lead: _finite(_array(value, shape, dtype, NUMBERS, lead), lead), _same
+    return part, lambda value, lead: _finite(_array(value, shape, dtype, NUMBERS, lead), lead), np.asarray
 
 
-def _is_image(space: spaces.Box) -> bool:
+def _looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
 
     Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must be finite
     and differ, as pixels are divided by their distance.
     """
+    if isinstance(space, spaces.MultiBinary) or space.dtype.kind not in NUMBERS:
+        return len(space.shape) == 3 and isinstance(space, spaces.MultiBinary)
     if len(space.shape) == 4 and space.shape[-1] not in (1, 3, 4) and not _channels_first(space.shape[1:]):
         return False
     if len(space.shape) in (3, 4) and space.dtype.kind == "f":
@@ -461,7 +442,7 @@ def _float_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
         _check_between(array, low, high, 1e-3 * (high - low))
         return array
 
-    return low, high, encode, _same
+    return low, high, encode, np.asarray
 
 
 def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
@@ -584,8 +565,7 @@ class ActionCodec:
         parts = []
         for key, name, leaf, _, _ in self._leaves:
             flat = self._scaled if isinstance(leaf, spaces.Box) else _one_hot
-            columns = _present(rows, name), rows["is_last"]
-            parts.append(_by_row(flat, columns, leaf, f"action '{key}'", first))
+            parts.append(_by_row(flat, (rows[name], rows["is_last"]), leaf, f"action '{key}'", first))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _scaled(self, values: np.ndarray, last: np.ndarray, leaf: spaces.Box) -> np.ndarray:
@@ -690,34 +670,24 @@ def _unscaled(space: spaces.Box) -> Decode:
     # The bounds are halved before they are added, as the sum of two large ones would overflow.
     half_low, half_high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (low, high))
     middle, half = half_high + half_low, half_high - half_low
-
-    limits = [_inner(low, np.inf), _inner(high, -np.inf)] if whole else []
     least, most = -np.ones_like(half), np.ones_like(half)  # arrays: clipping with Python numbers takes twice as long
 
-    def scaled(flat: np.ndarray) -> np.ndarray:
+    def together(flat: np.ndarray) -> np.ndarray:
         unit = flat.astype(np.float64)
         np.minimum(np.maximum(unit, least, out=unit), most, out=unit)
-        value = (unit * half + middle).reshape(low.shape)
-        if whole:  # a number beyond the dtype would become one at its other end
-            value = np.clip(np.rint(value), *limits)
-        rounded: np.ndarray = value.astype(space.dtype)
-        return rounded
+        scaled: np.ndarray = (unit * half + middle).reshape(low.shape).astype(space.dtype)
+        return scaled
 
     ranges = list(zip(half.tolist(), middle.tolist(), strict=True))
+    limits = list(zip(low.reshape(-1).tolist(), high.reshape(-1).tolist(), strict=True))
 
-    def scaled_one_by_one(flat: np.ndarray) -> np.ndarray:
+    def one_by_one(flat: np.ndarray) -> np.ndarray:
         values = [min(max(x, -1.0), 1.0) * by + at for x, (by, at) in zip(flat.tolist(), ranges, strict=True)]
+        if whole:  # a number beyond the dtype would become one at its other end
+            values = [min(max(round(x), least), most) for x, (least, most) in zip(values, limits, strict=True)]
         return np.array(values, space.dtype).reshape(low.shape)
 
-    if len(ranges) <= SCALARS and not whole:  # the same numbers without NumPy's calls: 7 us less after an update
-        scaled = scaled_one_by_one
+    scaled = one_by_one if whole or len(ranges) <= SCALARS else together  # 7 us less after an update, without NumPy
     # Rounding to the dtype may step over a bound, as float32 does. If both ends stay inside, all between them do.
     inside = all(((low <= end) & (end <= high)).all() for end in (scaled(least), scaled(most)))
     return scaled if inside else lambda flat: np.minimum(np.maximum(scaled(flat), low), high)
-
-
-def _inner(bound: np.ndarray, towards: float) -> np.ndarray:
-    """Return whole numbers as float64, or the next ones ``towards`` the other bound if those are beyond."""
-    near = bound.astype(np.float64)
-    beyond = [int(x) < int(b) if towards > 0 else int(x) > int(b) for x, b in zip(near.flat, bound.flat, strict=True)]
-    return np.where(np.reshape(beyond, bound.shape), np.nextafter(near, towards), near)

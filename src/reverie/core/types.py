@@ -66,13 +66,8 @@ class Step:
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Step:
         """Return a step with ``fn`` applied to every tensor."""
-        return Step(
-            obs={k: fn(v) for k, v in self.obs.items()},
-            reward=fn(self.reward),
-            is_first=fn(self.is_first),
-            is_last=fn(self.is_last),
-            is_terminal=fn(self.is_terminal),
-        )
+        rows = {name: fn(getattr(self, name)) for name in ("reward", *FLAGS)}
+        return Step(obs={k: fn(v) for k, v in self.obs.items()}, **rows)
 
     def to(self, device: torch.device | str) -> Step:
         """Return this step on another device, without waiting for the copy."""
@@ -125,9 +120,9 @@ class Batch:
         """Check the flags' type and all shapes, as every update does: so it takes only microseconds.
 
         Args:
-            window: the windows that the learner samples, if known. The number of rows must be theirs if they have
-                context rows: with fewer, a learner would take some to learn from for context. Otherwise there must be
-                2 or more, for a transition, unless the learner's own windows are of a single row.
+            window: the windows that the learner samples, if known. With context rows, the number of rows must be
+                theirs: with fewer, rows to learn from would be taken for context. Otherwise there must be 2 or more,
+                for a transition, unless the learner's own windows are of a single row.
 
         Raises:
             DataError: a flag is not bool, the columns are not of one ``[B, T]``, or the number of rows does not fit
@@ -140,37 +135,28 @@ class Batch:
         fits = fits and len(action) == 3 and action[:2] == size
         for x in self.obs.values():
             fits = fits and x.shape[:2] == size
-        if fits and window is not None:
-            fits = size[1] == window.rows if window.context else size[1] >= min(2, window.rows)
         if not fits:
-            raise DataError(self._misfit(window))
-
-    def _misfit(self, window: Window | None) -> str:
-        """Return what :meth:`check` has found."""
-        flags = {name: getattr(self, name) for name in FLAGS}
-        for name, x in flags.items():
-            if x.dtype is not torch.bool:
-                return f"batch.{name} has dtype {x.dtype}: expected torch.bool. Convert it, by .bool()."
-        if self.is_first.ndim != 2:
-            return f"batch.is_first has shape {list(self.is_first.shape)}: expected [B, T], windows and their rows."
-        size = self.is_first.shape
-        rows = {f"batch.{name}": x for name, x in flags.items()} | {"batch.reward": self.reward}
-        wrong = {name: ("[B, T]", x) for name, x in rows.items() if x.shape != size}
-        if self.action.ndim != 3 or self.action.shape[:2] != size:
-            wrong["batch.action"] = "[B, T, A]", self.action
-        wrong |= {f"batch.obs[{key!r}]": ("[B, T, ...]", x) for key, x in self.obs.items() if x.shape[:2] != size}
-        for name, (expected, x) in wrong.items():
-            return f"{name} has shape {list(x.shape)}: expected {expected}, where batch.is_first has {list(size)}."
-        assert window is not None
-        if not window.context:
-            return (
-                f"the batch has shape {list(size)}, windows and their rows: expected 2 rows or more, as a transition "
-                f"is from one row to the next. Sample windows of learner.window.rows = {window.rows} rows."
+            raise DataError(self._misfit())
+        if window is not None and (size[1] != window.rows if window.context else size[1] < min(2, window.rows)):
+            rows = f"{window.rows} rows, {window.context} of context and {window.length} to learn from"
+            raise DataError(
+                f"the batch has shape {list(size)}, windows and their rows: expected "
+                f"{rows if window.context else '2 rows or more, as a transition is from one row to the next'}. Sample "
+                f"windows of learner.window.rows = {window.rows} rows."
             )
-        return (
-            f"the batch has shape {list(size)}, windows and their rows: expected {window.rows} rows, {window.context} "
-            f"of context and {window.length} to learn from. Sample windows of learner.window.rows rows."
-        )
+
+    def _misfit(self) -> str:
+        """Return what :meth:`check` has found."""
+        for name in FLAGS:
+            if (dtype := getattr(self, name).dtype) is not torch.bool:
+                return f"batch.{name} has dtype {dtype}: expected torch.bool. Convert it, by .bool()."
+        size = self.is_first.shape
+        parts = {name: ("[B, T]", getattr(self, name), 2) for name in (*FLAGS, "reward")}
+        parts |= {"action": ("[B, T, A]", self.action, 3)}
+        parts |= {f"obs[{key!r}]": ("[B, T, ...]", x, x.ndim) for key, x in self.obs.items()}
+        wrong = (p for p in parts.items() if p[1][1].ndim != p[1][2] or p[1][1].shape[:2] != size)
+        name, (expected, x, _) = next(wrong)
+        return f"batch.{name} has shape {list(x.shape)}: expected {expected}, where batch.is_first has {list(size)}."
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
@@ -191,16 +177,9 @@ class Batch:
     def rows(self, start: int, stop: int | None = None) -> Batch:
         """Return rows ``start:stop`` of every window; ``weight`` and ``index`` stay those of the whole window."""
         cut = slice(start, stop)
-        return replace(
-            self,
-            obs={k: v[:, cut] for k, v in self.obs.items()},
-            action=self.action[:, cut],
-            reward=self.reward[:, cut],
-            is_first=self.is_first[:, cut],
-            is_last=self.is_last[:, cut],
-            is_terminal=self.is_terminal[:, cut],
-            extras={k: v[:, cut] for k, v in self.extras.items()},
-        )
+        rows: dict[str, Any] = {name: getattr(self, name)[:, cut] for name in ("action", "reward", *FLAGS)}
+        rows |= {name: {k: v[:, cut] for k, v in getattr(self, name).items()} for name in ("obs", "extras")}
+        return replace(self, **rows)
 
     def to_tensordict(self) -> Any:
         """Return this batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for TorchRL.

@@ -148,11 +148,7 @@ class TableColumn:
         return self._numbers(array.flatten() if is_list(self.arrow, array.type) else array, row)
 
     def codes(self) -> tuple[np.ndarray, list[Any]]:
-        """Return each value's number, int64 ``[n]``, and the value of each number.
-
-        Raises:
-            DataError: values are missing, or are neither numbers nor text.
-        """
+        """Return each value's number, int64 ``[n]``, and the value of each number."""
         whole = self.arrow.chunked_array([array for _, array in self._slices(0, int(self.edges[-1]))])
         if whole.null_count:
             row = int(np.asarray(whole.is_null()).argmax())
@@ -215,11 +211,7 @@ def has_gaps(arrow: Any, array: Any) -> bool:
 
 
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
-    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become further dimensions; compressed pictures are decoded.
-
-    Raises:
-        DataError: lists differ in length, or values are not numbers; the message begins with ``where``.
-    """
+    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become dimensions; compressed pictures are decoded."""
     kind, types = array.type, arrow.types
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores pictures
         return pictures(array.field("bytes").to_pylist(), where)

@@ -151,9 +151,6 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
     """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
 
     ``both``: the spaces of observations and of actions.
-
-    Raises:
-        DataError: a space does not hold a value, as a space of integers does not hold a fraction.
     """
 
     def values(space: Space, root: str, stop: int | None) -> Any:

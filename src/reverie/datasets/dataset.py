@@ -224,9 +224,6 @@ class Recorded:
         """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: columns_of``.
 
         ``unclipped``: list to which the recorded rewards of each part, ``[n]``, are appended as they are read.
-
-        Raises:
-            DataError: a value is not in its space.
         """
         about = self.about
         spaces_ = () if about.specs else ((about.observation, "obs"), (about.action, "action"))

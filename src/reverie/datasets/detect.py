@@ -16,15 +16,13 @@ from reverie.datasets.concat import ConcatReader
 from reverie.datasets.d4rl import NEEDED as OF_D4RL
 from reverie.datasets.d4rl import D4RLReader
 from reverie.datasets.hdf5 import damage, is_hdf5, open_hdf5
-from reverie.datasets.minari import local_names, metadata_of, minari_path
-from reverie.datasets.minari_arrow import minari_reader
+from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import OF_ROWS, PyDreamerReader
 from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of
-from reverie.datasets.rl_unplugged import RLUnpluggedReader, shards_in
+from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
 from reverie.datasets.table import TableReader, tables_in
-from reverie.datasets.tfrecord import looks_like_records
 from reverie.datasets.tianshou import TianshouReader
 
 GROUP = "reverie.readers"

@@ -1,31 +1,59 @@
-"""Downloads datasets: a dataset appears only once it is complete, and an interrupted download can be continued.
+"""Downloads datasets: a file or dataset appears only once it is complete; an interrupted download is continued.
 
 Minari datasets come from Hugging Face (or any server with its API), RL Unplugged's shards from Google Cloud Storage.
-How a single file is downloaded, and what lies on disk meanwhile, is in ``fetch.py``. The files of a Minari dataset are
-gathered in ``.name.part`` beside its folder, which takes that name at the end.
+Two files lie beside a file's final path meanwhile: ``.name.part`` holds the bytes so far, ``.name.part.version`` the
+validator (RFC 9110, section 8.8) of the version that they are from: its strong ETag, or else its Last-Modified date. A
+download is continued only with bytes of the same version; without a validator it begins anew. The final path is taken
+once the size and the checksums are those that the server gives. The files of a Minari dataset are gathered in
+``.name.part`` beside its folder, which takes that name at the end.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import http.client
 import json
 import os
 import re
+import time
 import urllib.error
 import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import move_synced
 from reverie.core.lock import lock_of
-from reverie.datasets.fetch import Progress, Remote, blocks, fetch, mismatch, opened, persist, silent
 from reverie.datasets.minari import METADATA, check_name, minari_root
 
 HUGGING_FACE = "https://huggingface.co"
 MINARI_OWNER = "farama-minari"
 RL_UNPLUGGED = "https://storage.googleapis.com/rl_unplugged/atari"
 SHARDS, RUNS = 100, 5
+BLOCK = 1 << 16
+"""Largest number of bytes that are received, or hashed, at a time."""
+PATIENCE = 60.0
+"""Seconds without a byte from the server after which a connection counts as broken."""
+ATTEMPTS = 5
+"""Number of attempts in a row without a single new byte after which a download fails."""
+PAUSE = 1.0
+"""Seconds before the second attempt; doubled for each further one in a row without a new byte."""
+OVERLOADED = (408, 425, 429)
+"""Status codes below 500 that ask for another attempt: Request Timeout, Too Early, Too Many Requests."""
+KEPT = "The partial download is kept: run the same command again to continue it."
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a file, the number of bytes that have arrived, and its size in bytes (0 if unknown)."""
+T = TypeVar("T")
+
+
+def silent(name: str, done: int, total: int) -> None:
+    """Do nothing."""
 
 
 def download_minari(name: str, server: str = "", progress: Progress = silent) -> Path:
@@ -67,11 +95,7 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
 
 
 def address(server: str) -> str:
-    """Return the address of a server without a slash at its end.
-
-    Raises:
-        ConfigError: it is not an address of HTTP.
-    """
+    """Return the address of a server without a slash at its end."""
     parts = urllib.parse.urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"the server '{server}': expected a URL such as {HUGGING_FACE} or http://localhost:8000.")
@@ -87,11 +111,7 @@ def _remote(entry: dict[str, Any], base: str) -> Remote:
 
 
 def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
-    """Return the entries of all files below a folder by path, following the server's pages.
-
-    Raises:
-        RunError: there is no such folder, the server cannot be reached, or it does not answer with a list of files.
-    """
+    """Return the entries of all files below a folder by path, following the server's pages."""
     found: dict[str, dict[str, Any]] = {}
     page = url
     while page:
@@ -131,3 +151,179 @@ def download_shards(
     base = address(server or RL_UNPLUGGED)
     names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
     return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]
+
+
+# ---------------------------------------------------------------- one file
+
+
+class Broken(Exception):
+    """A request failed in a way that another attempt may mend."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file on a server, with what the server's list of files says about it."""
+
+    url: str
+    size: int | None = None
+    """Size in bytes; None if it is not known."""
+    sums: Mapping[str, str] = field(default_factory=dict)
+    """Checksums in hexadecimal by kind, as ``checksum_of`` computes them."""
+
+
+def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
+    """Download a file to ``path``, unless that exists. An interrupted download is continued.
+
+    Raises:
+        RunError: the server has no such file, cannot be reached, or the file does not match its size or checksum; or
+            another process is downloading it.
+    """
+    part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock_of(path):
+        if not path.exists():
+            try:
+                found = persist(lambda: _receive(remote, part, note, path.name, progress), remote.url, part)
+            except urllib.error.HTTPError as error:
+                _delete(part, note)
+                why = f"the server returned {error.code} {error.reason}"
+                raise RunError(f"cannot download {remote.url}: {why}.") from None
+            except BaseException as stop:
+                if not isinstance(stop, Exception) and size(part):  # Ctrl-C and the like
+                    stop.add_note(KEPT)
+                raise
+            if wrong := mismatch(found, part):
+                _delete(part, note)
+                raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
+            move_synced(part, path)
+        _delete(part, note)
+    return path
+
+
+def _delete(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
+    """Call ``action`` until it does not raise Broken, and return its result. It may add to the file ``part``.
+
+    Raises:
+        RunError: ``ATTEMPTS`` in a row have failed without adding to ``part``.
+    """
+    most, failed = size(part), 0
+    while True:
+        try:
+            return action()
+        except Broken as error:
+            now = size(part)
+            most, failed = max(most, now), 0 if now > most else failed + 1
+            if failed >= ATTEMPTS:
+                raise RunError(f"cannot download {url}: {error}.{f' {KEPT}' if now else ''}") from None
+        time.sleep(PAUSE * 2 ** max(0, failed - 1))
+
+
+def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
+    """Send a GET request and return the answer, with its body still to be read.
+
+    Raises:
+        Broken: the server does not answer, or is overloaded.
+        HTTPError: it refuses the request.
+    """
+    try:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
+        return answer
+    except urllib.error.HTTPError as error:
+        if error.code in OVERLOADED or error.code >= 500:
+            raise Broken(f"the server returned {error.code} {error.reason}") from None
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise Broken(str(getattr(error, "reason", "") or error) or type(error).__name__) from None
+
+
+def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the body of an answer as it arrives; raise Broken if the connection breaks before its announced length."""
+    wanted = answer.length
+    while wanted is None or wanted > 0:
+        try:
+            block = answer.read1(BLOCK if wanted is None else min(BLOCK, wanted))
+        except (OSError, http.client.HTTPException) as error:
+            raise Broken(str(error) or type(error).__name__) from None
+        if not block and wanted is None:
+            return
+        if not block:
+            raise Broken("the connection was closed too early")
+        wanted = None if wanted is None else wanted - len(block)
+        yield block
+
+
+def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> Remote:
+    """Download what is missing of ``part``; return ``remote`` with the size and the checksums that the server gives.
+
+    Raises:
+        Broken: another attempt may succeed. The bytes so far are kept if they are of the version on the server.
+    """
+    version = note.read_text(encoding="latin-1") if note.exists() else ""
+    start = max(0, size(part) - 1) if version else 0  # a range of no bytes would be refused
+    try:
+        answer = opened(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
+    except urllib.error.HTTPError as error:
+        if error.code != 416 or not start:
+            raise
+        part.unlink()
+        raise Broken("the file on the server has changed") from None
+    with answer:
+        tag = answer.headers.get("ETag", "")
+        now = "" if tag.startswith("W/") else tag or answer.headers.get("Last-Modified", "")
+        continues = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-") and now in ("", version)
+        if answer.status == 200:
+            start = 0
+            part.write_bytes(b"")  # first: bytes never lie beside the validator of another version
+            note.write_text(now, encoding="latin-1")
+        elif answer.status != 206 or not start:
+            raise RunError(f"cannot download {remote.url}: the server returned {answer.status} {answer.reason}.")
+        elif not continues:
+            part.unlink()
+            raise Broken("the server's answer does not continue the partial download")
+        total, have = remote.size if answer.length is None else start + answer.length, start
+        with part.open("r+b") as file:
+            file.seek(start)
+            for block in blocks(answer):
+                file.write(block)
+                have += len(block)
+                progress(name, have, total or 0)
+        if have < (total or 0):
+            raise Broken(f"received {have:,} of {total:,} bytes")
+        said = (word.strip().partition("=") for word in answer.headers.get("x-goog-hash", "").split(","))
+        sums = {k: base64.b64decode(v).hex() for k, _, v in said if k in ("crc32c", "md5") and v}
+    return Remote(url=remote.url, size=total if remote.size is None else remote.size, sums=sums | dict(remote.sums))
+
+
+def size(path: Path | None) -> int:
+    """Return the number of bytes of a file; 0 if there is none."""
+    return path.stat().st_size if path is not None and path.exists() else 0
+
+
+def mismatch(remote: Remote, path: Path) -> str:
+    """Return how the file at ``path`` differs from what is known of ``remote``; "" if it does not."""
+    if remote.size is not None and size(path) != remote.size:
+        return f"received {size(path):,} bytes; expected {remote.size:,}"
+    for kind, checksum in remote.sums.items():
+        if (computed := checksum_of(path, kind)) != checksum:
+            return f"its {kind} is {computed}; expected {checksum}"
+    return ""
+
+
+def checksum_of(path: Path, kind: str) -> str:
+    """Return the ``sha256``, ``md5``, ``crc32c`` or ``git`` (id of a blob) of a file in hexadecimal."""
+    import google_crc32c
+
+    crc: Any = google_crc32c.Checksum
+    found = crc() if kind == "crc32c" else hashlib.new("sha1" if kind == "git" else kind)
+    if kind == "git":
+        found.update(f"blob {size(path)}\0".encode())
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return bytes(found.digest()).hex()

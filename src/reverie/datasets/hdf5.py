@@ -33,12 +33,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill.
-
-    Raises:
-        ConfigError: the package h5py is missing.
-        DataError: the file is cut off, damaged or not HDF5.
-    """
+    """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill."""
     try:
         import h5py
     except ImportError as error:
@@ -119,11 +114,7 @@ class Hdf5File:
         return found
 
     def column(self, name: str) -> Hdf5Column:
-        """Return a numeric dataset ``[n, ...]``.
-
-        Raises:
-            DataError: it is missing, or holds objects, text or a single value.
-        """
+        """Return a numeric dataset ``[n, ...]``."""
         with damage(f"{self.path}: '{name}'"):
             found = self.dataset(name)
             if getattr(found, "dtype", np.dtype(object)).kind not in "biuf" or not found.shape:

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
+from reverie.datasets.arrow import pyarrow_of, table_of
 from reverie.datasets.hdf5 import BROKEN, damage, damaged, open_hdf5
 from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
@@ -61,11 +62,7 @@ def local_names(root: Path | None = None) -> list[str]:
 
 
 def minari_path(name: str) -> Path:
-    """Return the folder of the local dataset called ``name``.
-
-    Raises:
-        DataError: there is none; the message says what there is and how to get it.
-    """
+    """Return the folder of the local dataset called ``name``."""
     root = minari_root()
     if name and (root / name / "data" / METADATA).is_file():
         return root / name
@@ -78,11 +75,7 @@ def minari_path(name: str) -> Path:
 
 
 def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None.
-
-    Raises:
-        DataError: the metadata are damaged.
-    """
+    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
             content = json_in(file)
@@ -347,3 +340,65 @@ class MinariHdf5Reader(MinariReader):
                 raise DataError(f"{self.main}: {name} contains {dtype}: expected numbers.")
             self.kinds[name] = type_, dtype
         return self.kinds[name][1]
+
+
+class MinariArrowReader(MinariReader):
+    """Reads a folder for each episode, with a table of T + 1 rows in Arrow's or Parquet's format."""
+
+    format = "Minari (Arrow)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.arrow: Any = pyarrow_of()
+        self._table = lru_cache(1)(self._read)
+
+    def seed(self, index: int) -> int | None:
+        file = self.folder / str(index) / METADATA
+        content = json_in(file) if file.is_file() else None
+        return content.get("seed") if isinstance(content, dict) else None
+
+    def _tables(self, index: int) -> list[Path]:
+        folder = self.folder / str(index)
+        found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
+        if not found:
+            raise DataError(f"{folder} contains no table: the dataset is incomplete. Download or copy it again.")
+        return found
+
+    def _read(self, index: int) -> Any:
+        return self.arrow.concat_tables([table_of(file) for file in self._tables(index)])
+
+    def outcomes(self, index: int) -> Sequence[np.ndarray]:
+        names = ("rewards", "terminations", "truncations")
+        return [self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1] for name in names]
+
+    def _column(self, index: int, path: tuple[str, ...]) -> Any:
+        try:
+            array = self._table(index).column(path[0]).combine_chunks()
+            for name in path[1:]:
+                array = array.field(name.removeprefix("_index_"))
+        except KeyError:
+            raise DataError(f"{self.path}: episode {index} has no {'/'.join(path)}.") from None
+        return array
+
+    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+        found = self._numbers(self._column(index, leaf.path), leaf)
+        return found[:-1] if leaf.is_action else found
+
+    def _numbers(self, array: Any, leaf: Leaf) -> np.ndarray:
+        if isinstance(leaf.space, spaces.Text):
+            return np.array([text or "" for text in array.to_pylist()], object)
+        if self.jpeg and is_picture(leaf.space):
+            return decoded(array.to_pylist(), leaf)
+        if isinstance(leaf.space, spaces.Discrete):
+            return np.asarray(array.to_numpy(zero_copy_only=False))
+        flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
+        return flat.reshape(len(array), *leaf.space.shape)  # type: ignore[misc]  # all others have a shape
+
+
+def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
+    """Return the reader for the storage format of the dataset at ``path``."""
+    found = metadata_of(path)
+    kind = str(found[1]["data_format"]) if found else ""
+    if kind not in ("hdf5", "arrow", "parquet"):
+        raise DataError(f"{path}: data_format = '{kind}': expected hdf5, arrow or parquet.")
+    return (MinariHdf5Reader if kind == "hdf5" else MinariArrowReader)(path, options)

@@ -166,11 +166,7 @@ class StoreReader(Reader):
 
 
 def content_of(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON or YAML file that lies beside a store; empty if there is none.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
     if not file.is_file():
         return {}
     try:

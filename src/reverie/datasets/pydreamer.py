@@ -159,11 +159,7 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
 
 
 def load(path: Path, *names: str) -> Rows:
-    """Return the arrays ``names`` of a file, by default all of them.
-
-    Raises:
-        DataError: the file is damaged, cut off, lacks an array or holds Python objects.
-    """
+    """Return the arrays ``names`` of a file, by default all of them."""
     try:
         with np.load(path, allow_pickle=False) as file:
             if missing := sorted(OF_ROWS - set(file.files)):

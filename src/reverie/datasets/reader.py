@@ -187,11 +187,7 @@ def needs(package: str, extra: str, error: ImportError) -> ConfigError:
 
 
 def as_flags(values: np.ndarray, where: str) -> np.ndarray:
-    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages.
-
-    Raises:
-        DataError: it has other values, or some are missing.
-    """
+    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages."""
     values = values.reshape(-1)
     if values.dtype == bool:
         return values.copy()  # a mapped file is not kept open
@@ -207,11 +203,7 @@ def as_flags(values: np.ndarray, where: str) -> np.ndarray:
 
 
 def nested_space(found: Mapping[str, Space], root: str) -> Space:
-    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs`` itself.
-
-    Raises:
-        DataError: a column is also the beginning of another, as ``obs/arm`` is of ``obs/arm/camera``.
-    """
+    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs``."""
     if root in found:
         return found[root]
     parts: dict[str, dict[str, Space]] = {}
@@ -228,9 +220,6 @@ def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
 
     All others are unbounded floats of the smallest dtype that holds the numbers.
-
-    Raises:
-        DataError: they are not numbers.
     """
     if dtype == np.uint8 and len(shape) in (2, 3):
         return spaces.Box(0, 255, shape, np.uint8)

@@ -55,9 +55,6 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
 
     Data may name the settings that they were made with; these are not applied again. For other data nothing is known,
     and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
-
-    Raises:
-        ConfigError: a setting asks for what cannot be done to recorded rows.
     """
     was, todo = recorded_with(about), {}
     for name in (*LATE, *(CANNOT if about.env_settings else ())):
@@ -79,9 +76,6 @@ def check_mixed(about: About, env: EnvConfig) -> None:
 
     Only settings that the data declare count. ``noop_max`` and ``time_limit`` may differ: they decide where episodes
     begin and are truncated, not what a row means. Shapes are compared elsewhere.
-
-    Raises:
-        ConfigError: the rows of both are those of two different tasks.
     """
     for name in TOLD_APART if about.env_settings else ():
         before, now = getattr(recorded_with(about), name), getattr(env, name)
@@ -115,11 +109,7 @@ def made_with(about: About) -> list[str]:
 
 
 def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
-    """Check that rows without stored settings could come from an environment with the settings ``env``.
-
-    Raises:
-        ConfigError: the settings imply stacked frames, rendered images or images, and the rows have none.
-    """
+    """Check that rows without stored settings could come from an environment with the settings ``env``."""
     images = [part for part in seen.values() if part.kind == "image"]
     has, count, wrong = ", ".join(f"{key} {list(part.shape)}" for key, part in seen.items()), env.frame_stack, ""
     if count > 1 and any(p.shape[-1] % count if p.kind == "image" else p.shape[:1] != (count,) for p in seen.values()):

@@ -144,11 +144,7 @@ class TableReader(TransitionsReader):
         return as_flags(self.column(role).read(0, self.total), f"{self.path}: '{self.roles[role]}'")
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own.
-
-        Raises:
-            DataError: an episode is interrupted by another one, or continues after a flag has ended it.
-        """
+        """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own."""
         column = self.column("episode")
         assert isinstance(column, TableColumn)
         number, ids = column.codes()
@@ -285,9 +281,6 @@ def tables_in(path: Path) -> list[Path]:
     """Return the tables in a folder and below it, by number.
 
     Files and folders whose names begin with ".", "_" or "cache-" are left out.
-
-    Raises:
-        ConfigError: there are several splits (train, test, validation): one must be named.
     """
     below = {p: p.relative_to(path).parts for p in path.rglob("*") if format_of(p) in FORMATS}
     shown = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
@@ -300,11 +293,7 @@ def tables_in(path: Path) -> list[Path]:
 
 
 def check_roles(given: Mapping[str, Named], columns: Sequence[str], path: Path) -> None:
-    """Check which columns a table has been ``given`` for its roles, of its ``columns``; ``path`` is for messages.
-
-    Raises:
-        ConfigError: a role or a column is unknown, or one that is needed is missing.
-    """
+    """Check which columns a table has been ``given`` for its roles, of its ``columns``; ``path`` is for messages."""
     for role, named in given.items():
         head, _, key = role.partition(".")
         if head not in (NESTED if key or not isinstance(named, str) else ROLES):

@@ -60,11 +60,7 @@ class TianshouReader(TransitionsReader):
 
     @cached_property
     def _rings(self) -> list[tuple[int, ...]]:
-        """Return (index of the first slot, number of slots, number of transitions, index of the newest) of each ring.
-
-        Raises:
-            DataError: the arrays do not say that; only pickled objects would.
-        """
+        """Return (first slot, number of slots, number of transitions, slot of the newest) of each ring."""
         names = ("last_index", "_lengths", "_extend_offset")
         with self.file, damage(self.path):
             room = int(self.attributes.get("maxsize", self.file.dataset("_meta/rew").shape[0]))

@@ -96,6 +96,8 @@ class EnvConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.full_view and self.map_view:
+            raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if self.pool_frames > self.action_repeat:
             raise ConfigError(
                 f"env.pool_frames = {self.pool_frames}: expected at most env.action_repeat = {self.action_repeat}."

@@ -21,7 +21,17 @@ STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 RESERVED = frozenset({"score", "length", "episodes", "final", *(f"score_{name}" for name in STATISTICS)})
 """Names that the logs have under ``episode/`` or ``eval/`` already."""
 
+HOW = ("last", "sum", "mean", "max", "min")
+"""Summaries of the numbers of an episode's steps."""
+
 Summary = dict[str, float]
+
+
+def added(old: Summary, x: float) -> Summary:
+    """Return the summaries ``HOW``, and the ``count``, of the numbers so far (none: ``{}``) and ``x``."""
+    count, total = old.get("count", 0) + 1, old.get("sum", 0.0) + x
+    low, high = min(old.get("min", x), x), max(old.get("max", x), x)
+    return {"count": count, "last": x, "sum": total, "mean": total / count, "max": high, "min": low}
 
 
 class Wanted(NamedTuple):
@@ -46,27 +56,6 @@ class Logged(NamedTuple):
     """An error text if a value was no number; otherwise empty."""
 
 
-class Numbers:
-    """Summaries of the finite numbers that one key had in the steps of an episode."""
-
-    def __init__(self) -> None:
-        self.count, self.sum, self.last, self.max, self.min = 0, 0.0, 0.0, -math.inf, math.inf
-
-    def add(self, value: float) -> None:
-        """Add the number of one step."""
-        self.count, self.sum, self.last = self.count + 1, self.sum + value, value
-        self.max, self.min = max(self.max, value), min(self.min, value)
-
-    @property
-    def mean(self) -> float:
-        """Mean over the steps that had one."""
-        return self.sum / self.count
-
-
-HOW = ("last", "sum", "mean", "max", "min")
-"""Summaries, attributes of ``Numbers``."""
-
-
 def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
     """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for.
 
@@ -77,10 +66,8 @@ def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
     for entry in entries:
         key, colon, how = entry.rpartition(":") if ":" in entry else (entry, "", "last")
         if not key or how not in HOW:
-            raise ConfigError(
-                f"env.log_info = {entry!r}: expected KEY, or KEY:HOW with one of {', '.join(HOW)}."
-                f"{did_you_mean(how, HOW) if key else ''}"
-            )
+            near = did_you_mean(how, HOW) if key else ""
+            raise ConfigError(f"env.log_info = {entry!r}: expected KEY, or KEY:HOW with one of {', '.join(HOW)}.{near}")
         name = f"{key}_{how}" if colon else key
         if name in RESERVED:
             raise ConfigError(
@@ -108,7 +95,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._begin()
 
     def _begin(self) -> None:
-        self._numbers = {one.key: Numbers() for one in self._wanted}
+        self._numbers: dict[str, Summary] = {}  # by key; without those that the episode has not had
         self._others: set[str] = set()  # what else the info had, for messages
         self._wrong = ""
 
@@ -126,7 +113,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return found
 
     def _add(self, info: Mapping[str, Any]) -> None:
-        for key, numbers in self._numbers.items():
+        for key in dict.fromkeys(one.key for one in self._wanted):
             value = _value(info, key)
             if value is None:
                 self._others.update(map(str, info))
@@ -135,24 +122,21 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                     f"info['{key}'] is {brief(value)} ({type(value).__name__}): env.log_info needs a number or a bool."
                 )
             elif math.isfinite(number):
-                numbers.add(number)
+                self._numbers[key] = added(self._numbers.get(key, {}), number)
 
     def summary(self) -> Logged:
         """Return what the episode had."""
-        self._ever.update(key for key, numbers in self._numbers.items() if numbers.count)
-        had = [one for one in self._wanted if self._numbers[one.key].count]
-        found = {one.name: float(getattr(self._numbers[one.key], one.how)) for one in had}
-        return Logged(found, self._missing(), self._wrong)
+        self._ever.update(self._numbers)
+        found = {one.name: self._numbers[one.key][one.how] for one in self._wanted if one.key in self._numbers}
+        missing = next((one.key for one in self._wanted if one.key not in self._ever), None)
+        return Logged(found, "" if missing is None else self._missing(missing), self._wrong)
 
-    def _missing(self) -> str:
-        missing = [key for key in self._numbers if key not in self._ever]
-        if not missing:
-            return ""
+    def _missing(self, key: str) -> str:
         others = sorted(self._others)
         has = f"It has: {', '.join(others[:20])}." if others else "It is empty, or that is not finite."
         return (
-            f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
-            f"{did_you_mean(missing[0], others)} {has}"
+            f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
+            f"{did_you_mean(key, others)} {has}"
         )
 
 
@@ -167,12 +151,9 @@ def summary_of(env: gymnasium.Env[Any, Any]) -> Logged:
 
 def _value(info: Mapping[str, Any], key: str) -> Any:
     """Return ``info[key]``, or ``info["a"]["b"]`` for ``a/b``; None if it is not there."""
-    if key in info or "/" not in key:
-        return info.get(key)
-    inner: Any = info
-    for part in key.split("/"):
-        inner = inner.get(part) if isinstance(inner, Mapping) else None
-    return inner
+    first, slash, rest = key.partition("/")
+    inner = info.get(first)
+    return _value(inner, rest) if slash and key not in info and isinstance(inner, Mapping) else info.get(key)
 
 
 def _number(value: Any) -> float | None:

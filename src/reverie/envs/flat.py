@@ -91,13 +91,11 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 )
             spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
         if not spec:
-            raise EnvError(
-                "no observations are left: env.pixels = 'only' provides only 'image', which env.include or env.exclude "
-                "removes."
-            )
+            raise EnvError("no observations are left: env.include or env.exclude removes 'image', the only one.")
         return codec, spec
 
     def _first_drawing(self) -> np.ndarray:
+        mode = f"render_mode={self.env.render_mode!r}"
         if self.env.render_mode is None:
             raise EnvError(
                 f"{self._where} cannot render images: its render_mode is None. Create it with render_mode='rgb_array'."
@@ -106,7 +104,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             return self._drawing()
         except ReverieError as error:
-            raise EnvError(f"{self._where}: {error} (render_mode={self.env.render_mode!r})") from error
+            raise EnvError(f"{self._where}: {error} ({mode})") from error
         except Exception as error:
             hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             raise EnvError(f"{self._where} could not render an image: {_said(error)}. {hint}") from error

@@ -6,6 +6,7 @@ This file must not import torch: it is imported in worker processes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -51,8 +52,8 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
             )
         return Single(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
-    if isinstance(env, gymnasium.vector.VectorEnv) or (steps and not isinstance(env, type)) or not callable(env):
-        raise ConfigError(f"env is {_foreign(env)}")  # it may be callable, such as one of TorchRL
+    if (steps and not isinstance(env, type)) or not callable(env):  # it may be callable, such as one of TorchRL
+        raise ConfigError(f"env is {_foreign(env)}")
     return env
 
 
@@ -97,10 +98,6 @@ class Placeholder(gymnasium.Env[Any, Any]):
             "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
 
-    def step(self, action: Any) -> NoReturn:
-        """Raise NoEnvironment: there are no episodes to play."""
-        self.reset()
-
 
 def env_name(env: EnvLike) -> str:
     """Return the name of ``env`` in messages: the id, or the name of the class or function."""
@@ -120,13 +117,10 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     Raises:
         EnvError: the environment is unknown, or cannot be made or wrapped.
     """
-    env = _from_registry(config, render) if factory is None else factory(**config.kwargs)
-    made: object = env
+    made: object = _from_registry(config, render) if factory is None else factory(**config.kwargs)
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
-    for name in ("full_view", "map_view"):
-        if getattr(config, name):
-            env = _grid_view(env, name)
+    env = _grid_view(made, config) if config.full_view or config.map_view else made
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
     if config.log_info:
@@ -138,6 +132,16 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     return env
 
 
+def _grid_view(env: Env, config: EnvConfig) -> Env:
+    name = "full_view" if config.full_view else "map_view"
+    if "minigrid" in sys.modules:
+        from reverie.envs import minigrid  # needs the optional package
+
+        if minigrid.is_minigrid(env):
+            return (minigrid.FullView if config.full_view else minigrid.MapView)(env)
+    raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
+
+
 def readable(env: Env, mission: bool) -> Env:
     """Return ``env`` with observations that learners can see: of MiniGrid, one-hot grids, and the mission as text."""
     if "minigrid" not in sys.modules:
@@ -145,17 +149,6 @@ def readable(env: Env, mission: bool) -> Env:
     from reverie.envs import minigrid  # needs the optional package
 
     return minigrid.readable(env, mission) if minigrid.is_minigrid(env) else env
-
-
-def _grid_view(env: Env, name: str) -> Env:
-    if "minigrid" in sys.modules:
-        from reverie.envs import minigrid  # needs the optional package
-
-        if isinstance(env, minigrid.FullView):
-            raise EnvError("env.full_view = True, env.map_view = True: set one of them, or neither.")
-        if minigrid.is_minigrid(env):
-            return (minigrid.FullView if name == "full_view" else minigrid.MapView)(env)
-    raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
 
 
 def _foreign(env: object) -> str:
@@ -177,7 +170,10 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
         dmc.choose_renderer()
         if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
             os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
-    given = _make_arguments(config, name)
+    given: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
+    if name.startswith("ALE/") and config.action_repeat > 1:
+        given["frameskip"] = 1
+    given |= config.kwargs
     try:
         return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
     except DependencyNotInstalled as error:
@@ -187,29 +183,20 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown(config.id) from error
-        shown = ", ".join(f"{key}={brief(value)}" for key, value in given.items() if key != "disable_env_checker")
-        with_these = f" with ({shown})" if shown else ""
-        raise EnvError(f"environment '{config.id}' could not be created{with_these}: {told(error)}") from error
-
-
-def _make_arguments(config: EnvConfig, name: str) -> dict[str, Any]:
-    given: dict[str, Any] = {"disable_env_checker": True}
-    if config.time_limit is not None:
-        given["max_episode_steps"] = -1
-    if name.startswith("ALE/") and config.action_repeat > 1:
-        given["frameskip"] = 1
-    return {**given, **config.kwargs}
+        shown = f" with ({', '.join(f'{key}={brief(value)}' for key, value in given.items())})" if given else ""
+        raise EnvError(f"environment '{config.id}' could not be created{shown}: {told(error)}") from error
 
 
 def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> Env:
+    plain = functools.partial(gymnasium.make, name, **{"disable_env_checker": True, **given})
     if not drawing:
-        return gymnasium.make(name, **given)
+        return plain()
     try:
-        return gymnasium.make(name, **given, render_mode="rgb_array")
+        return plain(render_mode="rgb_array")
     except Exception as error:
         if required or isinstance(error, GymError):
             raise
-        return gymnasium.make(name, **given)
+        return plain()
 
 
 def import_for(module: str, env_id: str) -> None:
@@ -228,12 +215,11 @@ def import_for(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
     except Exception as error:
+        where = f"environment '{env_id}': "
         if not absent(module, error):
-            raise EnvError(f"environment '{env_id}': importing module '{module}' failed: {told(error)}") from error
-        raise EnvError(
-            f"environment '{env_id}': the module '{module}' could not be imported ({error}). "
-            "Install it, or put it in the current folder or on PYTHONPATH."
-        ) from error
+            raise EnvError(f"{where}importing module '{module}' failed: {told(error)}") from error
+        remedy = "Install it, or put it in the current folder or on PYTHONPATH."
+        raise EnvError(f"{where}the module '{module}' could not be imported ({error}). {remedy}") from error
 
 
 def put_away(env: Env) -> None:

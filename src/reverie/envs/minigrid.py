@@ -27,8 +27,9 @@ from minigrid.minigrid_env import MiniGridEnv
 from reverie.envs.make import layers_of
 
 Env = gymnasium.Env[Any, Any]
-PICTURES = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper)
-OTHER_CODES = (grids.SymbolicObsWrapper, grids.FlatObsWrapper, grids.DictObservationSpaceWrapper)
+RECODED = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper, grids.FlatObsWrapper,
+           grids.DictObservationSpaceWrapper, grids.OneHotPartialObsWrapper)  # fmt: skip
+"""MiniGrid's wrappers that turn the codes of cells into something else."""
 CHARACTERS = string.ascii_lowercase + " ,"
 LONGEST_MISSION = 160
 DIRECTIONS = 4
@@ -53,6 +54,11 @@ for _number, (_object, _colour, _state) in enumerate(KINDS):
     KIND_OF[_object, slice(None) if _number < len(PLAIN) else _colour, _state] = _number
 
 
+def _kind_of(codes: np.ndarray) -> np.ndarray:
+    kinds: np.ndarray = KIND_OF[tuple(np.moveaxis(codes, -1, 0))]  # [W, H]
+    return kinds
+
+
 def is_minigrid(env: Env) -> bool:
     """Return whether ``env`` is a MiniGrid or BabyAI environment, wrapped or not."""
     return isinstance(env.unwrapped, MiniGridEnv)
@@ -64,64 +70,42 @@ def readable(env: Env, mission: bool) -> Env:
     Grids that a wrapper of MiniGrid has turned into pixels or other codes stay as they are.
     """
     layers = layers_of(env)
-    if not any(isinstance(layer, (*PICTURES, *OTHER_CODES, FullView)) for layer in layers):
-        if any(isinstance(layer, grids.OneHotPartialObsWrapper) for layer in layers):
-            env = _OnImage(env, np.eye(2, dtype=np.uint8)[:, 1:] * 255, (2,), _image_shape(env))
-        else:
-            env = _one_hot(env, layers)
+    if not any(isinstance(layer, (*RECODED, FullView)) for layer in layers):
+        env = OneHot(env, whole=any(isinstance(layer, grids.FullyObsWrapper) for layer in layers))
     has_mission = isinstance(env.observation_space, spaces.Dict) and "mission" in env.observation_space.spaces
     return _Mission(env, mission) if has_mission else env
 
 
-def _one_hot(env: Env, layers: list[Env]) -> Env:
-    # With a view of the whole grid, the state of the agent's cell is its direction, one of four.
-    states = max(len(STATE_TO_IDX), DIRECTIONS if any(isinstance(e, grids.FullyObsWrapper) for e in layers) else 0)
-    counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), states)
-    width, height, _ = _image_shape(env)
-    return _OnImage(env, np.eye(sum(counts), dtype=np.uint8) * 255, counts, (width, height, sum(counts)))
+class OneHot(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows the three codes of each cell as one-hot channels, uint8 0 or 255.
 
-
-def _image_shape(env: Env) -> tuple[int, ...]:
-    space = env.observation_space
-    shape = (space["image"] if isinstance(space, spaces.Dict) else space).shape
-    assert shape is not None
-    return shape
-
-
-class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Replaces the codes of each cell by one-hot rows of ``table``; ``counts`` is the number of codes per channel."""
+    In a view of the ``whole`` grid the state of the agent's cell is its direction, one of four.
+    """
 
     DRAWN_FROM = frozenset({"image"})
 
-    def __init__(self, env: Env, table: np.ndarray, counts: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    def __init__(self, env: Env, whole: bool) -> None:
         super().__init__(env)
-        self._table = table
-        self._starts = np.cumsum((0, *counts[:-1]))
-        self._shape = shape
-        image = spaces.Box(0, 255, shape, np.uint8)
+        counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS if whole else len(STATE_TO_IDX))
+        self._whole, self._starts = whole, np.cumsum((0, *counts))
+        self._table = np.eye(sum(counts), dtype=np.uint8) * 255
         space = env.observation_space
         self._nested = isinstance(space, spaces.Dict)
-        self.observation_space = spaces.Dict({**space.spaces, "image": image}) if self._nested else image  # type: ignore[attr-defined]  # a Dict where nested
+        parts: Any = space.spaces if isinstance(space, spaces.Dict) else {"image": space}
+        image = spaces.Box(0, 255, (*parts["image"].shape[:2], sum(counts)), np.uint8)
+        self.observation_space = spaces.Dict({**parts, "image": image}) if self._nested else image
 
     def observation(self, observation: Any) -> Any:
-        """Return ``observation`` with a one-hot image, uint8 0 or 255."""
-        if self._nested:
-            return {**observation, "image": self._image(observation["image"])}
-        return self._image(observation)
+        """Return ``observation`` with a one-hot image."""
+        codes = observation["image"] if self._nested else observation
+        image = self._table[codes + self._starts[:-1]].max(axis=2)  # the codes of a cell never share a column
+        return {**observation, "image": image} if self._nested else image
 
     def render_observation(self, observation: Any) -> np.ndarray:
         """Draw a one-hot image, or a prediction of one, of which the most likely codes count; uint8 ``[H, W, 3]``."""
         image = observation["image"] if isinstance(observation, dict) else observation
-        parts = np.split(image, np.cumsum((len(OBJECT_TO_IDX), len(COLOR_TO_IDX))), axis=-1)
-        codes = np.stack([part.argmax(-1) for part in parts], axis=-1)
-        return draw(codes, whole=parts[-1].shape[-1] == DIRECTIONS)
-
-    def _image(self, codes: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = self._table[codes + self._starts]  # [W, H, codes, table width]
-        if len(self._starts) == 1:
-            return rows.reshape(self._shape)
-        one_hot: np.ndarray = rows.max(axis=2)  # the codes of a cell never share a column
-        return one_hot
+        parts = np.split(image, self._starts[1:-1], axis=-1)
+        return draw(np.stack([part.argmax(-1) for part in parts], axis=-1), self._whole)
 
 
 def draw(codes: np.ndarray, whole: bool) -> np.ndarray:
@@ -168,15 +152,10 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._seen(obs), reward, terminated, truncated, info
 
     def _seen(self, obs: Any) -> dict[str, Any]:
-        inner = self._inner
-        held = inner.carrying
+        inner, held = self._inner, self._inner.carrying
         carried = 1 + CARRIED.index(held.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[held.color] if held else 0
-        kinds = KIND_OF[tuple(np.moveaxis(inner.grid.encode(), -1, 0))]  # [W, H]
-        return {
-            "agent": np.array([*inner.agent_pos, inner.agent_dir, carried]),
-            "grid": kinds,
-            "mission": obs["mission"],
-        }
+        agent = np.array([*inner.agent_pos, inner.agent_dir, carried])
+        return {"agent": agent, "grid": _kind_of(inner.grid.encode()), "mission": obs["mission"]}
 
     def render_observation(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Draw an observation, the newest of stacked ones, uint8 ``[H, W, 3]``."""
@@ -199,30 +178,26 @@ class MapView(FullView):
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
-        side = self._inner.agent_view_size
-        parts = dict(self.observation_space.spaces)  # type: ignore[attr-defined]  # a Dict
-        own = {"view": spaces.MultiDiscrete(np.full((side, side), len(self.TABLE))), "map": parts["grid"]}
-        own |= {"map_coord": spaces.Box(-1, 1, (4,), np.float32), "mission": parts["mission"]}
-        self.observation_space = spaces.Dict(own)
+        side, parts = self._inner.agent_view_size, self.observation_space
+        view = spaces.MultiDiscrete(np.full((side, side), len(self.TABLE)))
+        own = {"view": view, "map": parts["grid"], "map_coord": spaces.Box(-1, 1, (4,), np.float32)}  # type: ignore[index]  # a Dict
+        self.observation_space = spaces.Dict(own | {"mission": parts["mission"]})  # type: ignore[index]
 
     def _seen(self, obs: Any) -> dict[str, Any]:
         whole, inner = super()._seen(obs), self._inner
-        codes = obs["image"]  # [7, 7, 3]
-        unseen = codes[..., 0] == OBJECT_TO_IDX["unseen"]
+        unseen = obs["image"][..., 0] == OBJECT_TO_IDX["unseen"]  # [7, 7]
         place = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
         return {
-            "view": np.where(unseen, len(KINDS), KIND_OF[tuple(np.moveaxis(codes, -1, 0))]),
+            "view": np.where(unseen, len(KINDS), _kind_of(obs["image"])),
             "map": whole["grid"],
             "map_coord": np.array([*place, *inner.dir_vec], np.float32),
             "mission": whole["mission"],
         }
 
-    def render_observation(self, observation: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
+    def render_observation(self, observation: Any) -> np.ndarray:
         """Draw what the agent sees, in the newest of stacked observations, uint8 ``[H, W, 3]``."""
-        side, view = (
-            self._inner.agent_view_size,
-            observation["view"] if isinstance(observation, Mapping) else observation,
-        )
+        view = observation["view"] if isinstance(observation, Mapping) else observation
+        side = self._inner.agent_view_size
         return draw(self.TABLE[view.reshape(-1, side, side)[-1]], whole=False)
 
 

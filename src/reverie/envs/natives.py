@@ -9,20 +9,20 @@ import hashlib
 import math
 import pickle
 import sys
-from collections.abc import Iterator
 from typing import Any, Protocol
+
+FORGOTTEN = 1e-12
+"""Tolerated probability that the last action of an Atari emulator is still being repeated."""
 
 
 class Native(Protocol):
     """Saves the state of one kind of object as bytes, and loads it into a new one."""
 
     def save(self, value: Any) -> bytes:
-        """Return the state of ``value``; ``value`` itself goes on as if nothing had happened."""
-        ...
+        """Return the state of ``value``, which goes on as if nothing had happened."""
 
     def load(self, value: Any, state: bytes) -> None:
         """Load ``state`` into the new ``value``."""
-        ...
 
 
 def find(value: object) -> Native | None:
@@ -39,31 +39,28 @@ class _Atari:
     which the emulator reaches the same state as the original is the last action, or is equivalent to it.
     """
 
-    FORGOTTEN = 1e-12  # tolerated probability that the last action is still being repeated
-
     def save(self, value: Any) -> bytes:
-        state, sticky = value.cloneState(include_rng=True), value.getFloat("repeat_action_probability")
-        action = 0
-        if sticky > 0.0 and not value.game_over():
-            action = self._last_action(value, state, self._frames(sticky))
-            self._give(value, state, action, self._frames(sticky))
+        state, frames, action = value.cloneState(include_rng=True), self._frames(value), 0
+        if frames and not value.game_over():
+            after = self._after(value, frames)
+            value.restoreState(state)
+            action = self._last_action(value, state, frames, after)
+            self._give(value, state, action, frames)
         return pickle.dumps((state, action))
 
     def load(self, value: Any, state: bytes) -> None:
         saved, action = pickle.loads(state)
-        sticky = value.getFloat("repeat_action_probability")
         value.reset_game()
-        self._give(value, saved, action, self._frames(sticky) if sticky > 0.0 else 0)
+        self._give(value, saved, action, self._frames(value))
 
-    def _frames(self, sticky: float) -> int:
+    def _frames(self, ale: Any) -> int:
         """Return the number of frames after which a new action has almost surely replaced the last one."""
+        sticky = ale.getFloat("repeat_action_probability")
         if sticky >= 0.9:
             raise ValueError("the last action cannot be found with a repeat_action_probability of 0.9 or more")
-        return math.ceil(math.log(self.FORGOTTEN) / math.log(sticky))
+        return math.ceil(math.log(FORGOTTEN) / math.log(sticky)) if sticky > 0.0 else 0
 
-    def _last_action(self, ale: Any, state: Any, frames: int) -> int:
-        after = self._after(ale, frames)
-        ale.restoreState(state)
+    def _last_action(self, ale: Any, state: Any, frames: int, after: bytes) -> int:
         for action in range(len(ale.getLegalActionSet())):
             self._give(ale, state, action, frames)
             if self._after(ale, frames) == after:
@@ -106,10 +103,8 @@ class _MujocoModel:
             raise ValueError("the MuJoCo model differs from the saved one")
 
 
-def _kinds() -> Iterator[tuple[tuple[str, str], Native]]:
-    yield ("ale_py", "ALEInterface"), _Atari()
-    yield ("mujoco", "MjData"), _MujocoData()
-    yield ("mujoco", "MjModel"), _MujocoModel()
-
-
-KINDS: dict[tuple[str, str], Native] = dict(_kinds())
+KINDS: dict[tuple[str, str], Native] = {
+    ("ale_py", "ALEInterface"): _Atari(),
+    ("mujoco", "MjData"): _MujocoData(),
+    ("mujoco", "MjModel"): _MujocoModel(),
+}

@@ -42,7 +42,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> 
         return None
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
         return lambda obs: minatar(next(iter(obs.values())))
-    put = STATES.get((type(inner).__module__.rpartition(".")[0], type(inner).__name__))
+    put = STATES.get(type(inner).__name__) if type(inner).__module__.startswith("gymnasium.envs.") else None
     shapes = [part.shape for part in spec.values() if part.kind == "vector"]
     if env.render_mode is None or put is None or len(spec) != 1 or shapes != [inner.observation_space.shape]:
         return None
@@ -112,17 +112,10 @@ def _mujoco(env: Any, obs: np.ndarray) -> None:
     env.set_state(whole[:positions], whole[positions:])
 
 
-_CLASSIC, _MUJOCO = "gymnasium.envs.classic_control", "gymnasium.envs.mujoco"
-STATES: Mapping[tuple[str, str], Put] = {
-    (_CLASSIC, "CartPoleEnv"): _state,
-    (_CLASSIC, "MountainCarEnv"): _state,
-    (_CLASSIC, "Continuous_MountainCarEnv"): _state,
-    (_CLASSIC, "PendulumEnv"): _pendulum,
-    (_CLASSIC, "AcrobotEnv"): _acrobot,
-    (_MUJOCO, "InvertedPendulumEnv"): _mujoco,
-    (_MUJOCO, "HalfCheetahEnv"): _mujoco,
-    (_MUJOCO, "HopperEnv"): _mujoco,
-    (_MUJOCO, "Walker2dEnv"): _mujoco,
-    (_MUJOCO, "SwimmerEnv"): _mujoco,
+STATES: Mapping[str, Put] = {
+    **dict.fromkeys(("CartPoleEnv", "MountainCarEnv", "Continuous_MountainCarEnv"), _state),
+    "PendulumEnv": _pendulum,
+    "AcrobotEnv": _acrobot,
+    **dict.fromkeys(("InvertedPendulumEnv", "HalfCheetahEnv", "HopperEnv", "Walker2dEnv", "SwimmerEnv"), _mujoco),
 }
-"""Environments of Gymnasium whose observations determine what is drawn, by module and class."""
+"""Classes of Gymnasium whose observations determine what is drawn."""

@@ -6,7 +6,7 @@ import contextlib
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -34,10 +34,7 @@ def seed_after(seed: int, restarts: int) -> int:
 
 
 class RestartBudget:
-    """Counts the failures of all environments of a vector within a time window.
-
-    At most ``most`` failures within ``window`` seconds are tolerated; ``clock`` returns the time in seconds.
-    """
+    """Tolerates at most ``most`` failures within ``window`` seconds, all environments of a vector together."""
 
     def __init__(self, most: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._window, self._clock = most, window, clock
@@ -72,23 +69,15 @@ class RestartBudget:
 
 
 class Restarter:
-    """Restarts failed environments of ``slots`` as often as ``budget`` allows; each must have the specs ``made``.
-
-    ``count`` is the number of restarts since this object was made.
-    """
+    """Restarts failed environments of ``slots`` as often as ``budget`` allows; each must have the specs ``made``."""
 
     def __init__(
-        self,
-        slots: list[Slot],
-        made: EnvSpecs,
-        seeds: list[int],
-        budget: RestartBudget,
-        say: Say,
-        sleep: Callable[[float], None] = time.sleep,
+        self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], budget: RestartBudget, say: Say
     ) -> None:
         self.count = 0
+        """Number of restarts since this object was made."""
         self.has_stepped = [False] * len(slots)
-        self.made, self._slots, self._budget, self._say, self._sleep = made, slots, budget, say, sleep
+        self.made, self._slots, self._budget, self._say, self._sleep = made, slots, budget, say, time.sleep
         self.seeded(seeds)
 
     def seeded(self, seeds: list[int]) -> None:
@@ -101,29 +90,28 @@ class Restarter:
         Raises:
             EnvError, DataError: there were more failures than are tolerated.
         """
-        slot = self._slots[number]
         while True:
             seconds = self._budget.add(number, failed)
             if not self.has_stepped[number]:  # more likely a mistake in it than bad luck, which nobody should wait for
                 seconds = min(seconds, 1.0)
             waiting = f" in {seconds:g} seconds" if seconds else ""
             self._say(f"restarting a failed environment{waiting}: {failed.error}")
-            slot.stop()
+            self._slots[number].stop()
             if seconds:
                 self._sleep(seconds)
-            self._tries[number] += 1
             self.count += 1
             try:
-                self._start(slot, seed_after(self.seeds[number], self._tries[number]))
-                return
+                return self._start(number)
             except Failed as failure:
                 failed = failure
 
-    def _start(self, slot: Slot, seed: int) -> None:
+    def _start(self, number: int) -> None:
+        slot = self._slots[number]
+        self._tries[number] += 1
         slot.start()
         if slot.receive() != self.made:
             raise Failed(EnvError("the restarted environment has different spaces than before."))
-        slot.send("reset", seed)
+        slot.send("reset", seed_after(self.seeds[number], self._tries[number]))
         slot.receive()
 
     def signed(self, number: int, ended: bool, state: bytes | None) -> bytes | None:
@@ -142,15 +130,16 @@ class Restarter:
             return f"it cannot be read ({type(error).__name__}: {error})"
         if then != ended:
             return "it was taken at a different row"
+        why, failure = "", None
         try:
             slot.send("restore", state)
-            why: str = slot.receive()
+            why = slot.receive()
         except Failed as failed:
-            self.seeds[number], self._tries[number] = seed, tries + 1
-            slot.stop()
-            with contextlib.suppress(Failed):  # its next step raises it again
-                self._start(slot, seed_after(seed, tries + 1))
-            return str(failed)
+            failure = failed
         if not why:
             self.seeds[number], self._tries[number] = seed, tries
-        return why
+        if failure is not None:
+            slot.stop()
+            with contextlib.suppress(Failed):  # its next step raises it again
+                self._start(number)
+        return str(failure or why)

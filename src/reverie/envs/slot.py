@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +23,8 @@ from reverie.envs.flat import FlatEnv
 from reverie.envs.snapshot import load_state, save_state
 
 Maker = Callable[[], FlatEnv]
+PATIENCE = 5.0
+"""Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
 
 
 class EnvSpecs(NamedTuple):
@@ -46,90 +50,92 @@ class Slot(Protocol):
 
     def start(self) -> None:
         """Begin to make the environment; ``receive`` then returns ``EnvSpecs``."""
-        ...
 
     def send(self, what: str, *args: Any) -> None:
         """Request ``reset(seed)``, ``step(action)``, ``logged()``, ``frame()``, ``snapshot()`` or ``restore(x)``."""
-        ...
 
     def receive(self) -> Any:
-        """Return the result of the last ``start`` or ``send``.
+        """Return the result of the last ``start`` or ``send``, or raise ``Failed``."""
 
-        Raises:
-            Failed: the environment raised, died, or took too long.
-        """
-        ...
+    def dismiss(self) -> None:
+        """Ask the environment to end once its current request is done, without waiting."""
 
-    def stop(self) -> None:
-        """Remove the environment, whatever its state. May be called twice."""
-        ...
+    def stop(self, seconds: float = PATIENCE) -> None:
+        """Remove the environment, at the latest in so many ``seconds``. May be called twice."""
 
 
 class LocalSlot:
     """An environment in this process. ``send`` does the work at once."""
 
+    env: FlatEnv
+    """Set by ``start``."""
+
     def __init__(self, number: int, make: Maker) -> None:
         self._number, self._starts, self._make = number, 0, make
         self.rows: dict[str, np.ndarray] = {}
         """Arrays that its observations are written to, each ``[*shape]``."""
-        self.env: FlatEnv
-        """Set by ``start``."""
         self._failed: Failed | None = None
-        self._answer: Any = None
+        self._result: Any = None
 
     def start(self) -> None:
         """Make the environment."""
         self._failed = None
         self._starts += 1
-        self._try(self._begin)
-
-    def _begin(self) -> EnvSpecs:
-        with generator_kept("start", self._number, self._starts):
-            self.env = self._make()
-        return EnvSpecs(self.env.obs_spec, self.env.action_spec)
+        self._try("start", ())
 
     def send(self, what: str, *args: Any) -> None:
         """Do what is requested; keep its result or failure for ``receive``."""
         if self._failed is None:
-            self._try(getattr(self, f"_{what}"), *args)
+            self._try(what, args)
 
-    def _try(self, call: Callable[..., Any], *args: Any) -> None:
+    def _try(self, what: str, args: tuple[Any, ...]) -> None:
         try:
-            self._answer = call(*args)
+            self._result = self._perform(what, args)
         except ReverieError as error:
             self._failed = Failed(error, trace_of(error))
         except SystemExit as error:
             self._failed = Failed(EnvError(f"an environment called sys.exit({error.code!r})"), trace_of(error))
 
-    def _reset(self, seed: int | None) -> Any:
-        with generator_kept("reset", self._number, self.env.episode):
-            return self.env.reset_into(seed, self.rows)
+    def _perform(self, what: str, args: tuple[Any, ...]) -> Any:
+        if what == "step":
+            return self.env.step_into(args[0], self.rows)
+        if what == "reset":
+            with self._kept(("reset", self._number, self.env.episode)):
+                return self.env.reset_into(args[0], self.rows)
+        if what == "start":
+            with self._kept(("start", self._number, self._starts)):
+                self.env = self._make()
+            return EnvSpecs(self.env.obs_spec, self.env.action_spec)
+        if what == "snapshot":
+            return save_state(self.env)
+        return load_state(self.env, *args)[1] if what == "restore" else getattr(self.env, what)()
 
-    def _step(self, action: np.ndarray) -> Any:
-        return self.env.step_into(action, self.rows)
-
-    def _logged(self) -> Any:
-        return self.env.logged()
-
-    def _frame(self) -> Any:
-        return self.env.frame()
-
-    def _snapshot(self) -> Any:
-        return save_state(self.env)
-
-    def _restore(self, snapshot: bytes) -> str:
-        return load_state(self.env, snapshot)[1]
+    @staticmethod
+    def _kept(name: object) -> AbstractContextManager[None]:
+        return generator_kept(name)
 
     def receive(self) -> Any:
         """Return the result of the last ``start`` or ``send``, or raise its ``Failed``."""
         if self._failed is not None:
             raise self._failed
-        return self._answer
+        return self._result
 
-    def stop(self) -> None:
+    def dismiss(self) -> None:
+        """Do nothing."""
+
+    def stop(self, seconds: float = PATIENCE) -> None:
         """Close the environment."""
         with contextlib.suppress(Exception):
             self.env.close()
+
+
+def close(slots: Sequence[Slot], seconds: float = PATIENCE) -> None:
+    """Close all ``slots`` at the same time; answers that are due are dropped."""
+    for slot in slots if seconds else ():
+        slot.dismiss()
+    deadline = time.monotonic() + seconds
+    for slot in slots:
+        slot.stop(max(0.0, deadline - time.monotonic()))
 
 
 def trace_of(error: BaseException) -> str:
@@ -146,11 +152,10 @@ OURS = (__file__, flat.__file__, wrappers.__file__)
 
 
 @contextlib.contextmanager
-def generator_kept(*name: object) -> Iterator[None]:
+def generator_kept(name: object) -> Iterator[None]:
     """Put PyTorch's global CPU generator back: seeded by an environment, it would repeat the learner's random numbers.
 
-    Inside, it is seeded with a function of its state and of ``name``. Otherwise two resets, between which nobody else
-    draws, would draw the same.
+    Inside, it is seeded with a function of its state and of ``name``: otherwise two resets would draw the same.
     """
     torch = sys.modules.get("torch")
     if torch is None:

@@ -38,23 +38,20 @@ from reverie.core.errors import EnvError
 from reverie.envs import natives
 from reverie.envs.make import Env, layers_of
 
-FORMAT = 2
+FORMAT = 3
 RANDOM = ("_np_random", "_np_random_seed")
 """Fields of the generator that Gymnasium gives to each environment."""
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
 DRAWING = {
     "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
-    "pyglet": {"BaseWindow", "Context", "Batch", "Group", "TextLayout", "AbstractImage", "Font", "Clock"},
     "matplotlib": {"Artist", "FigureCanvasBase", "FigureManagerBase", "Animation"},
     "glfw": {"object"},
     "OpenGL": {"object"},
 }
 """Base classes, by package, of objects of that package that draw. Other classes, such as pygame.Rect, hold state."""
 VIEWING = {"gym", "gymnasium", "gymnasium_robotics", "mujoco", "mujoco_py", "dm_control", "highway_env", "robosuite"}
-"""Packages whose classes named ``DRAWERS`` draw."""
-DRAWERS = ("Renderer", "Viewer")
+"""Packages whose classes named ``...Renderer`` and ``...Viewer`` draw."""
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
-INSTALLED = {"site-packages", "dist-packages"}
 
 
 class NotSaved(Exception):
@@ -80,7 +77,7 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
         _Pickler(body, layers, states).dump((states, extra))
         now = _constants(layers)
         made = {name: text for name, text in getattr(env, "made", {}).items() if now.get(name, text) == text}
-        return zlib.compress(pickle.dumps((FORMAT, _identity(layers), made, body.getvalue())), 1)
+        return zlib.compress(pickle.dumps((_identity(layers), made, body.getvalue())), 1)
     except Exception:  # of any kind: third-party code runs here
         return None
 
@@ -93,14 +90,11 @@ def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
     """
     layers = layers_of(env)
     try:
-        form, identity, then, body = pickle.loads(zlib.decompress(snapshot))
-        if form != FORMAT:
-            return None, f"it has format {form}, but this version writes {FORMAT}"
-        names, now = _identity(layers), getattr(env, "made", {})
-        if identity != names:
-            return None, "it was taken from a different environment or with different settings"
-        edited = [name for name, text in then.items() if now.get(name, text) != text]
-        if edited:
+        identity, then, body = pickle.loads(zlib.decompress(snapshot))
+        if identity != _identity(layers):
+            return None, "it was taken from a different environment, with different settings or by another version"
+        now = getattr(env, "made", {})
+        if edited := [name for name, text in then.items() if now.get(name, text) != text]:
             return None, f"{edited[0]} has changed since"
         states, extra = _Unpickler(io.BytesIO(body), layers).load()
     except Exception as error:
@@ -113,10 +107,9 @@ def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
     return extra, ""
 
 
-def _identity(layers: list[Env]) -> tuple[str, ...]:
-    """Return names and settings: another environment cannot go on from a snapshot."""
+def _identity(layers: list[Env]) -> tuple[object, ...]:
     names = [f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers]
-    return (*names, str(getattr(layers[-1].spec, "id", "")), str(getattr(layers[0], "settings", "")))
+    return FORMAT, *names, str(getattr(layers[-1].spec, "id", "")), str(getattr(layers[0], "settings", ""))
 
 
 def as_made(env: Env) -> dict[str, str]:
@@ -145,36 +138,33 @@ def _digest(kind: type) -> str:
     """Return a digest of the source of ``kind``; "" if it is of an installed package or not available."""
     package = kind.__module__.partition(".")[0]
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    if package == "reverie" or package in sys.stdlib_module_names or INSTALLED & set(Path(file).parts):
-        return ""
+    installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
     with contextlib.suppress(Exception):  # of any kind: the file may be gone, or no Python
-        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+        if not installed and package != "reverie" and package not in sys.stdlib_module_names:
+            return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
     return ""
 
 
 def _has_own(layer: Env) -> bool:
-    """Return whether the class of ``layer`` defines its own ``snapshot`` and ``restore``."""
     return all(callable(getattr(type(layer), name, None)) for name in ("snapshot", "restore"))
 
 
 def _saved(layer: Env) -> Layer:
-    state = Layer()
     if _has_own(layer):
-        state.own = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
-        if state.own is None:
+        own = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
+        if own is None:
             raise NotSaved
-        state.fields = {name: vars(layer)[name] for name in RANDOM if name in vars(layer)}
-        return state
+        return Layer(own, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
     members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
     if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
         raise NotSaved  # values in __slots__ are not among the fields
+    state = Layer()
     for name, value in vars(layer).items():
-        if name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper)):
-            state.stay.append(name)
-        elif native := natives.find(value):
+        native = natives.find(value)
+        if native is not None:
             state.native[name] = native.save(value)
-            state.stay.append(name)
-        elif _draws(value) or _is_local_function(value):
+        constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
+        if native is not None or constant or _draws(value) or _is_local_function(value):
             state.stay.append(name)
         else:
             state.fields[name] = value
@@ -193,19 +183,18 @@ def _give(layer: Env, state: Layer) -> None:
         native.load(fields[name], saved)
     staying = {name: fields[name] for name in state.stay if name in fields}
     fields.clear()
-    fields.update(staying)
-    fields.update(state.fields)
+    fields.update(staying | state.fields)
 
 
-def _draws(value: object, depth: int = 3) -> bool:
+def _draws(value: object) -> bool:
     """Return whether ``value`` is a window, a surface, a renderer and the like, or a collection of nothing else."""
     if isinstance(value, list | tuple | dict):
         inside = value.values() if isinstance(value, dict) else value
-        return depth > 0 and len(inside) > 0 and all(_draws(item, depth - 1) for item in inside)
+        return len(inside) > 0 and all(map(_draws, inside))
     kind = type(value)
     package = kind.__module__.split(".")[0]
     if package in VIEWING:
-        return kind.__name__.endswith(DRAWERS)
+        return kind.__name__.endswith(("Renderer", "Viewer"))
     return any(base.__name__ in DRAWING.get(package, ()) for base in kind.__mro__)
 
 
@@ -226,9 +215,10 @@ def _is_local_function(value: object) -> bool:
 
 def _rebinds(code: types.CodeType) -> bool:
     """Return whether ``code``, or a function within it, assigns to a variable that functions share: nonlocal."""
-    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     steps = {step.opname for step in dis.get_instructions(code)}
-    return bool(steps & {"STORE_DEREF", "DELETE_DEREF"}) or any(map(_rebinds, inside))
+    return bool(steps & {"STORE_DEREF", "DELETE_DEREF"}) or any(
+        _rebinds(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)
+    )
 
 
 def _is_constant(value: object) -> bool:
@@ -251,11 +241,7 @@ class _Pickler(pickle.Pickler):
                         self._spans.append(_span(value))
 
     def dump(self, obj: Any) -> None:
-        """Write ``obj``. Arrays that share memory would not share it again, so they are refused.
-
-        Raises:
-            NotSaved: there are some.
-        """
+        """Write ``obj``; raise NotSaved if arrays share memory, which they would not share again."""
         super().dump(obj)
         if any(after[0] < before[1] for before, after in itertools.pairwise(sorted(self._spans))):
             raise NotSaved
@@ -279,11 +265,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
-    """Return the address of the first byte of ``array``, and that after the last one.
-
-    Raises:
-        NotSaved: its memory belongs to a library.
-    """
+    """Return the addresses where ``array`` begins and ends; raise NotSaved if its memory belongs to a library."""
     owner: Any = array
     while (base := owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)) is not None:
         owner = base

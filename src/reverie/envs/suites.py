@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 
@@ -15,8 +17,7 @@ from reverie.core.errors import EnvError, did_you_mean
 from reverie.envs import dmc
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
+class Suite(NamedTuple):
     """Environments of one package, recognised by the ``prefixes`` of their ids."""
 
     prefixes: tuple[str, ...]
@@ -53,16 +54,8 @@ def _minatar() -> None:
         minatar.gym.register_envs()
 
 
-def _crafter() -> None:
-    from reverie.envs import crafter
-
-    crafter.register()
-
-
-def _dummy() -> None:
-    from reverie.envs import dummy
-
-    dummy.register()
+def _ours(module: str) -> None:
+    importlib.import_module(f"reverie.envs.{module}").register()
 
 
 SUITES = (
@@ -70,8 +63,8 @@ SUITES = (
     Suite(("dm_control/",), "dm_control", "dmc", _dm_control),
     Suite(("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", _minigrid),
     Suite(("MinAtar/",), "minatar", "minatar", _minatar),
-    Suite(("Crafter",), "crafter", "crafter", _crafter),
-    Suite(("reverie/",), "reverie", "", _dummy),
+    Suite(("Crafter",), "crafter", "crafter", functools.partial(_ours, "crafter")),
+    Suite(("reverie/",), "reverie", "", functools.partial(_ours, "dummy")),
 )
 
 
@@ -113,7 +106,7 @@ def unknown(env_id: str) -> EnvError:
         near = did_you_mean(name, gymnasium.registry)
         call = f"gymnasium.register('{name}', entry_point=...)"
         return EnvError(f"unknown environment '{env_id}': importing '{module}' does not register it: {call}.{near}")
-    for suite in sorted(SUITES, key=lambda suite: difflib.SequenceMatcher(None, suite.prefixes[0], name).ratio())[::-1]:
+    for suite in sorted(SUITES, key=lambda suite: -difflib.SequenceMatcher(None, suite.prefixes[0], name).ratio()):
         if difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.8):
             break
         with contextlib.suppress(Exception):

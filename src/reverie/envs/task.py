@@ -43,8 +43,7 @@ def written(spec: EnvSpec) -> tuple[str, str]:
     A class or function as entry point becomes ``module:name`` if another process can import it by that name.
     """
     plain, remark = copy.copy(spec), ""
-    plain.vector_entry_point = named(spec.vector_entry_point)
-    plain.entry_point = named(spec.entry_point)
+    plain.vector_entry_point, plain.entry_point = named(spec.vector_entry_point), named(spec.entry_point)
     if plain.entry_point is None:
         remark = (
             f"other processes cannot import the entry point of {spec.id}, {spec.entry_point}: register the environment "
@@ -55,10 +54,8 @@ def written(spec: EnvSpec) -> tuple[str, str]:
             warnings.simplefilter("ignore")  # about parts that cannot be written
             return plain.to_json(), remark
     except (TypeError, ValueError) as error:
-        return (
-            "",
-            f"the dataset does not name its environment {spec.id}: its arguments cannot be written as JSON ({error})",
-        )
+        why = f"its arguments cannot be written as JSON ({error})"
+        return "", f"the dataset does not name its environment {spec.id}: {why}"
 
 
 def settings_of(env: gymnasium.Env[Any, Any], config: EnvConfig) -> dict[str, Any]:

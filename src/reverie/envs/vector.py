@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -21,13 +21,13 @@ from reverie.core.spaces import surely_finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.core.words import Say
-from reverie.envs import worker
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, Summary
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, env_factory
 from reverie.envs.restart import RestartBudget, Restarter, derive_seeds
-from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Maker, Slot
+from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Maker, Slot, close
+from reverie.envs.worker import workers
 
 
 def make_env(
@@ -53,55 +53,51 @@ def make_env(
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     try:
-        slots, made, arrays = _workers(makers, config.timeout) if config.vector == "process" else _serial(makers)
+        if config.vector == "process":
+            slots, arrays = workers(makers, config.timeout)
+            made = _start(slots)
+        else:
+            slots, made, arrays = _serial(makers)
     except ReverieError:
         raise
     except Exception as error:
         named = f" '{config.id}'" if make is None else ""
         raise EnvError(f"{config.num} environments{named} could not be created: {error}") from error
-    budget = RestartBudget(config.restarts, config.restart_window)
-    return VectorEnv(slots, arrays, Restarter(slots, made, seeds, budget, say), say, bool(config.log_info), new)
+    restarter = Restarter(slots, made, seeds, RestartBudget(config.restarts, config.restart_window), say)
+    return VectorEnv(slots, arrays, restarter, say, bool(config.log_info), new)
 
 
-Started = tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]
-"""The slots, the specs of their environments, and the arrays of observations by key, ``[N, *shape]``."""
-
-
-def _serial(makers: list[Maker]) -> Started:
+def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
+    """Return slots, the specs of their environments, and arrays of observations by key, ``[N, *shape]``."""
     slots = [LocalSlot(number, make) for number, make in enumerate(makers)]
-    made = _start(list(slots))
+    made = _start(slots)
     if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
-        worker.close(slots)
+        close(slots)
         raise EnvError(
             f"the environment factory returned the same environment twice, but env.num = {len(makers)}. "
             "Create a new environment in each call."
         )
     arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
     for number, slot in enumerate(slots):
-        slot.rows.update({key: array[number, ...] for key, array in arrays.items()})
+        slot.rows = {key: array[number, ...] for key, array in arrays.items()}
     return list(slots), made, arrays
 
 
-def _workers(makers: list[Maker], timeout: float) -> Started:
-    slots, arrays = worker.workers(makers, timeout)
-    return slots, _start(slots), arrays
-
-
-def _start(slots: list[Slot]) -> EnvSpecs:
+def _start(slots: Sequence[Slot]) -> EnvSpecs:
     """Start all ``slots`` and return the specs of their environments, which must be the same."""
     try:
         for slot in slots:
             slot.start()
         made: list[EnvSpecs] = [slot.receive() for slot in slots]
     except Failed as failed:
-        worker.close(slots)
+        close(slots)
         raise failed.error from failed
     except BaseException:  # such as Ctrl-C
-        worker.kill(slots)
+        close(slots, 0.0)
         raise
     for number, each in enumerate(made):
         if found := differences(signature(*made[0]), signature(*each), ("environment 0", f"environment {number}")):
-            worker.close(slots)
+            close(slots)
             raise EnvError(f"the environments have different spaces: {'; '.join(found)}.")
     return made[0]
 
@@ -153,11 +149,7 @@ class VectorEnv:
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of ``make_env``.
 
-        An answer that was not received is lost.
-
-        Raises:
-            DataError, EnvError: as ``step``.
-            ConfigError: ``seed`` is negative.
+        An answer that was not received is lost. Raises as ``step``, and ConfigError if ``seed`` is negative.
         """
         self._check_open()
         self._settle()
@@ -176,8 +168,8 @@ class VectorEnv:
         Raises:
             DataError: the action has the wrong shape or is not finite, or an environment returned invalid values and
                 ``env.restarts`` is 0.
-            EnvError: an environment failed and ``env.restarts`` is 0, there were too many failures, or ``reset`` was
-                never called.
+            EnvError: an environment failed and ``env.restarts`` is 0, there were too many failures, or ``reset``,
+                ``send`` and ``receive`` are out of order.
         """
         self.send(action)
         return self.receive()
@@ -185,10 +177,7 @@ class VectorEnv:
     def send(self, action: Tensor) -> None:
         """Begin a step: workers take ``action`` ``[N, A]`` while the caller goes on, until it calls ``receive``.
 
-        Environments in this process are stepped at once.
-
-        Raises:
-            DataError, EnvError: as ``step``; also ``EnvError`` if the last answer was not received.
+        Environments in this process are stepped at once. Raises as ``step``.
         """
         self._check_open()
         if self._ended is None:
@@ -199,11 +188,7 @@ class VectorEnv:
         self._answer = self._finish
 
     def receive(self) -> Step:
-        """End a step: return the rows that follow the action sent last.
-
-        Raises:
-            DataError, EnvError: as ``step``; also ``EnvError`` if no action was sent.
-        """
+        """End a step: return the rows that follow the action sent last. Raises as ``step``."""
         answer, self._answer = self._answer, None
         if answer is None:
             raise EnvError("receive() was called before send(). Send an action first.")
@@ -272,33 +257,34 @@ class VectorEnv:
             for number, failed in failures.items():
                 self._restarter.again(number, failed)
         except ReverieError as error:
-            self._error = error
-            self.close()
-            raise
+            self._end(error)
+
+    def _end(self, error: ReverieError) -> NoReturn:
+        self._error = error
+        self.close()
+        raise error
 
     def _log(self, over: list[int]) -> None:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
 
         Raises:
-            EnvError: a number is none, or an environment does not know it: a mistake in ``env.log_info``.
+            EnvError: a number is none, or no environment knows it: a mistake in ``env.log_info``.
         """
         for number in over:
             self._slots[number].send("logged")
         # All of them, as each request has one answer.
         found: dict[int, Logged] = {n: one for n in over if (one := self._received(n)) is not None}
         self.logged = {number: one.numbers for number, one in found.items() if one.numbers}
-        wrong = next((one.wrong for one in found.values() if one.wrong), "")
+        wrong = [one.wrong for one in found.values() if one.wrong]
         if found and not self._known:
-            missing = "" if any(not one.missing for one in found.values()) else next(iter(found.values())).missing
             self._known = True
-            if missing and self._new:
-                wrong = wrong or missing
-            elif missing:
-                self._say(missing)
+            missing = [one.missing for one in found.values()]
+            if all(missing) and self._new:
+                wrong.append(missing[0])
+            elif all(missing):
+                self._say(missing[0])
         if wrong:
-            self._error = EnvError(wrong)
-            self.close()
-            raise self._error
+            self._end(EnvError(wrong[0]))
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
@@ -367,7 +353,7 @@ class VectorEnv:
         """Close all environments and end their processes. May be called twice."""
         if not self._closed:
             self._closed = True
-            worker.close(self._slots)
+            close(self._slots)
 
 
 def flags(values: list[bool]) -> Tensor:

@@ -16,37 +16,29 @@ import signal
 import struct
 import sys
 import time
-import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from ctypes import c_uint8
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
-from reverie.core.errors import EnvError, ReverieError
+from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
-from reverie.envs.flat import FlatEnv, Outcome, Rows
 from reverie.envs.make import put_away
-from reverie.envs.slot import EnvSpecs, Failed, Maker, Slot, generator_kept, trace_of
+from reverie.envs.slot import PATIENCE, Failed, LocalSlot, Maker, Slot, generator_kept
 from reverie.envs.snapshot import load_state, save_state
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-"""Environment variables that numerical libraries read when they are loaded. By default they start one thread per core,
-in each worker."""
-
-PATIENCE = 5.0
-"""Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
+"""Environment variables of numerical libraries, which by default start one thread per core, in each worker."""
 
 MOMENT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
 
-STEP = struct.Struct("<cq")
-"""A request for a step: ``MARK``, the turn."""
-STEPPED = struct.Struct("<cqd??")
-"""The answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
+STEP = struct.Struct("<cqd??")
+"""A step, or the answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
 MARK = b"\0"
 """A byte with which no pickle begins."""
 
@@ -65,8 +57,7 @@ class Column(NamedTuple):
 
 def shared(context: Any, shape: tuple[int, ...], dtype: str) -> Column:
     """Allocate shared memory of this ``shape`` for processes of the multiprocessing ``context``."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return Column(context.RawArray(c_uint8, size), shape, dtype)
+    return Column(context.RawArray(c_uint8, int(np.prod(shape)) * np.dtype(dtype).itemsize), shape, dtype)
 
 
 class Line:
@@ -76,41 +67,31 @@ class Line:
     """
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._poll = None if not hasattr(select, "poll") else select.poll()
+        self.pipe = pipe
+        self._poll = select.poll() if hasattr(select, "poll") else None
         if self._poll is not None:  # Connection.poll makes a new selector each time, which takes ten times as long
             self._poll.register(pipe.fileno(), select.POLLIN)
-        self.close = pipe.close
 
-    def step(self, turn: int) -> None:
-        """Request a step with the action in shared memory."""
-        self._pipe.send_bytes(STEP.pack(MARK, turn))
-
-    def stepped(self, turn: int, outcome: Outcome) -> None:
-        """Answer ``step`` once the observation is in shared memory."""
-        self._pipe.send_bytes(STEPPED.pack(MARK, turn, *outcome))
+    def step(self, turn: int, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
+        """Request a step with the action in shared memory, or answer it once the observation is there."""
+        self.pipe.send_bytes(STEP.pack(MARK, turn, reward, terminated, truncated))
 
     def say(self, *said: Any) -> None:
-        """Send any other message, the number of the turn first."""
-        self._pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
+        """Send any other message: the turn, what is requested or "done" or "failed", and arguments or the result."""
+        self.pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
 
-    def asked(self) -> tuple[int, str, tuple[Any, ...]]:
-        """Wait for a request; return the turn, what is requested, and its arguments (none for ``step``)."""
-        said = self._pipe.recv_bytes()
-        return (STEP.unpack(said)[1], "step", ()) if said[:1] == MARK else pickle.loads(said)
-
-    def answered(self) -> tuple[int, bool, Any]:
-        """Wait for an answer; return the turn, whether the request succeeded, and its result or its error."""
-        said = self._pipe.recv_bytes()
+    def heard(self) -> tuple[int, str, Any]:
+        """Wait for a message; return the turn, what it is, and its arguments or result."""
+        said = self.pipe.recv_bytes()
         if said[:1] != MARK:
-            answer: tuple[int, bool, Any] = pickle.loads(said)
-            return answer
-        _, turn, *outcome = STEPPED.unpack(said)
-        return turn, True, tuple(outcome)
+            message: tuple[int, str, Any] = pickle.loads(said)
+            return message
+        step = STEP.unpack(said)
+        return step[1], "step", step[2:]
 
     def ready(self, seconds: float) -> bool:
         """Return whether a message, or the end of the pipe, arrives within ``seconds``."""
-        return self._pipe.poll(seconds) if self._poll is None else bool(self._poll.poll(1000 * seconds))
+        return self.pipe.poll(seconds) if self._poll is None else bool(self._poll.poll(1000 * seconds))
 
 
 def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
@@ -124,16 +105,15 @@ def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, 
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
-        # The server imports it once; workers then start in milliseconds.
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload([__name__])  # the server imports it once; workers then start in milliseconds
     with generator_kept("probe"):
         probe = makers[0]()
     spec, width, num = probe.obs_spec, probe.action_spec.width, len(makers)
     put_away(probe)
     columns = {key: shared(context, (num, *part.shape), part.dtype) for key, part in spec.items()}
     actions = shared(context, (num, width), "float32")
-    arrays = {key: column.array() for key, column in columns.items()}
-    return [WorkerSlot(context, i, make, columns, actions, timeout) for i, make in enumerate(makers)], arrays
+    slots: list[Slot] = [WorkerSlot(context, i, make, columns, actions, timeout) for i, make in enumerate(makers)]
+    return slots, {key: column.array() for key, column in columns.items()}
 
 
 class WorkerSlot:
@@ -147,7 +127,8 @@ class WorkerSlot:
         self._work = (number, CloudpickleWrapper(make), columns, actions)
         self._action = actions.array()[number]
         self._line: Line | None = None
-        self._owner = os.getpid()
+        self._end: Finalize
+        self._owner = os.getpid()  # a process forked from it must leave the worker alone
         self._made = False
         self._failed: Failed | None = None
         self._turn, self._sent = 0, 0.0
@@ -158,20 +139,17 @@ class WorkerSlot:
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
         self._line = Line(near)
+        self.process = self._context.Process(target=_work, args=(*self._work, far), daemon=True)
+        # First: after Ctrl-C in between, the end of this process would wait for a worker that ignores SIGTERM.
+        self._end = Finalize(self, _end, (self.process, near), exitpriority=0)
         try:
-            with environment_variables(ONE_THREAD), clear_mpi_env_vars():
-                self.process = self._context.Process(target=_work, args=(*self._work, far), daemon=True)
-                _add_running(self)  # first: after Ctrl-C in between, the end of this process would wait for the worker
+            with _one_thread(), clear_mpi_env_vars():
                 self.process.start()
         except OSError as error:
-            self.kill()
+            self.stop(0.0)
             said = f"environment {self._number}: its worker process could not be started: {error}"
             self._failed = Failed(EnvError(said))
         far.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at the end of the interpreter
-            self.kill()
 
     def send(self, what: str, *args: Any) -> None:
         """Send a request to the process, without waiting."""
@@ -202,100 +180,60 @@ class WorkerSlot:
                 if self._timeout:
                     left = self._sent + self._timeout - time.monotonic()
                     if not self._line.ready(max(left, min(self._timeout, MOMENT))):
-                        self.kill()
                         raise Failed(self._overdue())
-                turn, well, answer = self._line.answered()
+                turn, what, result = self._line.heard()
         except (EOFError, OSError) as error:
             raise Failed(self._lost()) from error
-        if not well:
-            raise Failed(*answer)
+        if what == "failed":
+            raise Failed(*result)
         self._made = True
-        return answer
+        return result
 
     def _overdue(self) -> EnvError:
+        self.stop(0.0)
         return EnvError(
             f"environment {self._number} timed out: no response from its worker process within "
             f"env.timeout = {self._timeout:g} seconds"
         )
 
     def _lost(self) -> EnvError:
-        """Return the error for a worker that ended without an answer."""
-        deadline = time.monotonic() + PATIENCE
-        while (code := self.process.exitcode) is None and time.monotonic() < deadline:
-            wait([self.process.sentinel], timeout=PATIENCE)
-            time.sleep(0.001)  # the sentinel is ready a moment before the exit code is
-        self.kill()
+        self.process.join(PATIENCE)
+        code = self.process.exitcode
+        self.stop(0.0)
         memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
         return EnvError(
             f"the worker process of environment {self._number} died (exit code {code}); its output, if any, is above."
-            f"{memory}{'' if self._made else why_at_start()}"
+            f"{memory}{'' if self._made else _why_at_start()}"
         )
 
-    def stop(self) -> None:
-        """Ask the process to end, and kill it after ``PATIENCE`` seconds."""
-        close([self])
+    def dismiss(self) -> None:
+        """Ask the process to end once it has finished its current request."""
+        if self._line is not None and self._owner == os.getpid():
+            with contextlib.suppress(OSError):
+                self._line.say(0, "close", ())
 
-    def dismiss(self) -> bool:
-        """Ask the process to end once it has finished its current request; return whether there is one."""
-        if self._line is None or self._owner != os.getpid():
-            return False
-        with contextlib.suppress(OSError):
-            self._line.say(0, "close", ())
-        return True
-
-    def kill(self) -> None:
-        """Kill the process. A process forked from this one only lets go of it."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-            if self._owner == os.getpid() and self.process is not None and self.process.pid is not None:
-                self.process.kill()
-                self.process.join()
-            RUNNING.discard(self)
+    def stop(self, seconds: float = PATIENCE) -> None:
+        """Ask the process to end, and kill it after so many ``seconds``."""
+        if self._line is None:
+            return
+        if seconds and self._owner == os.getpid():
+            self.dismiss()
+            self.process.join(seconds)
+        self._line = None
+        self._end()
 
 
-def close(slots: Iterable[Slot]) -> None:
-    """Close all ``slots`` at the same time; answers that are due are dropped."""
-    slots = list(slots)
-    running = [slot for slot in slots if isinstance(slot, WorkerSlot) and slot.dismiss()]
-    deadline = time.monotonic() + PATIENCE
-    for slot in running:
-        slot.process.join(max(0.0, deadline - time.monotonic()))
-    kill(slots)
-
-
-def kill(slots: Iterable[Slot]) -> None:
-    """Close ``slots`` without waiting for workers, whatever they are doing."""
-    for slot in slots:
-        slot.kill() if isinstance(slot, WorkerSlot) else slot.stop()
-
-
-RUNNING: weakref.WeakSet[WorkerSlot] = weakref.WeakSet()
-"""Slots of this process whose workers run."""
-ENDING: dict[int, Finalize] = {}
-"""The finalizer that kills workers, by the process that has started some."""
-
-
-def _add_running(slot: WorkerSlot) -> None:
-    """Remember ``slot``, and let multiprocessing kill what is left when this process ends.
-
-    Its own way is SIGTERM, which workers ignore, and to wait for them.
-    """
-    if os.getpid() not in ENDING:
-        ENDING[os.getpid()] = Finalize(None, _end_all, exitpriority=0)
-    RUNNING.add(slot)
-
-
-def _end_all() -> None:
-    for slot in list(RUNNING):
-        slot.kill()
+def _end(process: Any, pipe: Connection) -> None:
+    pipe.close()
+    if process.pid is not None:
+        process.kill()
+        process.join()
 
 
 @contextlib.contextmanager
-def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started inside; afterwards they are as before."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def _one_thread() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
     try:
         yield
     finally:
@@ -304,7 +242,7 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.update({name: value} if value is not None else {})
 
 
-def why_at_start() -> str:
+def _why_at_start() -> str:
     """Return a hint for a worker that died before it had made its environment."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not os.path.exists(script):
@@ -320,69 +258,51 @@ def why_at_start() -> str:
 
 def _work(number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection) -> None:
     """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
-    _leave_signals_to_the_parent()
+    for each in SIGNALS:  # whole jobs get them: the parent decides when workers end, after its checkpoint
+        # What an environment starts would inherit SIG_IGN, and only Ctrl-C should not end it.
+        signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
-    line = Line(pipe)
-    rows = {key: column.array()[number, ...] for key, column in columns.items()}
+    line, slot = Line(pipe), _Hosted(number, make)
+    slot.action = actions.array()[number]
+    slot.rows = {key: column.array()[number, ...] for key, column in columns.items()}
+    turn, what, args = 0, "start", ()
+    slot.start()
     with contextlib.suppress(EOFError, OSError):
-        try:
-            env = make()
-        except Exception as error:
-            line.say(0, *_failure(number, error))
-            return
-        line.say(0, True, EnvSpecs(env.obs_spec, env.action_spec))
-        _serve(number, env, rows, actions.array()[number], line)
-        put_away(env)
-
-
-def _leave_signals_to_the_parent() -> None:
-    """Do nothing on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, which whole jobs get: the parent decides when workers end.
-
-    Only Ctrl-C is ignored (SIG_IGN). The others get an empty handler, as programs that an environment starts would
-    inherit SIG_IGN and could not be ended.
-    """
-    for number in SIGNALS:
-        if number == signal.SIGINT:
-            signal.signal(number, signal.SIG_IGN)
-        elif signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
-
-
-def _serve(number: int, env: FlatEnv, rows: Rows, action: np.ndarray, line: Line) -> None:
-    while True:
-        turn, what, args = line.asked()
-        try:
-            if what == "step":
-                line.stepped(turn, env.step_into(action.copy(), rows))
-            elif what == "close":
-                return
+        while what != "close":
+            try:
+                result = slot.receive()
+            except Failed as failed:
+                line.say(turn, "failed", (failed.error, failed.trace))
             else:
-                line.say(turn, True, _answer(env, rows, what, args))
-        except OSError:
-            raise
-        except Exception as error:
-            line.say(turn, *_failure(number, error))
+                line.step(turn, *result) if what == "step" else line.say(turn, "done", result)
+            turn, what, args = line.heard()
+            if what != "close":
+                slot.send(what, *args)
+    slot.stop()
 
 
-def _answer(env: FlatEnv, rows: Rows, what: str, args: tuple[Any, ...]) -> Any:
-    """Do what is requested. The global generators of Python and NumPy belong to the environment here."""
-    if what == "reset":
-        if (seed := args[0]) is not None:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - third-party environments draw from it
-        return env.reset_into(seed, rows)
-    if what == "snapshot":
-        return save_state(env, (random.getstate(), np.random.get_state()))  # noqa: NPY002
-    if what == "restore":
-        generators, why = load_state(env, *args)
+class _Hosted(LocalSlot):
+    """An environment in a process of its own: the global generators belong to it."""
+
+    action: np.ndarray
+    """Memory ``[A]`` with the action of the next step."""
+
+    def _perform(self, what: str, args: tuple[Any, ...]) -> Any:
+        if what == "step":
+            return self.env.step_into(self.action.copy(), self.rows)
+        if what == "reset" and args[0] is not None:
+            random.seed(args[0])
+            np.random.seed(args[0] % 2**32)  # noqa: NPY002 - third-party environments draw from it
+        if what == "snapshot":
+            return save_state(self.env, (random.getstate(), np.random.get_state()))  # noqa: NPY002
+        if what != "restore":
+            return super()._perform(what, args)
+        generators, why = load_state(self.env, *args)
         if not why and generators is not None:
             random.setstate(generators[0])
             np.random.set_state(generators[1])  # noqa: NPY002
         return why
-    return getattr(env, what)()
 
-
-def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, str]]:
-    """Return a failed answer: ``error`` as a type that every process can unpickle, and its traceback."""
-    known = error if isinstance(error, ReverieError) else EnvError(f"environment {number}: {error!r}")
-    return False, (known, trace_of(error))
+    @staticmethod
+    def _kept(name: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()

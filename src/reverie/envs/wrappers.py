@@ -25,8 +25,10 @@ Env = gymnasium.Env[Any, Any]
 FlatObs = dict[str, np.ndarray]
 Reset = tuple[Any, dict[str, Any]]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
-OF_RESET = "expected 2 values (observation, info)"
-OF_STEP = "expected 5 values (observation, reward, terminated, truncated, info)"
+OLD_GYM = (
+    "Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV0(env=...) or "
+    "shimmy.GymV21CompatibilityV0(env=...)"
+)
 
 
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
@@ -37,16 +39,11 @@ def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = N
     """
     try:
         found: Any = env.reset(seed=seed, options=options)
-    except TypeError as error:
-        if "reset() got an unexpected keyword argument" not in str(error):
-            raise
-        remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
-        raise DataError(f"{error}. {remedy}") from error
-    except ValueError as error:
-        _check_own(error)
-        found = error
+    except (TypeError, ValueError) as error:
+        _check_old_gym(error)
+        raise
     if not isinstance(found, tuple | list) or len(found) != 2:
-        raise _unexpected("reset", found, OF_RESET)
+        raise _unexpected("reset", found, "2 values (observation, info)")
     return found[0], found[1]
 
 
@@ -59,32 +56,27 @@ def checked_step(env: Env, action: Any) -> Stepped:
     try:
         found: Any = env.step(action)
     except ValueError as error:
-        _check_own(error)
-        found = error
+        _check_old_gym(error)
+        raise
     if not isinstance(found, tuple | list) or len(found) != 5:
-        raise _unexpected("step", found, OF_STEP)
+        raise _unexpected("step", found, "5 values (observation, reward, terminated, truncated, info)")
     obs, reward, terminated, truncated, info = found
     return obs, number(reward), flag("terminated", terminated), flag("truncated", truncated), info
 
 
 def _unexpected(method: str, found: Any, expected: str) -> DataError:
-    """Return the error for what environments made for old Gym return."""
-    what = f"one value of type {type(found).__name__}"
-    if isinstance(found, ValueError):
-        what = f"other values ({found})"
-    elif isinstance(found, tuple | list):
-        what = f"{len(found)} values"
-    return DataError(
-        f"{method}() returned {what}: {expected}. Wrap environments of the old Gym API with "
-        "shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"
-    )
+    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"one value of type {type(found).__name__}"
+    return DataError(f"{method}() returned {what}: expected {expected}. {OLD_GYM}")
 
 
-def _check_own(error: ValueError) -> None:
-    """Raise ``error``, unless a wrapper of Gymnasium raised it because it could not unpack what an environment gave."""
+def _check_old_gym(error: Exception) -> None:
+    """Raise a DataError if ``error`` is a newcomer's: of a wrapper of Gymnasium about an environment of the old API."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    if "values to unpack" not in str(error) or not str(frame.f_globals.get("__name__")).startswith("gymnasium."):
-        raise error
+    if "values to unpack" in str(error) and str(frame.f_globals.get("__name__")).startswith("gymnasium."):
+        raise DataError(f"a wrapper of Gymnasium found {error}. {OLD_GYM}") from error
+    if "reset() got an unexpected keyword argument" in str(error):
+        remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
+        raise DataError(f"{error}. {remedy}") from error
 
 
 def number(reward: Any) -> float:
@@ -94,10 +86,7 @@ def number(reward: Any) -> float:
         DataError: it is not a single number that float32 holds.
     """
     if not isinstance(reward, float | int):
-        array = np.asarray(reward)
-        if array.size != 1 or array.dtype.kind not in "biuf":
-            raise DataError(f"the reward is {reward!r}: expected a number")
-        reward = array.reshape(())
+        reward = _single("the reward", reward, "a number")
     found = float(reward)
     if not -LARGEST <= found <= LARGEST:
         raise DataError(f"the reward is {found}: expected a finite float32 number")
@@ -112,10 +101,14 @@ def flag(name: str, value: Any) -> bool:
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    found = np.asarray(value)
-    if found.size != 1 or found.dtype.kind not in "biuf":
-        raise DataError(f"{name} is {brief(value)}: expected a bool, whether the episode ends with this step")
-    return bool(found.reshape(()))
+    return bool(_single(name, value, "a bool, whether the episode ends with this step"))
+
+
+def _single(name: str, value: Any, expected: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise DataError(f"{name} is {brief(value)}: expected {expected}")
+    return array.reshape(())
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -162,8 +155,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     def __init__(self, env: Env, times: int, pool: int = 1) -> None:
         RecordConstructorArgs.__init__(self, times=times, pool=pool)
         gymnasium.Wrapper.__init__(self, env)
-        self._times = times
-        self._pool = pool
+        self._times, self._pool = times, pool
         space = env.observation_space
         if pool > 1 and not (isinstance(space, spaces.Box) and space.dtype == np.uint8):
             raise EnvError(
@@ -174,11 +166,11 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         """Take ``action`` up to ``times`` times; the reward is the sum."""
         total, frames = 0.0, deque[np.ndarray](maxlen=self._pool)
         for _ in range(self._times):
-            # Copied: the environment may change it in place.
+            # Copied, as are the frames: the environment may change the action, and draw all frames into one array.
             obs, reward, terminated, truncated, info = checked_step(self.env, copy.deepcopy(action))
             total += reward
             if self._pool > 1:
-                frames.append(np.array(obs))  # copied: the environment may draw each frame into the same array
+                frames.append(np.array(obs))
             if terminated or truncated:
                 break
         if len(frames) > 1:
@@ -205,20 +197,16 @@ class FrameStack:
     def __call__(self, obs: FlatObs, first: bool) -> FlatObs:
         """Return the stack with ``obs`` added, in memory that the next call reuses. ``first``: an episode begins."""
         if first:
-            self.past = {key: self._fill(key, array) for key, array in obs.items()}
-            return self.past
+            self.past = {}
         for key, array in obs.items():
-            past = self.past[key]
-            if self.spec[key].kind == "image":
+            image = self.spec[key].kind == "image"
+            if first:
+                self.past[key] = (np.concatenate if image else np.stack)([array] * self._count, axis=-1 if image else 0)
+            elif image:
                 channels = array.shape[-1]
-                past[..., :-channels] = past[..., channels:].copy()
-                past[..., -channels:] = array
+                self.past[key][..., :-channels] = self.past[key][..., channels:].copy()
+                self.past[key][..., -channels:] = array
             else:
-                past[:-1] = past[1:].copy()
-                past[-1] = array
+                self.past[key][:-1] = self.past[key][1:].copy()
+                self.past[key][-1] = array
         return self.past
-
-    def _fill(self, key: str, array: np.ndarray) -> np.ndarray:
-        if self.spec[key].kind == "image":
-            return np.concatenate([array] * self._count, axis=-1)
-        return np.stack([array] * self._count)

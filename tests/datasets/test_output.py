@@ -1,4 +1,4 @@
-"""Datasets that are written: what fails on the way is an error, never a dataset with wrong numbers."""
+"""What is written appears at its path when it is complete; what fails on the way is an error."""
 
 from __future__ import annotations
 
@@ -13,10 +13,37 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.core.errors import RunError
+from d4rl_files import columns
+from d4rl_files import write as write_hdf5
+from recordings import FORMATS
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.datasets.convert import write
+from reverie.datasets.detect import open_reader
 from reverie.datasets.output import staged_at, staged_file
 from reverie.datasets.reader import About
 from reverie.datasets.writers import write_d4rl, write_minari
+
+minari = pytest.importorskip("minari")
+
+
+def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
+    (tmp_path / "out").mkdir()
+    for to in FORMATS:
+        with pytest.raises(RunError, match="out exists: choose another name"):
+            write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
+    values = columns()
+    values["observations"][9] = np.nan
+    broken = write_hdf5(tmp_path / "b.hdf5", values)
+    for to in ("pydreamer", "store"):  # those of learners; Minari takes what was recorded
+        with pytest.raises(DataError, match="row 12"):
+            write(open_reader(str(broken)), str(tmp_path / to), to)
+    for to in ("minari", "d4rl", "parquet", "store"):
+        with pytest.raises(RunError, match="no episodes"):
+            write(open_reader(str(d4rl)), str(tmp_path / "none"), to, lambda episodes: iter(()))
+    with pytest.raises(ConfigError, match="in the format Minari, but --to is store"):
+        write(open_reader(str(d4rl)), "minari:ab/b-v0", "store")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
+
 
 T = 200
 BOTH = spaces.Box(-np.inf, np.inf, (3,), np.float64), spaces.Box(-1, 1, (2,), np.float32)
