@@ -12,8 +12,8 @@ from reverie.algos.bc import BCConfig, BCObjective, Categorical, Deterministic, 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.choices import Choices
-from reverie.nn.gaussian import LOG_STD, DiagonalNormal
+from reverie.nn.actor_critic import LOG_STD
+from reverie.nn.distributions import Choices, DiagonalNormal
 
 
 def test_squared_error_against_the_definition():

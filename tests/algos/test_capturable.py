@@ -39,7 +39,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _plain_pytorch(monkeypatch):
     """As on a GPU, which has none of the compiled functions."""
-    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
 
 
 def build(name: str = "vector", precision: str = "float32", context: int = 1, device: str = "cpu", **more) -> DreamerV3:

@@ -8,13 +8,25 @@ import torch
 from recorded import TinySquashed, close, lag, reaches, squashed_draw
 from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
-from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
+from reverie.algos.cql import (
+    RETURN,
+    Best,
+    CQLConfig,
+    CQLObjective,
+    Expected,
+    Fixed,
+    Lagrange,
+    Mode,
+    MonteCarlo,
+    ReturnsInHindsight,
+    Soft,
+)
 from reverie.algos.sac import SACObjective
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, returns_to_go
+from reverie.objectives.returns import returns_to_go
 from reverie.replay.storage import Column, HostStorage
 
 GAMMA, ALPHA, N = 0.9, 0.7, 3

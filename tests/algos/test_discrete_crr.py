@@ -12,7 +12,7 @@ from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.adam import Adam
+from reverie.nn.optim import Adam
 from reverie.objectives.estimators import VTrace
 from reverie.objectives.filters import All, Binary, Exp
 

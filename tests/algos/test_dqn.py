@@ -14,8 +14,7 @@ from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.values import DiscreteQNetwork, Dueling
+from reverie.nn.actor_critic import DiscreteQNetwork, Dueling, NetworkConfig
 from reverie.objectives.estimators import NStep, VTrace
 
 GAMMA = 0.9

@@ -12,11 +12,10 @@ from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
-from reverie.nn.adam import Adam
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig
-from reverie.nn.optim import OptimConfig
+from reverie.nn.optim import Adam, OptimConfig
 from reverie.nn.rssm import RSSM, RSSMConfig
 
 # ---------------------------------------------------------------- encoders and decoders

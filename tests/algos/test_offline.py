@@ -10,7 +10,7 @@ from contracts import CHOICE, CHOICES, CHOOSING, MOVES, OFFLINE, SPECS, TINY, ba
 from tape import Tapes, device_only
 
 from reverie.algos.bc import BCConfig
-from reverie.algos.cql import CQLConfig
+from reverie.algos.cql import RETURN, CQLConfig, ReturnsInHindsight
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
@@ -21,7 +21,6 @@ from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.stats import Stats
 from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.normalise import Running
-from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight
 from reverie.objectives.estimators import NStep, TDLambda, VTrace
 
 CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]

@@ -18,9 +18,9 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
 from reverie.core.types import Batch, Step, Update
 from reverie.kernels.capture import WARM_UPS, Captured
-from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonSchedule, NoisyPolicy
 from reverie.nn.normalise import Running
+from reverie.nn.optim import Adam
 from reverie.nn.rewards import Factor
 from reverie.objectives.estimators import GAE, TD1, TDLambda, ValueEstimator
 

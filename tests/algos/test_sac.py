@@ -12,7 +12,7 @@ from reverie.algos.sac import SACConfig, SACObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.squashed import SquashedNormal, log_density
+from reverie.nn.distributions import SquashedNormal, log_density
 
 GAMMA, ALPHA, ENTROPY = 0.9, 0.7, -1.5
 

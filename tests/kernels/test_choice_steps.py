@@ -16,7 +16,7 @@ from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.kernels import losses, steps
-from reverie.nn.choices import Choices
+from reverie.nn.distributions import Choices
 from reverie.objectives.estimators import NStep, TDLambda
 from reverie.objectives.filters import All, Binary, Exp
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core import compiled, compiler
+from reverie.core import compiler
 from reverie.core.accelerate import only
 from reverie.kernels import losses
 from reverie.nn import functional
@@ -102,7 +102,7 @@ def both(monkeypatch: pytest.MonkeyPatch, call: Callable[[], list[Tensor]]) -> l
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_as_defined(case, threads, with_gaps, monkeypatch):
-    monkeypatch.setattr(compiled, "PARALLEL", 1)  # threads in whatever is small, too
+    monkeypatch.setattr("reverie.kernels.call.PARALLEL", 1)  # threads in whatever is small, too
     torch.set_num_threads(threads)
     for rows, width in SIZES:
         call, inputs = case(rows, width)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core import compiled, compiler
+from reverie.core import compiler
+from reverie.kernels import call
 from reverie.kernels.number_head import PIECES, STRIP, LayerTwoHot
 from reverie.nn.distributions import TwoHot
 from reverie.nn.heads import TwoHotConfig, TwoHotHead
@@ -45,7 +46,7 @@ def slow(parts: list[Tensor], bins: Tensor, value: Tensor, other: Tensor) -> Ten
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("rows", "inputs", "bins"), SIZES)
 def test_loss_and_gradients_are_those_of_all_logits(rows, inputs, bins, threads, read_before, monkeypatch):
-    monkeypatch.setattr(compiled, "PARALLEL", 1)
+    monkeypatch.setattr(call, "PARALLEL", 1)
     torch.set_num_threads(threads)
     parts, values = layer(rows, inputs, bins), symexp_bins(bins)
     value, other, grad = 30 * torch.randn(rows), 30 * torch.randn(rows), torch.randn(rows)
@@ -85,7 +86,7 @@ def test_the_mean_has_a_gradient_where_one_is_wanted():
 
 
 def test_results_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr(compiled, "PARALLEL", 1)
+    monkeypatch.setattr(call, "PARALLEL", 1)
     parts, values = layer(3 * STRIP * PIECES + 5, 48, 63), symexp_bins(63)
     value = 30 * torch.randn(len(parts[0]))
     results = []
@@ -139,7 +140,7 @@ def test_a_head_is_what_it_is_without_compiled_functions(monkeypatch):
     for off in (False, True):
         with monkeypatch.context() as patch:
             if off:
-                patch.setattr(compiled, "kernels", lambda: None)
+                patch.setattr(call, "kernels", lambda: None)
             number = head(feature)
             assert isinstance(number, LayerTwoHot) is not off
             loss = number.loss(value)

@@ -207,21 +207,3 @@ def test_one_of_your_own_learns_with_the_rest(config):
     encoders = {name for name in before if name.endswith("encoder.weight")}
     assert len(encoders) >= 3
     assert encoders <= learned
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ("eye", r"Sum\.reads leaves out the image 'camera': nothing else encodes images\..*env\.exclude"),
-        (3, r"Mine\.reads returned 3: expected the entries of the observation spec that it encodes, of scan/left, .*"),
-        ({"scan/left": SCANS["vector"]}, r"Mine\.reads returned .*: expected the entries of the observation spec"),
-    ],
-)
-def test_what_an_encoder_cannot_read_is_named(keys, says):
-    class Mine(Sum):
-        def reads(self, spec):
-            return keys
-
-    spec = {**SCANS, "camera": image(8, 8, 3)}
-    with pytest.raises(ConfigError, match=says):
-        Inputs(spec, NetworkConfig(encoder=Sum(keys) if keys == "eye" else Mine()), torch.float32)

@@ -228,23 +228,13 @@ def test_probabilities_that_cannot_be(settings, said):
 
 @pytest.mark.parametrize("given", [0.1, EpsilonGreedy(0.1)])
 def test_what_is_no_noise_is_refused(given):
-    said = r"^exploration = .*0\.1.*: expected noise .* such as Gaussian\(0\.1\), or .* derived from Noise\.$"
+    said = "^exploration = .*expected a Noise"
     with pytest.raises(ConfigError, match=said):
         NoisyPolicy(nn.Identity(), given, 2, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("given", [0.1, Gaussian(0.1)])
 def test_what_is_no_schedule_is_refused(given):
-    said = r"^exploration = .*0\.1.*: expected a schedule .* such as EpsilonGreedy\(0\.1\), or .* EpsilonSchedule\.$"
+    said = "^exploration = .*expected a EpsilonSchedule"
     with pytest.raises(ConfigError, match=said):
         GreedyPolicy(nn.Identity(), given, 2, torch.device("cpu"))
-
-
-@pytest.mark.parametrize("chance", [None, 2.0, -0.1, math.nan, torch.tensor(1.5)])
-def test_a_schedule_that_begins_with_no_probability_is_refused(chance):
-    class Odd(EpsilonSchedule, base=True):
-        def chance(self, steps):
-            return chance
-
-    with pytest.raises(ConfigError, match=r"^exploration = .*Odd\(\): its chance at step 0 is .*; expected"):
-        greedy(Odd()).initial(2)

@@ -28,7 +28,7 @@ COMPILED = ["compiled", "defined"]
 def either(request, monkeypatch):
     """With the compiled loop over pairs where it fits, and without."""
     if request.param == "defined":
-        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+        monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
 
 
 def defined(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:

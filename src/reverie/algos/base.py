@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
@@ -20,14 +20,32 @@ from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
-from reverie.nn.adam import Adam
-from reverie.nn.minimise import Loss, TrainStep, gradients, run
-from reverie.nn.modes import has_two_modes, switch
 from reverie.nn.normalise import Normalise
+from reverie.nn.optim import Adam, Loss, TrainStep, gradients, run
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
 from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.td import Losses
+
+ONE_MODE = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ELU, nn.ReLU, nn.LeakyReLU, nn.SiLU, nn.Tanh)
+"""Modules of PyTorch in the learners here. Many others have one mode too; switching those does no harm."""
+
+
+def has_two_modes(module: nn.Module) -> bool:
+    """Return whether ``module`` might read its flag ``training``, which none of this library does.
+
+    One with hooks might as well: ``torch.nn.utils.spectral_norm`` is a hook that reads the flag.
+    """
+    kind = type(module)
+    known = kind in ONE_MODE or kind.__module__.partition(".")[0] == "reverie"
+    return not known or bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def switch(modules: Iterable[nn.Module], *, training: bool) -> None:
+    """Set the flag of these modules alone. ``module.train()`` would take 1 us for each module below them too."""
+    for module in modules:
+        vars(module)["training"] = training
+
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -257,7 +275,7 @@ class Algorithm(nn.Module):
         """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
-        self.since = object()  # see nn/minimise.py: Learner
+        self.since = object()  # see nn/optim.py: Learner
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
 

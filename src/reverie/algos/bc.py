@@ -18,12 +18,17 @@ from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, all_classes, only_kind
-from reverie.nn.adam import Adam
-from reverie.nn.choices import ChoicesActor
+from reverie.nn.actor_critic import (
+    ChoicesActor,
+    DeterministicActor,
+    GaussianActor,
+    NetworkConfig,
+    all_classes,
+    only_kind,
+)
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
-from reverie.nn.gaussian import GaussianActor
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 

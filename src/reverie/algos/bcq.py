@@ -7,8 +7,9 @@ best of a few such actions is taken, both to act and in the critics' targets.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,12 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import BestOfSeveral, several
-from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width, first
-from reverie.nn.adam import Adam
-from reverie.nn.frozen import frozen
-from reverie.nn.generative import ActionVAE, Perturbation
+from reverie.core.types import Batch, Mode, Obs, Step, Update
+from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, continuous_width, first, several
+from reverie.nn.exploration import Unaffected
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam, frozen
+from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
@@ -87,6 +87,115 @@ def check_choice(samples: int, phi: float, lmbda: float) -> None:
         raise ConfigError(f"lmbda = {lmbda}: expected a number in [0, 1].")
 
 
+LATENT_LOG_STD = (-4.0, 15.0)
+"""Limits of ln sigma of the latent, for numerical stability: from the code of the authors of BCQ."""
+
+
+class Coded(NamedTuple):
+    """The output of a variational autoencoder for an action."""
+
+    action: Tensor  # [..., A], decoded from a sampled latent
+    mean: Tensor  # [..., L], mean of the latent
+    log_std: Tensor  # [..., L], ln sigma of the latent
+
+
+class ActionVAE(nn.Module):
+    """A conditional variational autoencoder, E(s, a) and D(s, z): Kingma and Welling 2014; Sohn, Lee and Yan 2015."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, latent: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
+        super().__init__()
+        self.latent = latent
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.encoder = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
+        self.decoder = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
+
+    def forward(self, obs: Obs, action: Tensor) -> Coded:
+        """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
+        features = self.inputs(obs)  # [..., F]
+        code: Tensor = self.encoder(features, action.to(features.dtype))
+        mean, raw = code.float().chunk(2, -1)  # [..., L]
+        log_std = raw.clamp(*LATENT_LOG_STD)
+        latent = mean + exp(log_std) * torch.randn_like(mean)
+        return Coded(self._decoded(features, latent), mean, log_std)
+
+    def decode(self, obs: Obs, latent: Tensor) -> Tensor:
+        """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
+        return self._decoded(self.inputs(obs), latent)
+
+    def _decoded(self, features: Tensor, latent: Tensor) -> Tensor:
+        y: Tensor = self.decoder(features, latent.to(features.dtype))
+        return y.float()
+
+
+class Perturbation(nn.Module):
+    """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = ReluMLP(self.inputs.width + width, cfg.units, width, squash=True)
+        self.phi = phi
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the perturbed actions ``[..., A]``, clipped to [-1, 1], given observations ``[..., *shape]``."""
+        return self._moved(self.inputs(obs), action)
+
+    def several(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the perturbed actions of n actions ``[..., n, A]`` for each observation."""
+        return self._moved(self.inputs(obs), action)
+
+    def _moved(self, features: Tensor, action: Tensor) -> Tensor:
+        y: Tensor = self.body(features, action.to(features.dtype))
+        return (action + self.phi * y.float()).clamp(-1, 1)
+
+
+class Decided(NamedTuple):
+    """The state of :class:`BestOfSeveral`."""
+
+    steps: Tensor  # [] int64, number of decisions in mode "eval"
+
+
+class BestOfSeveral(Unaffected[Decided]):
+    """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
+
+    Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
+    that evaluations are reproducible and do not change the default generator.
+    """
+
+    def __init__(
+        self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, clip: float, device: torch.device
+    ) -> None:
+        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``.
+
+        Latents are standard normal, clipped to ``[-clip, clip]``; ``latent`` is L.
+        """
+        self.best, self.samples, self.latent, self.clip, self.device = best, samples, latent, clip, device
+
+    def initial(self, num_envs: int) -> Decided:
+        """Return the state before the first decision."""
+        return Decided(torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
+        """Return ``(action [N, A] on the CPU, state)``."""
+        generator = None
+        if mode == "eval":
+            generator = torch.Generator().manual_seed(int(state.steps))
+            state = Decided(state.steps + 1)
+        latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-self.clip, self.clip)
+        obs = step.obs_on(self.device)
+        return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Return True: the state only counts decisions, which seed the latents of evaluations."""
+        return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class BCQStats(Stats):
     """Metrics of an update of BCQ."""
@@ -110,7 +219,7 @@ class BCQStats(Stats):
 class BCQObjective(nn.Module):
     """The losses of BCQ. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
-    ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.nn.generative.ActionVAE` does.
+    ``vae(obs, action)`` encodes and decodes actions as :class:`~ActionVAE` does.
     ``vae.decode(obs, latent)`` gives n actions ``[..., n, A]`` for n latents ``[..., n, vae.latent]`` of each
     observation. ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1].
     ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics. The gradient of each term reaches its own

@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from reverie.core.errors import ConfigError
 from reverie.core.words import plural
-from reverie.nn.adam import Adam
-from reverie.nn.optim import Optim
+from reverie.nn.optim import Adam, Optim
 from reverie.nn.preprocess import Preprocessor
 
 Optimiser = Adam | Optim | torch.optim.Optimizer
@@ -43,7 +42,7 @@ def check_complete(
         if key in optims or len(foreign) > _states_of_pytorch(extra_state):
             raise ConfigError(
                 f"{name}: the optimiser {key!r} is PyTorch's {type(optim).__name__}, whose state no checkpoint would "
-                "hold. Use self.optims[...] = Adam(...) of reverie.nn.adam. Or keep it out of self.optims, set "
+                "hold. Use self.optims[...] = Adam(...) of reverie.nn.optim. Or keep it out of self.optims, set "
                 "algo.graph to False, and save and restore its state in extra_state and load_extra_state."
             )
     saved = [id(optim) for optim in optims.values()]

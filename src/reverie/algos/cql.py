@@ -11,25 +11,26 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.core import types
 from reverie.core.checks import above, at_least, finite
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.protocols import Hindsight
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.protocols import Hindsight, RowStorage
+from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import draws, several
-from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.adam import Adam
+from reverie.core.types import FLAGS, Batch, Obs, Step, Update
+from reverie.nn.actor_critic import NetworkConfig, draws, several
+from reverie.nn.exploration import SampledPolicy
 from reverie.nn.functional import log_sum_exp
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, Unreturned
+from reverie.nn.optim import Adam
 from reverie.nn.rewards import ReturnStd
-from reverie.objectives.returns import transition_mask
+from reverie.objectives.returns import returns_to_go, transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 
 MAX_MULTIPLIER = 1e6
@@ -119,6 +120,10 @@ class Floor(Choice):
 @dataclass(frozen=True)
 class MonteCarlo(Floor):
     """The discounted return from each row on, where its episode ended in a terminal state: Cal-QL, section 5."""
+
+
+RETURN = "return"
+"""Name of the column of returns-to-go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,3 +352,55 @@ class CQL(SAC):
 
 
 CQLConfig.learner = CQL
+
+
+# ---------------------------------------------------------------------- returns-to-go, for Cal-QL
+
+
+class ReturnsInHindsight:
+    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``Hindsight``."""
+
+    def __init__(self, discount: float) -> None:
+        self.discount = discount
+        self.begun: list[int] = []  # number of the row at which each stream's episode began
+
+    def added(self, storage: RowStorage, step: Step) -> None:
+        """See ``Hindsight``."""
+        now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
+        for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
+            if first:
+                self.begun[stream] = now
+            if terminal:
+                self._write(storage, stream, self.begun[stream])
+
+    def filled(self, storage: RowStorage) -> None:
+        """See ``Hindsight``."""
+        self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
+
+    def _write(self, storage: RowStorage, stream: int, start: int) -> int:
+        """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
+        start = max(start, storage.oldest)  # an episode may be longer than the memory
+        names = ["reward", *FLAGS]
+        rows = storage.read(start, storage.count, names, stream)
+        reward, first, last, terminal = (rows[name][0] for name in names)
+        found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
+        storage.replace(EXTRAS + RETURN, start, stream, found)
+        begins = np.flatnonzero(first)
+        return start + int(begins[-1]) if len(begins) else start
+
+
+class Unreturned(SampledPolicy):
+    """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
+
+    def initial(self, num_envs: int) -> Any:
+        """Return the values to store, -inf ``[N]``."""
+        return torch.full((num_envs,), -math.inf)
+
+    def act(self, step: Step, state: Any, mode: types.Mode) -> tuple[Tensor, Any]:
+        """Return ``(action [N, A] on the CPU, state)``."""
+        action, _ = super().act(step, None, mode)
+        return action, state
+
+    def extras(self, state: Any) -> dict[str, Tensor]:
+        """Return the column's values, one for each environment."""
+        return {RETURN: state}

@@ -18,12 +18,10 @@ from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import draws, several
-from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import GaussianActor, NetworkConfig, QEnsemble, continuous_width, draws, several
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.gaussian import GaussianActor
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.filters import Exp, Filter

@@ -17,9 +17,8 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, QEnsemble, continuous_width
-from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
-from reverie.nn.frozen import frozen
+from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask

@@ -18,12 +18,11 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import NetworkConfig, single_choice
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import DiscreteQEnsemble, NetworkConfig, single_choice
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.nn.values import DiscreteQEnsemble
 from reverie.objectives.categorical import likely_values, masked_argmax_value
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask

@@ -19,12 +19,11 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import NetworkConfig, single_choice
-from reverie.nn.adam import Adam
-from reverie.nn.choices import Choices, ChoicesActor
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, NetworkConfig, single_choice
+from reverie.nn.distributions import Choices
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.values import DiscreteQEnsemble
+from reverie.nn.optim import Adam
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
@@ -107,7 +106,7 @@ class DiscreteCRRStats(Stats):
 class DiscreteCRRObjective(CRRObjective):
     """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action and ``critic(obs)`` the values of all
+    ``actor(obs)`` gives :class:`~reverie.nn.actor_critic.Choices` of one action and ``critic(obs)`` the values of all
     actions, ``[K, ..., A]``. Actions of the batch are one-hot.
     """
 

@@ -17,9 +17,7 @@ from reverie.algos.base import PRECISIONS
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import single_choice
-from reverie.nn.choices import ChoicesActor
-from reverie.nn.values import DiscreteQEnsemble
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, single_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,7 @@ class DiscreteSACConfig(SACConfig):
 class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action, and ``critic(obs)`` the values of all
+    ``actor(obs)`` gives :class:`~reverie.nn.actor_critic.Choices` of one action, and ``critic(obs)`` the values of all
     actions, ``[2, ..., A]``.
     """
 

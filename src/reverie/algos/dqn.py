@@ -17,12 +17,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import NetworkConfig, single_choice
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
-from reverie.nn.inference import Inference
+from reverie.nn.actor_critic import DiscreteQNetwork, NetworkConfig, single_choice
+from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.td import Losses, after, before, check_td, huber_error, td_targets
 

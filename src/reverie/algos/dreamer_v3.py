@@ -27,7 +27,7 @@ from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.core.words import plural
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
-from reverie.nn.encoder import EncoderConfig, check_builder, width_of
+from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
@@ -120,8 +120,6 @@ class DreamerV3Config(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_builder("encoder", self.encoder, "obs_spec")
-        check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
         at_least(self, horizon=1, replay_context=0, entropy=0, free_nats=0, slow_regulariser=0)
         if not self.discount_horizon > 1:
             raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected a number of steps above 1.")
@@ -145,7 +143,7 @@ class DreamerV3Config(AlgorithmConfig):
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
         encoder = self.encoder.build(obs_spec)
-        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        rssm = self.rssm.build(encoder.width, action_spec.width)
         decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
         width, dtype = rssm.feature_width, PRECISIONS[self.precision]
         reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)

@@ -20,10 +20,9 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import several
-from reverie.nn.actor_critic import NetworkConfig, QEnsemble
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import NetworkConfig, QEnsemble, several
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
 from reverie.objectives.td import Losses, after, before, check_td, squared_error, td_targets

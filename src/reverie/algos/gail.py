@@ -26,8 +26,8 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
-from reverie.nn.adam import Adam
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
-from reverie.nn import gpu
 from reverie.nn.heads import Actor, JointDistribution
-from reverie.nn.layers import MLP, StepLayers
 from reverie.nn.rssm import Chooser, Latent, StateSpaceModel
 
 Picker = Callable[[JointDistribution], Tensor]
@@ -37,6 +36,7 @@ def reparameterised_action(policy: JointDistribution) -> Tensor:
     return policy.rsample()
 
 
+@accelerated
 @torch.no_grad()
 def imagine(
     rssm: StateSpaceModel,
@@ -48,30 +48,24 @@ def imagine(
 ) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
 
-    No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the
-    actor's last hidden layer is needed with its gradient. On CPUs that of each step is kept. On GPUs it is computed
-    again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass. That of an ``mlp`` of a
-    user's own is kept everywhere, as it may not be a chain of layers, or compute something else the second time.
+    No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the actor's last hidden
+    layer of each step is kept with its gradient.
 
     Raises:
         ValueError: ``start`` has other axes.
     """
     _check_start(rssm, start)
-    dtype, mlp = start.deter.dtype, actor.mlp
-    again = gpu.ready(start.deter) and type(mlp) is MLP and mlp.unchanged
-    hidden, actions, cell = [], [], rssm.cell(dtype)
-    layers = StepLayers(mlp, dtype) if again else mlp
+    hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
     start.write_feature(features[0])
     for step, now in enumerate(features):
-        with torch.set_grad_enabled(not again):
-            hidden.append(layers(now))  # [M, units]
+        with torch.enable_grad():
+            hidden.append(actor.mlp(now))  # [M, units]
         actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        kept = mlp(features[:-1]) if again else torch.stack(hidden[:-1])  # [H, M, units]
-        return Dream(features, kept, torch.stack(actions))
+        return Dream(features, torch.stack(hidden[:-1]), torch.stack(actions))
 
 
 def _check_start(rssm: StateSpaceModel, start: Latent) -> None:

@@ -17,11 +17,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, continuous_width
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import FixedStdGaussianActor, Inputs, NetworkConfig, QEnsemble, continuous_width
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.gaussian import FixedStdGaussianActor
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator

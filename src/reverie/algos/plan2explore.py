@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,6 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode
-from reverie.nn.encoder import width_of
 from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.optim import GlobalAdamConfig, descend
 from reverie.nn.rssm import Chooser
@@ -76,7 +75,8 @@ class EnsembleConfig(Config):
         """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
         c = world.rssm.cfg
         widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
-        width = width_of(world.encoder) if self.target == "embed" else widths[self.target]
+        encoder: Any = world.encoder
+        width = encoder.width if self.target == "embed" else widths[self.target]
         return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
 
 

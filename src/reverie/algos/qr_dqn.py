@@ -16,7 +16,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.values import DiscreteQNetwork
+from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import check_kappa, greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before

@@ -18,11 +18,9 @@ from reverie.core.checks import above, at_least, finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width
-from reverie.nn.adam import Adam
+from reverie.nn.actor_critic import NetworkConfig, QEnsemble, TanhGaussianActor, continuous_width
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.frozen import frozen
-from reverie.nn.squashed import TanhGaussianActor
+from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
@@ -97,7 +95,7 @@ class SACObjective(nn.Module):
     """The losses of SAC. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
     ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    :class:`~reverie.nn.squashed.SquashedNormal`. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
+    :class:`~reverie.nn.distributions.SquashedNormal`. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
     ``nn/actor_critic.py: Stacked`` combines two modules. The gradient of each term reaches its own parameters alone,
     that of ``temperature`` the one parameter ``log_temperature``.
     """

@@ -17,8 +17,8 @@ from reverie.core.checks import at_least
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import first
-from reverie.nn.frozen import frozen
 from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 

@@ -23,7 +23,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers
 from reverie.kernels.tape import Tape
-from reverie.nn.minimise import Learner, TrainStep
+from reverie.nn.optim import Learner, TrainStep
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
 """Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
@@ -288,7 +288,7 @@ def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
 
 
 def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
-    """Compute ``nn/minimise.py: run``."""
+    """Compute ``optim.run``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
     if captured is None or captured.since is not learner.since or captured.addresses.moved():

@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, floats, library, threads
-from reverie.kernels.conditions import cpu32, untracked
+from reverie.kernels.call import call, cpu32, first_order, floats, library, threads, untracked
 
 # ---------------------------------------------------------------------- norm and activation
 

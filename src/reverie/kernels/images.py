@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library, threads
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import call, cpu32, first_order, library, threads
 from reverie.kernels.winograd import Convolution
 
 PART = 2**20

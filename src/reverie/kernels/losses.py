@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, floats, library
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
-from reverie.kernels.conditions import cpu32, flags, untracked
+from reverie.kernels.call import call, cpu32, first_order, flags, floats, library, untracked
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, check_error, check_rows
 

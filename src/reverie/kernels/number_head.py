@@ -12,10 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library, threads
-from reverie.kernels.conditions import cpu32, untracked
+from reverie.kernels.call import call, cpu32, first_order, library, threads, untracked
 from reverie.nn.distributions import TwoHot
-from reverie.nn.matmul import linear
+from reverie.nn.functional import linear
 
 PANEL, STRIP, PIECES = 32, 64, 16
 """As in ``panels.h`` and ``number_head.c``: columns and rows computed at once, and parts of a sum over rows."""

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import SHARED, call, first_order, library, tiles_granted
 from reverie.core.shapes import expect
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import SHARED, call, cpu32, first_order, library, tiles_granted
 from reverie.nn.perceptron import Layout, concatenated
 
 TILED = 64

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library
-from reverie.kernels.conditions import cpu32
-from reverie.nn.squashed import LOG_STD
+from reverie.kernels.call import call, cpu32, first_order, library
+from reverie.nn.distributions import LOG_STD
 
 
 def fits(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:

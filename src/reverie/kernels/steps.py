@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from reverie.core.types import Batch
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import cpu32
 from reverie.kernels.losses import (
     cross_entropy_and_gradient,
     error_and_gradient,
@@ -34,13 +34,17 @@ from reverie.kernels.losses import (
 )
 from reverie.kernels.perceptron import Activations, backward, forward
 from reverie.kernels.squashed import sample, sample_backward
-from reverie.nn.actor_critic import DeterministicActor, Inputs, QEnsemble
-from reverie.nn.adam import Adam
-from reverie.nn.choices import ChoicesActor
-from reverie.nn.minimise import Loss
+from reverie.nn.actor_critic import (
+    ChoicesActor,
+    DeterministicActor,
+    DiscreteQEnsemble,
+    DiscreteQNetwork,
+    Inputs,
+    QEnsemble,
+    TanhGaussianActor,
+)
+from reverie.nn.optim import Adam, Loss
 from reverie.nn.perceptron import Layout, ReluMLP
-from reverie.nn.squashed import TanhGaussianActor
-from reverie.nn.values import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.objectives.conservative import pressed
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
@@ -79,7 +83,7 @@ def fits(loss: Loss, optims: Mapping[str, Adam], *inputs: Any) -> bool:
 
 @torch.no_grad()
 def gradients(loss: Loss, optims: Mapping[str, Adam], batch: Batch) -> tuple[Losses, Gradients]:
-    """Compute ``nn/minimise.py: gradients``; the losses have no gradient."""
+    """Compute ``optim.gradients``; the losses have no gradient."""
     losses, found = STEPS[_name(loss)].gradients(loss.__self__, batch)  # type: ignore[attr-defined]
     return losses, {name: grads for name, grads in found.items() if name in optims}
 

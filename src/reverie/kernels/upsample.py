@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library, threads
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import call, cpu32, first_order, library, threads
 from reverie.kernels.images import fits_conv, norm_backward, parts, sums_for
 from reverie.kernels.winograd import Convolution
 

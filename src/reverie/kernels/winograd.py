@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import library, threads
+from reverie.kernels.call import library, threads
 from reverie.nn.functional import convolve
 
 SIDE, TILES, FULL = 4, 24, 16

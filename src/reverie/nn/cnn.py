@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, by_size, split_kinds, unit_image
@@ -37,27 +36,6 @@ class ImageEncoder(Choice):
 def images_of(spec: ObsSpec) -> ObsSpec:
     """Return the images of ``spec``."""
     return split_kinds(spec)[1]
-
-
-def read_by(encoder: object, spec: ObsSpec) -> ObsSpec:
-    """Return the observations that ``encoder`` reads: those of its method ``reads``; the images if it has none.
-
-    Raises:
-        ConfigError: they are no part of ``spec``, or leave out an image, which nothing else encodes.
-    """
-    found: object = getattr(encoder, "reads", images_of)(spec)
-    if not isinstance(found, Mapping) or any(spec.get(key) != part for key, part in found.items()):
-        raise ConfigError(
-            f"{type(encoder).__name__}.reads returned {brief(found)}: expected the entries of the observation spec "
-            f"that it encodes, of {', '.join(spec)}."
-        )
-    for key in images_of(spec):
-        if key not in found:
-            raise ConfigError(
-                f"{type(encoder).__name__}.reads leaves out the image {key!r}: nothing else encodes images. "
-                "If the agent is not to see it, set env.exclude."
-            )
-    return found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, cast, runtime_checkable
@@ -13,9 +12,8 @@ from torch import Tensor, nn
 
 from reverie.core.checks import check_pattern
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import Obs
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import (
     PUBLISHED,
@@ -54,11 +52,9 @@ class Prediction(Protocol):
 
     def loss(self, target: Tensor) -> Tensor:
         """Return the loss ``[...]``, summed over the elements of the observation."""
-        ...
 
     def value(self) -> Tensor:
         """Return the prediction ``[..., *shape]`` in the observation's units; class probabilities if categorical."""
-        ...
 
 
 @runtime_checkable
@@ -70,27 +66,6 @@ class DecoderBuilder(Protocol):
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> nn.Module:
         """Return a decoder of model states of ``deter`` deterministic and ``stoch`` stochastic numbers."""
-        ...
-
-
-def check_predictions(decoder: nn.Module, predictions: object, obs: Obs) -> None:
-    """Check what a decoder returned, which may be of a user's own.
-
-    Raises:
-        ConfigError: it is no dictionary of predictions by observation keys.
-    """
-    name = f"the decoder {type(decoder).__name__}"
-    if not isinstance(predictions, Mapping):
-        raise ConfigError(f"{name} returned {brief(predictions)}: expected a dictionary of predictions by their keys.")
-    for key, prediction in predictions.items():
-        if key not in obs:
-            hint = did_you_mean(str(key), obs) or f" The observations are: {', '.join(sorted(obs))}."
-            raise ConfigError(f"{name} predicts {key!r}, which is no observation.{hint}")
-        if not callable(getattr(prediction, "loss", None)):
-            raise ConfigError(
-                f"{name} returned {brief(prediction)} for {key!r}: expected an object with the methods loss(target) "
-                "and value(), such as SymlogVector of reverie.nn.decoder."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

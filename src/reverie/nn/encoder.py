@@ -6,19 +6,17 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from numbers import Integral
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.checks import at_least, check_pattern
-from reverie.core.config import Config, is_builder
-from reverie.core.errors import ConfigError, brief
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.functional import conv_pool_norm_silu
-from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.layers import (
     ACTIVATIONS,
     MLP,
@@ -44,72 +42,14 @@ class EncoderModule(Protocol):
 
     def __call__(self, obs: Obs, dtype: torch.dtype) -> Tensor:
         """Map observations ``[..., *shape]`` to features ``[..., width]`` of ``dtype``."""
-        ...
 
 
 @runtime_checkable
 class EncoderBuilder(Protocol):
     """Interface of an encoder's configuration: any object that builds an encoder from an observation spec."""
 
-    def build(self, spec: ObsSpec) -> nn.Module:
+    def build(self, spec: ObsSpec) -> Any:
         """Return an ``nn.Module`` that satisfies :class:`EncoderModule`."""
-        ...
-
-
-def width_of(encoder: nn.Module) -> int:
-    """Return the number of features of an encoder, which may be of a user's own.
-
-    Raises:
-        ConfigError: its attribute ``width`` is missing, or is no int.
-    """
-    width: object = getattr(encoder, "width", None)
-    if not isinstance(width, Integral):  # NumPy's numbers as well
-        has = "no attribute width" if width is None else f"width = {brief(width)}"
-        raise ConfigError(
-            f"the encoder {type(encoder).__name__} has {has}: expected an int, the number of "
-            "features that it returns for an observation."
-        )
-    return int(width)
-
-
-def check_builder(name: str, value: object, given: str) -> None:
-    """Check the configuration of an encoder or decoder, called ``name`` in messages, whose ``build`` takes ``given``.
-
-    Raises:
-        ConfigError: it is no object with a method ``build``.
-    """
-    if is_builder(value):
-        return
-    if isinstance(value, nn.Module):
-        do = "Pass an object whose build returns this module"
-    elif isinstance(value, type):
-        do = f"That is a class: pass an object of it, such as {value.__name__}()"
-    else:
-        do = f"Define build({given}) in the class {type(value).__name__}"
-    raise ConfigError(f"{name} = {brief(value)}: expected an object with a method build({given}). {do}.")
-
-
-def encoded(encoder: nn.Module, obs: Obs, dtype: torch.dtype) -> Tensor:
-    """Return the features ``[..., width]`` of observations ``[..., *shape]``.
-
-    Raises:
-        ConfigError: there are not ``encoder.width`` of them, they are no tensor, or the encoder changed an observation
-            in place.
-    """
-    before = writes(obs)
-    features: object = encoder(dict(obs), dtype)  # a copy: entries that it replaces stay its own
-    check_unchanged(f"the encoder {type(encoder).__name__}", obs, before, "The replay and the decoder read it as well.")
-    if not isinstance(features, Tensor):
-        raise ConfigError(
-            f"the encoder {type(encoder).__name__} returned {brief(features)}: expected a tensor of features "
-            f"[..., {encoder.width}]."
-        )
-    if features.shape[-1] != encoder.width:
-        raise ConfigError(
-            f"the encoder {type(encoder).__name__} has width = {encoder.width}, but returned features of shape "
-            f"{list(features.shape)}: set its width to the last of these numbers."
-        )
-    return features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,15 +183,16 @@ class Encoder(nn.Module):
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
     def _vector(self, obs: Obs) -> Tensor:
-        parts = []
-        for key, part in self.vectors.items():
-            x, dims = obs[key], len(part.shape)
-            lead = x.shape[: x.ndim - dims]
-            if part.kind == "categorical":
-                parts.append(one_hot(x.reshape(*lead, -1), part.classes))
-            else:
-                parts.append(symlog(x.float()).reshape(*lead, -1))
-        return torch.cat(parts, -1)  # [..., sum of widths]
+        parts = {key: flat_vector(obs[key], part) for key, part in self.vectors.items()}
+        known = [x if self.vectors[key].kind == "categorical" else symlog(x.float()) for key, x in parts.items()]
+        return torch.cat(known, -1)  # [..., sum of widths]
+
+
+def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
+    """Flatten a vector ``[..., *shape]`` to ``[..., width]``; categoricals become one-hot float32."""
+    dims = len(part.shape)
+    flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
+    return one_hot(flat, part.classes) if part.kind == "categorical" else flat
 
 
 def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
@@ -364,11 +305,7 @@ def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
 
 def numbers(obs: Obs, parts: ObsSpec) -> Tensor:
     """Return vectors as they are and classes as one-hot vectors, concatenated: float32 ``[..., sum of widths]``."""
-    found = []
-    for key, part in parts.items():
-        x = obs[key].reshape(*obs[key].shape[: obs[key].ndim - len(part.shape)], -1)
-        found.append(one_hot(x, part.classes) if part.kind == "categorical" else x.float())
-    return torch.cat(found, -1)
+    return torch.cat([flat_vector(obs[key], part).float() for key, part in parts.items()], -1)
 
 
 class DenseEncoder(nn.Module):

@@ -12,11 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.core.accelerate import accelerated
 from reverie.core.checks import at_least
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.types import Mode, Obs, Step
-from reverie.nn.inference import Inference
+
+
+class Inference:
+    """A function of observations that calls a network and depends on no other state that changes."""
+
+    def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module) -> None:
+        """``function`` calls ``network``."""
+        self.function, self.network = function, network
+
+    @accelerated
+    def __call__(self, obs: Obs) -> Tensor:
+        """Return ``function(obs)`` of observations ``[N, ...]``."""
+        return self.function(obs)
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,7 @@ class OrnsteinUhlenbeck(Noise):
 
     def advance(self, process: Tensor) -> Tensor:
         """Return the next x, ``[N, A]``."""
-        root = math.sqrt(self.dt)
-        return (1 - self.theta * self.dt) * process + root * torch.randn_like(process)
+        return (1 - self.theta * self.dt) * process + math.sqrt(self.dt) * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
         """Return sigma, see :meth:`Noise.scale`."""
@@ -131,17 +143,10 @@ def dealt(env_steps: int, num_envs: int) -> Tensor:
     return (env_steps + torch.arange(num_envs)) // num_envs
 
 
-def check_kind(what: str, value: object, kind: type[Choice], example: str) -> None:
-    """Raise ConfigError unless ``value``, the setting ``exploration`` of an algorithm, is a ``kind``.
-
-    Raises:
-        ConfigError: it is not, such as a number or the exploration of algorithms for other actions.
-    """
+def check_kind(value: object, kind: type[Choice]) -> None:
+    """Raise ConfigError unless ``value``, the setting ``exploration`` of an algorithm, is a ``kind``."""
     if not isinstance(value, kind):
-        raise ConfigError(
-            f"exploration = {brief(value)}: expected {what} of reverie.nn.exploration, such as {example}, or "
-            f"an object of your own class derived from {kind.__name__}."
-        )
+        raise ConfigError(f"exploration = {brief(value)}: expected a {kind.__name__} of reverie.nn.exploration.")
 
 
 class NoiseState(NamedTuple):
@@ -189,7 +194,7 @@ class NoisyPolicy(Scheduled[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
-        check_kind("noise", noise, Noise, "Gaussian(0.1)")
+        check_kind(noise, Noise)
         self.actor, self.noise, self.width, self.device = Inference(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
@@ -279,24 +284,12 @@ class GreedyPolicy(Scheduled[GreedyState]):
         self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: int, device: torch.device
     ) -> None:
         """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
-        check_kind("a schedule", randomness, EpsilonSchedule, "EpsilonGreedy(0.1)")
+        check_kind(randomness, EpsilonSchedule)
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:
-        """Return the state of N environments before the first action.
-
-        Raises:
-            ConfigError: a schedule of a user's own begins with what is no probability.
-        """
-        state = GreedyState(torch.zeros(num_envs, dtype=torch.int64))
-        chance: object = self.randomness.chance(state.steps)
-        given = torch.as_tensor(chance) if isinstance(chance, Tensor | float | int) else torch.tensor(math.nan)
-        if not ((given >= 0) & (given <= 1)).all():
-            raise ConfigError(
-                f"exploration = {brief(self.randomness)}: its chance at step 0 is {brief(chance)}; expected a "
-                "probability in [0, 1], a float or a tensor."
-            )
-        return state
+        """Return the state of N environments before the first action."""
+        return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
 
     @torch.no_grad()
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:

@@ -28,8 +28,8 @@ from reverie.nn.distributions import (
     TwoHot,
     UnitNormal,
 )
+from reverie.nn.functional import linear
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
-from reverie.nn.matmul import linear
 from reverie.objectives.transforms import symexp_bins
 
 

@@ -9,19 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.compiled import compiled
-from reverie.core.shapes import expect
-from reverie.nn.functional import elu, norm_silu, strided_conv, transposed_conv
-from reverie.nn.matmul import MIN_ROWS, elu_layers, linear
-from reverie.nn.packing import Kept, packed
-from reverie.nn.recurrence import mlp
-from reverie.nn.sequence import StepLinear
+from reverie.core.accelerate import accelerated
+from reverie.nn.functional import StepLinear, elu, linear, norm_silu, step_linear, strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -52,7 +47,7 @@ class Linear(nn.Module):
 
     def steps(self, dtype: torch.dtype) -> StepLinear:
         """Return the layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
-        return StepLinear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
+        return step_linear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
 class Dense(Linear):
@@ -105,14 +100,12 @@ class DenseMLP(nn.Sequential):
         super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
         self.width = widths[-1]
 
+    @accelerated
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., width]``."""
-        kinds = [type(layer) for layer in self]
-        if kinds == [Dense, ELU] * (len(kinds) // 2) and not any(m._forward_hooks for m in self):
-            y = elu_layers(x, [*self.parameters()])
-            if y is not None:
-                return y
-        return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 class StepLayers:
@@ -160,8 +153,8 @@ class BlockLinear(nn.Module):
         own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
         bias = self.bias.to(dtype)
         if not shared.shape[-1]:
-            return BlockSteps(StepLinear(own, bias), None)
-        return BlockSteps(StepLinear(own, None), StepLinear(shared.reshape(len(bias), -1), bias))
+            return BlockSteps(step_linear(own, bias), None)
+        return BlockSteps(step_linear(own, None), step_linear(shared.reshape(len(bias), -1), bias))
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
@@ -258,32 +251,13 @@ class MLP(nn.Sequential):
     """A chain of ``layers`` times [Linear, RMS norm, SiLU]."""
 
     def __init__(self, inputs: int, units: int, layers: int) -> None:
-        self.widths = [inputs] + [units] * layers
-        pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(self.widths)]
-        super().__init__(*[layer for pair in pairs for layer in pair])
-        self.made = [*self._modules.values()]
-        self.width = self.widths[-1]
-        self.eps = pairs[0][1].eps if pairs else 0.0
-        self.kept: Kept[list[Tensor]] = Kept(self)
+        widths = [inputs] + [units] * layers
+        super().__init__(*[m for i, o in pairwise(widths) for m in (Linear(i, o), RMSNormSiLU(o))])
+        self.width = widths[-1]
 
+    @accelerated
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., width]``."""
-        rows = x.numel() // x.shape[-1]
-        few = 0 < rows < MIN_ROWS and x.is_cpu and not torch.is_grad_enabled()  # a policy is acting
-        if few and self.unchanged and self.kept.tables and compiled(*self.kept.tables[0].values()):
-            flat = x.reshape(rows, -1).float().contiguous()
-            expect((rows, self.widths[0]), x=flat)
-            y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)
-            return y.view(*x.shape[:-1], self.width).to(x.dtype)
         for layer in self:
             x = layer(x)
         return x
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether its layers are those that it was made with: nobody has added or replaced one."""
-        return [*self._modules.values()] == self.made
-
-    def _packed(self) -> list[Tensor]:
-        weights = list(self.parameters())  # weight, bias and scale of each layer
-        return [packed(x) if x.ndim == 2 else x for x in weights]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.nn.host import HostBuffers
-from reverie.nn.normalise import LEAST, Moments, check_clip
+from reverie.nn.normalise import LEAST, HostBuffers, Moments, check_clip
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,6 @@ class ReturnRange(HostBuffers):
         self.rewards.copy_(torch.tensor([math.inf, -math.inf]))
         self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
         self.add(reward, is_first)
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Accept checkpoints without bounds, from older versions: values are unbounded until the first reward."""
-        for name, now in self.named_buffers():
-            state.setdefault(prefix + name, now)
-        super()._load_from_state_dict(state, prefix, *rest)
 
 
 class ConstantFactor(nn.Module):

@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.core.accelerate import accelerated
 from reverie.core.checks import at_least
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
-from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import log_of, straight_through
-from reverie.nn.functional import draw, gru, unimix_probs
+from reverie.nn.functional import StepLinear, draw, gru, linear, step_linear, unimix_probs
 from reverie.nn.layers import (
     Activation,
     BlockLinear,
@@ -37,8 +37,6 @@ from reverie.nn.layers import (
     StepLayers,
     norm_act,
 )
-from reverie.nn.matmul import linear
-from reverie.nn.sequence import StepLinear
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 Chooser = Callable[[Tensor], Tensor]
@@ -222,13 +220,14 @@ class StateSpaceModel(nn.Module):
         from_embed = linear(embed, weight_x, self.posterior.first.bias)  # [B, T, hidden]
         return self.filter(latent, actions, from_embed, keep, choose)
 
+    @accelerated
     def filter(
         self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
     ) -> tuple[Latent, Tensor]:
         """Do the recurrent part of :meth:`observe`: its other inputs ``[B, T, ...]`` are computed already."""
         dtype = from_embed.dtype
         weight_h = self.posterior.first.weight[:, : self.cfg.deter]
-        from_deter, rest = StepLinear(weight_h.to(dtype), None), StepLayers(self.posterior.rest, dtype)
+        from_deter, rest = step_linear(weight_h.to(dtype), None), StepLayers(self.posterior.rest, dtype)
         cell, deters, stochs, stats = self.cell(dtype), [], [], []
         for a, x, k in zip(actions.unbind(1), from_embed.unbind(1), keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
@@ -252,6 +251,7 @@ class StateSpaceModel(nn.Module):
         deter = self.sequence_step(latent, cell.in_action(self.bound(action.to(latent.deter.dtype))), cell)
         return Latent(deter, self.sample(self.stats(cell.prior(deter)), choose).to(deter.dtype))
 
+    @accelerated
     def dream_step(
         self, feature: Tensor, action: Tensor, out: Tensor, cell: Any, choose: Chooser | None = None
     ) -> None:
@@ -285,7 +285,6 @@ class RSSM(StateSpaceModel):
         self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
-        self.compiled = CompiledRSSM(self, RSSM.cell, RSSM.sequence_step, RSSM.imagine_step, RSSM.stats, RSSM.sample)
 
     @property
     def bounded(self) -> bool:
@@ -336,24 +335,6 @@ class RSSM(StateSpaceModel):
     def named(self, stats: Tensor) -> dict[str, Tensor]:
         """Return z's distribution by name: ``logits``, ln p of each class."""
         return {"logits": log_of(stats)}
-
-    def filter(
-        self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
-    ) -> tuple[Latent, Tensor]:
-        """See :class:`StateSpaceModel`."""
-        if choose is None and self.compiled.fits(latent):
-            deter, stoch, p = self.compiled.observe(latent, actions.transpose(0, 1), from_embed.transpose(0, 1), keep)
-            return Latent(deter, stoch), p
-        return super().filter(latent, actions, from_embed, keep, choose)
-
-    def dream_step(
-        self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser | None = None
-    ) -> None:
-        """See :class:`StateSpaceModel`."""
-        if choose is None and self.compiled.fits(self.split(feature)):
-            self.compiled.dream_step(feature, cell.in_action(self.bound(action.to(feature.dtype))), out, cell)
-        else:
-            super().dream_step(feature, action, out, cell, choose)
 
 
 # ---------------------------------------------------------------------- DreamerV1 and V2
@@ -696,8 +677,8 @@ class DenseRSSM(StateSpaceModel):
         """Return the layers of a step."""
         weight = self.input.weight.to(dtype)
         return DenseCell(
-            in_stoch=StepLinear(weight[:, : self.width], None),
-            in_action=StepLinear(weight[:, self.width :], self.input.bias.to(dtype)),
+            in_stoch=step_linear(weight[:, : self.width], None),
+            in_action=step_linear(weight[:, self.width :], self.input.bias.to(dtype)),
             after=self.after,
             step=self.gru.steps(dtype),
             prior=StepLayers(self.prior_net.layers, dtype),

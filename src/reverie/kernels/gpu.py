@@ -1,4 +1,4 @@
-"""The Triton kernels of ``triton_kernels.py`` on PyTorch tensors, and whether they can be used.
+"""The Triton kernels of ``triton_source.py`` on PyTorch tensors, and whether they can be used.
 
 On a GPU, an update of small networks takes as long as its kernels take to start, one after another. Each function here
 starts one kernel where PyTorch would start two to ten. The first call on a device compiles the kernels and compares
@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import SWITCH, switched_off
-from reverie.core.compiled import first_order
+from reverie.kernels.call import first_order
+from reverie.nn.distributions import Categoricals
 
 TILE = 2048
 """Elements that a program processes at once."""
@@ -65,9 +66,9 @@ def state(device: torch.device) -> str:
 
 @functools.cache
 def _kernels() -> ModuleType:
-    from reverie.nn import triton_kernels  # imports Triton, which only PyTorch's builds for GPUs bring along
+    from reverie.kernels import triton_source  # imports Triton, which only PyTorch's builds for GPUs bring along
 
-    return triton_kernels
+    return triton_source
 
 
 def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -201,13 +202,18 @@ def sample_into(
     )  # fmt: skip
 
 
-def sample(logits: Tensor, mix: float) -> Tensor:
-    """Return one-hot samples of logits ``[..., n, C]``, in that shape, as :func:`sample_into` draws them."""
-    *lead, stoch, classes = logits.shape
-    flat = logits.reshape(-1, stoch * classes).contiguous()
+def fits_sample(dist: Categoricals) -> bool:
+    """Return whether :func:`sample_classes` can be used: for variables of the same number of classes."""
+    return not dist.ragged and ready(dist.padded)
+
+
+def sample_classes(dist: Categoricals) -> Tensor:
+    """Compute ``Categoricals.sample``."""
+    *lead, stoch, classes = dist.padded.shape
+    flat = dist.padded.detach().reshape(-1, stoch * classes).contiguous()
     onehot = torch.empty_like(flat)
-    sample_into(flat, torch.rand(len(flat), stoch, dtype=torch.float32, device=flat.device), onehot, mix)
-    return onehot.view(*lead, stoch, classes)
+    sample_into(flat, torch.rand(len(flat), stoch, dtype=torch.float32, device=flat.device), onehot, dist.unimix)
+    return onehot.view(*lead, stoch * classes)
 
 
 def sample_gradient(

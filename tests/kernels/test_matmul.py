@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reverie.nn import matmul
+from reverie.kernels import matmul
+from reverie.nn.functional import block_linear, linear
 from reverie.nn.layers import DenseMLP
 
 
@@ -20,7 +21,7 @@ def test_equal_to_torch(rows, layout):
     if layout == "three axes":
         x = torch.randn(rows, 4, 24)
     results = []
-    for call in (matmul.linear, F.linear):
+    for call in (linear, F.linear):
         inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
         y = call(*inputs)
         results.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), inputs)])
@@ -35,7 +36,7 @@ def test_networks_that_a_loss_passes_through_compute_no_gradients_of_their_weigh
     monkeypatch.setattr(matmul, "weight_gradient", lambda x, grad: made.append(grad) or compute(x, grad))
     x = torch.randn(200, 4)
     for weight in layers:
-        x = matmul.linear(x, weight, torch.zeros(4, requires_grad=True))
+        x = linear(x, weight, torch.zeros(4, requires_grad=True))
     expected = torch.autograd.grad(x.sum(), layers, retain_graph=True)
     made.clear()
     x.sum().backward(inputs=layers[:1], retain_graph=True)
@@ -48,7 +49,7 @@ def test_networks_that_a_loss_passes_through_compute_no_gradients_of_their_weigh
 def test_a_build_without_the_operator_falls_back(monkeypatch):
     monkeypatch.setattr(matmul, "_product", None)
     x, weight, bias = torch.randn(300, 5), torch.randn(2, 5), torch.randn(2)
-    assert torch.equal(matmul.linear(x, weight, bias), F.linear(x, weight, bias))
+    assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))
 
 
 def plain(monkeypatch, call):
@@ -82,7 +83,7 @@ def test_block_diagonal_products_are_those_of_the_whole_matrix(rows, base, block
     leaves = [t.requires_grad_() for t in (x, weight, *more)]
 
     def ours():
-        y = matmul.block_linear(x, weight, more[0] if more else None)
+        y = block_linear(x, weight, more[0] if more else None)
         return [y, *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)]
 
     expected = x @ torch.block_diag(*weight).T + (more[0] if more else 0)

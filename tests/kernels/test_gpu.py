@@ -13,7 +13,8 @@ from filtering import drawer, filtered, gradients, numbers
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn import functional, gpu
+from reverie.kernels import gpu
+from reverie.nn import functional
 from reverie.noise import noise_batch
 
 pytest.importorskip("triton")
@@ -32,7 +33,7 @@ def on_gpu(monkeypatch):
     """The CPU counts as a GPU. The result switches that off and on."""
     assert DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1", "tests/conftest.py sets it"
     used = [True]
-    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
     monkeypatch.setattr(gpu, "ready", lambda *tensors: used[0] and all(x.dtype in gpu.DTYPES for x in tensors))
     torch.manual_seed(0)
 
@@ -280,8 +281,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.core import compiled
-from reverie.nn import gpu
+from reverie.kernels import call, gpu
 from reverie.nn.rssm import RSSMConfig
 
 NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
@@ -305,7 +305,7 @@ def compile(name, grid, *args, **constants):
         DONE[key] = "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
-compiled.kernels = lambda: None
+call.kernels = lambda: None
 gpu.ready = lambda *tensors: True
 gpu._launch = compile
 rssm = RSSMConfig(deter=256, hidden=64, stoch=8, classes=16).build(24, 3)
