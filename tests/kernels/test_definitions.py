@@ -184,9 +184,6 @@ CASES: dict[str, list[Case]] = {
     "elementwise.norm_silu": [
         Case(lambda normal, s: (normal(s["m"], 2, s["n"]), normal(s["n"]), 1e-4), grads=(0, 1), tolerance=1e-4)
     ],
-    "elementwise.unfold_norm_silu": [
-        Case(lambda normal, s: (normal(s["m"], 3, 2, 2, 2, s["k"]), normal(s["k"]), 1e-4), grads=(0, 1), tolerance=1e-4)
-    ],
     "elementwise.elu": [Case(lambda normal, s: (normal(s["m"], s["n"]),), grads=(0,), nan=0)],
     "elementwise.gru": [
         Case(lambda normal, s: (normal(s["m"], 2, 3, s["k"]), normal(s["m"], 2 * s["k"])), grads=(0, 1), unfit=())

@@ -224,17 +224,3 @@ def test_epsilon_greedy_is_a_setting_in_words():
 def test_probabilities_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):
         EpsilonGreedy(**settings)
-
-
-@pytest.mark.parametrize("given", [0.1, EpsilonGreedy(0.1)])
-def test_what_is_no_noise_is_refused(given):
-    said = "^exploration = .*expected a Noise"
-    with pytest.raises(ConfigError, match=said):
-        NoisyPolicy(nn.Identity(), given, 2, torch.device("cpu"))
-
-
-@pytest.mark.parametrize("given", [0.1, Gaussian(0.1)])
-def test_what_is_no_schedule_is_refused(given):
-    said = "^exploration = .*expected a EpsilonSchedule"
-    with pytest.raises(ConfigError, match=said):
-        GreedyPolicy(nn.Identity(), given, 2, torch.device("cpu"))

@@ -95,7 +95,7 @@ class SACObjective(nn.Module):
     """The losses of SAC. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
     ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    :class:`~reverie.nn.distributions.SquashedNormal`. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
+    ``nn/distributions.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
     ``nn/actor_critic.py: Stacked`` combines two modules. The gradient of each term reaches its own parameters alone,
     that of ``temperature`` the one parameter ``log_temperature``.
     """

@@ -49,6 +49,11 @@ def library() -> ctypes.CDLL:
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 
 
+def compute(name: str, *inputs: Any) -> None:
+    """Call a compiled function with numbers, and with the addresses of tensors; that of None is 0."""
+    getattr(library(), name)(*[x.data_ptr() if isinstance(x, Tensor) else 0 if x is None else x for x in inputs])
+
+
 @functools.cache
 def tiles_granted() -> bool:
     """Return whether this processor has matrix units (AMX) that compiled functions may use."""

@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -39,25 +39,11 @@ _SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is
 WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
-class Recorder(Protocol):
-    """A backend that runs, captures and replays a call."""
-
-    @property
-    def title(self) -> str:
-        """Name of a captured call, for messages."""
-        ...
-
-    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        """Run ``call``. Return its result and the reason why it cannot be captured, or an empty string."""
-        ...
-
-    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Run ``call``. Return the tensors that it wrote to, and a function that replays it into the same tensors."""
-        ...
-
-
 class CudaGraphs:
-    """Captures CUDA graphs on a stream of its own. They share one memory pool, as no two are replayed at once."""
+    """Runs, captures and replays calls as CUDA graphs, on a stream of its own.
+
+    They share one memory pool, as no two are replayed at once.
+    """
 
     title = "a CUDA graph"
 
@@ -116,6 +102,9 @@ class Tapes:
         if tape.obstacle:
             raise RunError(f"the update cannot be recorded on a tape: {tape.obstacle}. {WITHOUT}")
         return outputs, tape.replay
+
+
+Recorder = CudaGraphs | Tapes
 
 
 def _listen(call: Callable[[], Update]) -> tuple[Update, str]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.call import SHARED, cpu32, first_order, library, tiles_granted
+from reverie.kernels.call import SHARED, compute, cpu32, first_order, tiles_granted
 from reverie.nn.layers import ELU, Dense, DenseMLP
 
 MIN_ROWS = 128
@@ -71,10 +71,7 @@ def product(
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(len(a), b.shape[1]) if out is None else out
     threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
-    more = (0 if x is None else x.data_ptr() for x in (bias, slope))
-    library().product(
-        a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), *more, out.data_ptr(), *out.shape, len(b), elu, threads
-    )
+    compute("product", a, *a.stride(), b, *b.stride(), bias, slope, out, *out.shape, len(b), elu, threads)
     return out
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import cpu32, library, threads
+from reverie.kernels.call import compute, cpu32, threads
 from reverie.nn.optim import AdamSettings, Tensors, cosine_share
 
 
@@ -36,9 +36,9 @@ def adam(
 ) -> None:
     """Compute ``optim.adam``; it wakes no second thread for small tensors."""
     lr, betas, eps, cosine = settings
-    numbers, count = (ctypes.c_double * 5)(lr, *betas, eps, cosine), updates.data_ptr()
+    numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
     for p, *others in zip(params, grads, mean, square, strict=True):
-        library().adam(p.data_ptr(), *[x.data_ptr() for x in others], p.numel(), numbers, count, threads(p))
+        compute("adam", p, *others, p.numel(), numbers, updates, threads(p))
     torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
 
 
@@ -75,7 +75,6 @@ def fits_polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) -> b
 
 def polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float, count: Tensor | None, every: int) -> None:
     """Compute ``target.polyak``; it reads the count itself."""
-    calls = 0 if count is None else count.data_ptr()
     for mine, its in zip(slow, fast, strict=True):
-        library().polyak(mine.data_ptr(), its.data_ptr(), mine.numel(), rate, calls, every, threads(mine))
+        compute("polyak", mine, its, mine.numel(), rate, count, every, threads(mine))
     torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes

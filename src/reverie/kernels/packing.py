@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.compiler import kernels
-from reverie.kernels.call import cpu32, floats, library, pointers
+from reverie.kernels.call import compute, cpu32, floats, pointers
 from reverie.kernels.matmul import MIN_ROWS
 from reverie.nn.layers import MLP, Linear, RMSNormSiLU
 
@@ -118,8 +118,8 @@ def forward(mlp: MLP, x: Tensor) -> Tensor:
     rows, widths, norm = len(flat), found.widths, found.layers[1]
     assert isinstance(norm, RMSNormSiLU)
     y, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
-    library().mlp(
-        flat.data_ptr(), pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y.data_ptr(),
-        scratch.data_ptr(), rows, norm.eps,
+    compute(
+        "mlp", flat, pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y, scratch, rows,
+        norm.eps,
     )  # fmt: skip
     return y.view(*x.shape[:-1], mlp.width).to(x.dtype)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import first_order, floats, library, pointers
+from reverie.kernels.call import compute, first_order, floats, pointers
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.kernels.packing import packed
 
@@ -121,9 +121,9 @@ def run(
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
-    library().observe(
-        ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter.data_ptr(), stoch.data_ptr(),
-        action.data_ptr(), embed.data_ptr(), keep.data_ptr(), uniform.data_ptr(), steps, _threads(rows),
+    compute(
+        "observe", ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter, stoch, action, embed, keep,
+        uniform, steps, _threads(rows),
     )  # fmt: skip
     return trace
 
@@ -158,9 +158,9 @@ class Observe(torch.autograd.Function):
         scratch = floats(carried + threads * s.deter)
         transposed = pack(named, transposed=True)
         arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # references, as C only gets addresses
-        library().observe_backward(
-            ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales), keep.data_ptr(),
-            *(x.data_ptr() for x in arrived), scratch.data_ptr(), steps, threads,
+        compute(
+            "observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
+            keep, *arrived, scratch, steps, threads,
         )  # fmt: skip
         flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
         return (None, None, None, grads[2], grads[5], None, None, *_weight_gradients(s, flat, back, scales))
@@ -188,7 +188,4 @@ def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: T
     uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device="cpu")
     threads = min(torch.get_num_threads(), -(-rows // STRIP))
     scratch = floats(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
-    library().imagine(
-        ctypes.byref(model(s, rows, weights)), feature.data_ptr(), action.data_ptr(), uniform.data_ptr(),
-        out.data_ptr(), scratch.data_ptr(), threads,
-    )  # fmt: skip
+    compute("imagine", ctypes.byref(model(s, rows, weights)), feature, action, uniform, out, scratch, threads)

@@ -51,7 +51,6 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.step_linear, Kernel(sequence.fits, sequence.Deferred)),
     (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
     (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
-    (functional.unfold_norm_silu, Kernel(elementwise.fits_unfold, elementwise.unfold_norm_silu)),
     (functional.elu, Kernel(elementwise.fits, elementwise.elu)),
     (functional.gru, Kernel(elementwise.fits_gru, elementwise.gru)),
     (functional.unimix_probs, Kernel(elementwise.fits_unimix, elementwise.unimix_probs)),

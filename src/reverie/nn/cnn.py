@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.core.checks import at_least
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
@@ -60,8 +62,7 @@ class Dreamer(ImageEncoder):
         return self._config().build(spec)
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """Sizes of a convolution without padding."""
 
     channels: int
@@ -92,8 +93,7 @@ class Minatar(ImageEncoder):
     """Number of filters."""
 
     def __post_init__(self) -> None:
-        if self.channels < 1:
-            raise ConfigError(f"channels = {self.channels}: expected at least 1.")
+        at_least(self, channels=1)
 
     def build(self, spec: ObsSpec) -> Convolutions:
         """Return an encoder, see :class:`ImageEncoder`."""
@@ -151,11 +151,9 @@ def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
     size = list(image.shape[:2])
     for layer in layers:
         if min(size) < layer.kernel:
-            seen, (height, width) = f"{size[0]} x {size[1]}", image.shape[:2]
             raise ConfigError(
-                f"algo.networks.encoder = '{name}' for images of {height} x {width} pixels: its {layer.kernel} x "
-                f"{layer.kernel} kernels would have an input of {seen}. Use 'dreamer' for images of any size or "
-                "'minatar' from 3 x 3, or enlarge the images with env.resize."
+                f"algo.networks.encoder = '{name}': images of {image.shape[0]} x {image.shape[1]} pixels are too small "
+                "for it. Use 'dreamer' for any size or 'minatar' from 3 x 3, or enlarge them with env.resize."
             )
         size = [(side - layer.kernel) // layer.stride + 1 for side in size]
     return size[0] * size[1] * layers[-1].channels

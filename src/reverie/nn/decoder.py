@@ -10,7 +10,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import check_pattern
+from reverie.core.checks import at_least
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
@@ -88,17 +88,11 @@ class DecoderConfig(Config):
     """Regular expression: observations whose whole key matches it are reconstructed."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
-        check_pattern(self, "keys")
-        if self.blocks < 1:
-            raise ConfigError(f"blocks = {self.blocks}: expected at least 1.")
+        check_sizes(self)
+        at_least(self, blocks=1)
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> Decoder:
-        """Return a decoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches, or ``blocks`` does not divide the channels and ``deter``.
-        """
+        """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` divides channels and ``deter``."""
         return Decoder(select(spec, self.keys), deter, stoch, self)
 
 
@@ -189,9 +183,9 @@ class _CNN(nn.Module):
         self.small = (*self.sizes[0], depths[-1])
         pixels = self.small[0] * self.small[1] * self.small[2]
         if depths[-1] % cfg.blocks or deter % cfg.blocks:
-            channels = f"the {depths[-1]} channels of the last stage (depth * mults[-1])"
             raise ConfigError(
-                f"decoder blocks = {cfg.blocks}: expected a divisor of {channels} and of deter = {deter}."
+                f"decoder blocks = {cfg.blocks}: expected a divisor of depth * mults[-1] = {depths[-1]} and of "
+                f"deter = {deter}."
             )
         self.from_deter = BlockLinear(deter, pixels, cfg.blocks)
         self.from_stoch = nn.Sequential(
@@ -250,8 +244,7 @@ class DenseDecoderConfig(Config):
     """Regular expression: observations whose whole key matches it are reconstructed."""
 
     def __post_init__(self) -> None:
-        check_strided(self.depth, self.kernels, (*self.units, *(self.class_units or ())))
-        check_pattern(self, "keys")
+        check_strided(self)
         if not 0 <= self.class_unimix < 1:
             raise ConfigError(f"class_unimix = {self.class_unimix}: expected a number in [0, 1).")
 
@@ -261,14 +254,13 @@ class DenseDecoderConfig(Config):
         Raises:
             ConfigError: the images have several sizes, or another one than ``kernels`` make.
         """
-        sizes = {key: (part.shape[0], part.shape[1]) for key, part in images.items()}
-        key, (h, w) = next(iter(sizes.items()))
-        for other, size in sizes.items():
-            if size != (h, w):
-                raise ConfigError(
-                    f"'{key}' is {h}x{w}, '{other}' {size[0]}x{size[1]}: the decoder makes images of one size. Resize "
-                    "them, env.resize = 64 64, or choose some by decoder.keys."
-                )
+        sizes = {(part.shape[0], part.shape[1]) for part in images.values()}
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"images of sizes {sorted(sizes)}: the decoder makes images of one size. Resize them, "
+                "env.resize = 64 64, or choose some by decoder.keys."
+            )
+        ((h, w),) = sizes
         if self.kernels is None and (h, w) != PUBLISHED:
             kernels, smallest = fitting_kernels((h, w))
             return [smallest, *reversed(kernels)]
@@ -277,17 +269,13 @@ class DenseDecoderConfig(Config):
             side = 2 * (side - 1) + kernel
         if (h, w) != (side, side):
             raise ConfigError(
-                f"decoder.kernels = {square} make images of {side}x{side}, but '{key}' is {h}x{w}: leave "
-                f"decoder.kernels out, set others, or resize it, env.resize = {side} {side}."
+                f"decoder.kernels = {square} make images of {side}x{side}, but they are {h}x{w}: leave "
+                f"decoder.kernels out, set others, or resize them, env.resize = {side} {side}."
             )
         return [(kernel, kernel) for kernel in square]
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> DenseDecoder:
-        """Return a decoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches, or an image has another size than the kernels make.
-        """
+        """Return a decoder of the keys in ``spec`` that match ``keys``, see :meth:`kernels_for`."""
         return DenseDecoder(select(spec, self.keys), deter + stoch, self)
 
 
@@ -323,13 +311,12 @@ class DenseDecoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
         super().__init__()
-        self.vectors, self.images = split_kinds(spec)
-        self.unimix, self.grids = cfg.class_unimix, dict[str, ObsPart]()
-        if cfg.class_units is not None:
-            self.vectors, self.grids = split_classes(self.vectors)
-            if self.grids:
-                self.grid_mlp = DenseMLP(feature, cfg.class_units, cfg.norm, cfg.act)
-                self.grid_outputs = nn.ModuleList([Dense(self.grid_mlp.width, p.width) for p in self.grids.values()])
+        others, self.images = split_kinds(spec)
+        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
+        self.unimix = cfg.class_unimix
+        if self.grids:
+            self.grid_mlp = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)
+            self.grid_outputs = nn.ModuleList([Dense(self.grid_mlp.width, p.width) for p in self.grids.values()])
         if self.vectors:
             self.mlp = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
             self.outputs = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])

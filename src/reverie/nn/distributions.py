@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,25 +20,6 @@ from reverie.objectives.transforms import exp, two_hot
 
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
 LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
-
-
-class Distribution(Protocol):
-    """A distribution over flat actions ``[..., A]``."""
-
-    def sample(self) -> Tensor:
-        """Return a sample, ``[..., A]``."""
-
-    def rsample(self) -> Tensor:
-        """Return a sample with gradient, ``[..., A]``."""
-
-    def mode(self) -> Tensor:
-        """Return the mode, ``[..., A]``."""
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-probability or log-density of ``action``, ``[...]``."""
-
-    def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats."""
 
 
 # ---------------------------------------------------------------------- classes
@@ -239,6 +220,10 @@ class BoundedNormal(Normal):
         """``mean`` and ``std`` are a head's outputs before any activation, ``[..., A]``."""
         deviation = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
         super().__init__(torch.tanh(mean.float()), deviation)
+
+
+Distribution = Categoricals | Normal
+"""Distributions over flat actions ``[..., A]``."""
 
 
 class TruncatedNormal(Normal):

@@ -35,21 +35,16 @@ ARRIVAL = "(reward, terminal)"
 """Key under which an encoder that has the attribute ``arrival`` is given both, ``[..., 2]``."""
 
 
-class EncoderModule(Protocol):
-    """Interface of an encoder, also of a user's own: an ``nn.Module`` with a ``width``."""
-
-    width: int
-
-    def __call__(self, obs: Obs, dtype: torch.dtype) -> Tensor:
-        """Map observations ``[..., *shape]`` to features ``[..., width]`` of ``dtype``."""
-
-
 @runtime_checkable
 class EncoderBuilder(Protocol):
-    """Interface of an encoder's configuration: any object that builds an encoder from an observation spec."""
+    """Interface of an encoder's configuration, also of a user's own: any object that builds an encoder.
+
+    An encoder is an ``nn.Module`` with an int attribute ``width`` and ``forward(obs, dtype)``, from observations
+    ``[..., *shape]`` to features ``[..., width]`` of ``dtype``. It must not write to its inputs.
+    """
 
     def build(self, spec: ObsSpec) -> Any:
-        """Return an ``nn.Module`` that satisfies :class:`EncoderModule`."""
+        """Return an encoder of these observations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,31 +65,23 @@ class EncoderConfig(Config):
     """Regular expression: observations whose whole key matches it are encoded."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
-        check_pattern(self, "keys")
+        check_sizes(self)
 
     def build(self, spec: ObsSpec) -> Encoder:
-        """Return an encoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches.
-        """
+        """Return an encoder of the keys in ``spec`` that match ``keys``, see :func:`select`."""
         return Encoder(select(spec, self.keys), self)
 
 
-def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int, kernel: int) -> None:
-    """Check the sizes of an encoder or decoder.
+def check_sizes(cfg: Any) -> None:
+    """Check the sizes of DreamerV3's encoder or decoder.
 
     Raises:
-        ConfigError: a size is below 1, ``mults`` is empty, or ``kernel`` is even.
+        ConfigError: a size is below 1, ``mults`` is empty, or ``kernel`` is even, which would change height and width.
     """
-    if min(depth, units, layers, *mults, len(mults)) < 1:
-        given = f"depth = {depth}, mults = {mults}, units = {units}, layers = {layers}"
-        raise ConfigError(f"{given}: expected sizes of at least 1 and at least one entry in mults.")
-    if kernel < 1 or kernel % 2 == 0:
-        raise ConfigError(
-            f"kernel = {kernel}: expected an odd number, at least 1; even kernels change height and width."
-        )
+    at_least(cfg, depth=1, units=1, layers=1, kernel=1)
+    if not cfg.mults or min(cfg.mults) < 1 or cfg.kernel % 2 == 0:
+        raise ConfigError(f"mults = {cfg.mults}, kernel = {cfg.kernel}: expected mults above 0, and an odd kernel.")
+    check_pattern(cfg, "keys")
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
@@ -117,9 +104,9 @@ def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
     return {k: spec[k] for k in sorted(spec) if k not in images}, images
 
 
-def split_classes(parts: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
-    """Return ``(vectors, categoricals)``."""
-    grids = {k: part for k, part in parts.items() if part.kind == "categorical"}
+def split_classes(parts: ObsSpec, split: bool) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
+    """Return ``(vectors, categoricals)``; if not to be ``split``, all are in the first."""
+    grids = {k: part for k, part in parts.items() if split and part.kind == "categorical"}
     return {k: part for k, part in parts.items() if k not in grids}, grids
 
 
@@ -133,8 +120,8 @@ def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
     """Return ``(height, width)`` before the first stage and after each one.
 
     The authors halve 64 x 64 four times, to 4 x 4. Here, smaller images are halved while at least 3 pixels remain on
-    the short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. For sizes that the
-    authors allow (multiples of 16 from 48 to 256) the result is the same as theirs.
+    the short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. For the sizes that
+    the authors allow it is the same as theirs.
     """
     sizes = [(size[0], size[1])]
     while True:
@@ -169,8 +156,9 @@ class Encoder(nn.Module):
         if self.vectors:
             self.mlp = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
             self.width += cfg.units
-        self.cnns = nn.ModuleList([_CNN([self.images[k] for k in group], cfg) for group in self.groups])
-        self.width += sum(stages.width for stages in self.cnns if isinstance(stages, _CNN))
+        cnns = [_CNN([self.images[k] for k in group], cfg) for group in self.groups]
+        self.cnns = nn.ModuleList(cnns)
+        self.width += sum(cnn.width for cnn in cnns)
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
         """Map observations ``[..., *shape]`` to features ``[..., E]`` of ``dtype``."""
@@ -256,29 +244,25 @@ class DenseEncoderConfig(Config):
     """Regular expression: observations whose whole key matches it are encoded."""
 
     def __post_init__(self) -> None:
-        check_strided(self.depth, self.kernels, (*self.units, *(self.class_units or ())))
+        check_strided(self)
         at_least(self, outputs=0)
-        check_pattern(self, "keys")
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
-        """Return an encoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches, or an image is too small for the kernels.
-        """
+        """Return an encoder of the keys in ``spec`` that match ``keys``; images must be larger than the kernels."""
         return DenseEncoder(select(spec, self.keys), self)
 
 
-def check_strided(depth: int, kernels: tuple[int, ...] | None, units: tuple[int, ...]) -> None:
+def check_strided(cfg: Any) -> None:
     """Check the sizes of an encoder or decoder of DreamerV1 and V2.
 
     Raises:
         ConfigError: a size is below 1, or ``kernels`` is empty.
     """
-    sides = (1,) if kernels is None else kernels
-    if min(depth, len(sides), *sides, *units) < 1:
-        given = f"depth = {depth}, kernels = {kernels}, units = {units}"
-        raise ConfigError(f"{given}: expected sizes of at least 1 and at least one kernel.")
+    at_least(cfg, depth=1)
+    sides = (1,) if cfg.kernels is None else cfg.kernels
+    if not sides or min(*sides, *cfg.units, *(cfg.class_units or ()), 1) < 1:
+        raise ConfigError(f"kernels = {cfg.kernels}, units = {cfg.units}: expected sizes of at least 1.")
+    check_pattern(cfg, "keys")
 
 
 Kernels = list[tuple[int, int]]
@@ -313,19 +297,15 @@ class DenseEncoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
         super().__init__()
-        self.vectors, self.images = split_kinds(spec)
-        self.grids: dict[str, ObsPart] = {}
+        others, self.images = split_kinds(spec)
+        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
         self.arrival = cfg.arrival
-        if cfg.class_units is not None:
-            self.vectors, self.grids = split_classes(self.vectors)
         if cfg.arrival and not (self.images or self.grids):
-            raise ConfigError(
-                "encoder.arrival = True: there is no image, and no categorical observation with a network of its own, "
-                "beside which rewards could be encoded. Set encoder.class_units, or leave arrival out."
-            )
+            raise ConfigError("encoder.arrival = True needs an image, or a categorical observation and class_units.")
         self.groups = by_size(self.images)
-        self.cnns = nn.ModuleList([_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups])
-        self.width = sum(cnn.width for cnn in self.cnns if isinstance(cnn, _StridedCNN))
+        cnns = [_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups]
+        self.cnns = nn.ModuleList(cnns)
+        self.width = sum(cnn.width for cnn in cnns)
         if self.grids:
             inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.arrival
             self.grid_mlp = self._mlp(inputs, cfg.class_units or (), cfg)
@@ -368,18 +348,16 @@ class _StridedCNN(nn.Sequential):
 
     def __init__(self, parts: list[ObsPart], cfg: DenseEncoderConfig) -> None:
         height, width = size = parts[0].shape[:2]
-        inputs, kernels = (
-            sum(p.shape[2] for p in parts) + 2 * cfg.arrival,
-            [(k, k) for k in cfg.kernels or (4, 4, 4, 4)],
-        )
+        inputs = sum(p.shape[2] for p in parts) + 2 * cfg.arrival
+        kernels = [(k, k) for k in cfg.kernels or (4, 4, 4, 4)]
         if cfg.kernels is None and size != PUBLISHED:
             kernels, _ = fitting_kernels((height, width))
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):
             if height < kernel[0] or width < kernel[1]:
                 raise ConfigError(
-                    f"encoder.kernels = {cfg.kernels}: an image of {size[0]}x{size[1]} is too small for {len(kernels)} "
-                    "convolutions of stride 2. Leave encoder.kernels out, or set fewer or smaller ones."
+                    f"encoder.kernels = {cfg.kernels}: an image of {size[0]}x{size[1]} is too small for these; set "
+                    "fewer or smaller ones, or leave them out."
                 )
             height, width = (height - kernel[0]) // 2 + 1, (width - kernel[1]) // 2 + 1
             outputs = cfg.depth * 2**i

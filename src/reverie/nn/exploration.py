@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reverie.core.accelerate import accelerated
 from reverie.core.checks import at_least
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.types import Mode, Obs, Step
 
 
@@ -143,12 +143,6 @@ def dealt(env_steps: int, num_envs: int) -> Tensor:
     return (env_steps + torch.arange(num_envs)) // num_envs
 
 
-def check_kind(value: object, kind: type[Choice]) -> None:
-    """Raise ConfigError unless ``value``, the setting ``exploration`` of an algorithm, is a ``kind``."""
-    if not isinstance(value, kind):
-        raise ConfigError(f"exploration = {brief(value)}: expected a {kind.__name__} of reverie.nn.exploration.")
-
-
 class NoiseState(NamedTuple):
     """The state of the noise of N environments."""
 
@@ -194,7 +188,6 @@ class NoisyPolicy(Scheduled[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
-        check_kind(noise, Noise)
         self.actor, self.noise, self.width, self.device = Inference(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
@@ -284,7 +277,6 @@ class GreedyPolicy(Scheduled[GreedyState]):
         self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: int, device: torch.device
     ) -> None:
         """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
-        check_kind(randomness, EpsilonSchedule)
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:

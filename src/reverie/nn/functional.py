@@ -76,12 +76,6 @@ def unfold_parities(x: Tensor) -> Tensor:
 
 
 @accelerated
-def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Return :func:`norm_silu` of :func:`unfold_parities`."""
-    return norm_silu(unfold_parities(x), scale, eps)
-
-
-@accelerated
 def elu(x: Tensor) -> Tensor:
     """Return x above 0 and exp(x) - 1 below, element by element."""
     return F.elu(x)
@@ -187,7 +181,7 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    return unfold_norm_silu(_four_pixels(convolve(x, weight, bias)), scale, eps)
+    return norm_silu(unfold_parities(_four_pixels(convolve(x, weight, bias))), scale, eps)
 
 
 @accelerated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -106,8 +106,7 @@ class TwoHotConfig(HeadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bins < 2:
-            raise ConfigError(f"bins = {self.bins}: expected at least 2.")
+        at_least(self, bins=2)
 
 
 class TwoHotHead(nn.Module):
@@ -189,13 +188,11 @@ class SupportHead(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorConfig(Config):
+class ActorConfig(HeadConfig):
     """The head of DreamerV3's policy."""
 
     layers: int = 3
     """Number of hidden layers."""
-    units: int = 256
-    """Width of each hidden layer."""
     scale: float = 0.01
     """Factor of the last layer's initial weights, 0 or more; a small one makes the first policy nearly uniform."""
     unimix: float = 0.01
@@ -207,15 +204,11 @@ class ActorConfig(Config):
     """Continuous actions: largest standard deviation, where actions are in [-1, 1]."""
 
     def __post_init__(self) -> None:
-        at_least(self, layers=0, units=1, scale=0)
+        super().__post_init__()
         if not 0 <= self.unimix < 1:
             raise ConfigError(f"unimix = {self.unimix}: expected a number in [0, 1).")
         if not 0 < self.min_std <= self.max_std:
             raise ConfigError(f"min_std = {self.min_std}, max_std = {self.max_std}: expected 0 < min_std <= max_std.")
-
-    def body(self, inputs: int) -> MLP:
-        """Return the hidden layers."""
-        return MLP(inputs, self.units, self.layers)
 
     def head(self, inputs: int, part: ActionPart) -> nn.Module:
         """Return the last layer, of one key of the action: a module from ``[..., inputs]`` to a distribution."""
@@ -224,10 +217,13 @@ class ActorConfig(Config):
 
 @dataclass(frozen=True)
 class ContinuousAction(Choice):
-    """The distribution of continuous actions in DreamerV1 and V2."""
+    """The distribution of continuous actions in DreamerV1 and V2, which a network's outputs ``[..., A]`` stand for."""
 
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
-        """Return the distribution that a network's outputs ``[..., A]`` stand for."""
+    def __post_init__(self) -> None:
+        above(self, min_std=0)
+
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
+        """Return the distribution."""
         raise unwritten(self, "__call__")
 
 
@@ -240,10 +236,7 @@ class TruncNormal(ContinuousAction):
     offset: float = 0.0
     """Added to the output s."""
 
-    def __post_init__(self) -> None:
-        above(self, min_std=0)
-
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """See :class:`ContinuousAction`."""
         return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((std + self.offset) / 2) + self.min_std)
 
@@ -260,10 +253,10 @@ class TanhNormal(ContinuousAction):
     """Samples that the entropy is estimated from; 0: the entropy of the normal before tanh, as PyDreamer has it."""
 
     def __post_init__(self) -> None:
-        above(self, min_std=0)
+        super().__post_init__()
         at_least(self, entropy_samples=0)
 
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """See :class:`ContinuousAction`."""
         deviation = F.softplus(std + self.offset) + self.min_std
         return TanhedNormal(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
@@ -276,10 +269,7 @@ class NormalTanh(ContinuousAction):
     min_std: float = 0.01
     """Smallest deviation, above 0."""
 
-    def __post_init__(self) -> None:
-        above(self, min_std=0)
-
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """See :class:`ContinuousAction`."""
         return Normal(mean.tanh(), torch.sigmoid(std) + self.min_std)
 
@@ -380,17 +370,8 @@ class _PartHead(nn.Module):
 class Actor(nn.Module):
     """The policy pi(a | s) over all parts of the action.
 
-    Imagination calls ``mlp`` and :meth:`heads` one after the other, as acting does by :meth:`forward`. So a subclass
-    replaces these two.
+    Imagination calls ``mlp`` and :meth:`heads` one after the other, so a subclass replaces these, not :meth:`forward`.
     """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
-            raise TypeError(
-                f"{cls.__name__}.forward would only be called while acting: imagination calls actor.mlp and "
-                "actor.heads. Replace these in place of forward."
-            )
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()

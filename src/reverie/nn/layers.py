@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
@@ -175,23 +174,14 @@ class RMSNormSiLU(nn.Module):
 
 
 class Conv(nn.Module):
-    """A convolution of stride 1 that keeps height and width, on channels-last images."""
+    """The weights of a convolution with an odd kernel; ``functional.py`` has the stages that it is part of."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 5) -> None:
         super().__init__()
-        if kernel % 2 == 0:
-            raise ValueError(f"kernel = {kernel}: only odd kernels keep height and width.")
         weight = torch.empty(outputs, inputs, kernel, kernel)
         init_(weight, inputs * kernel * kernel)
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        self.padding = kernel // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``, both contiguous in this order."""
-        nchw = x.permute(0, 3, 1, 2)  # a view whose memory layout is PyTorch's channels_last
-        y = F.conv2d(nchw, self.weight.to(x.dtype), self.bias.to(x.dtype), padding=self.padding)
-        return y.permute(0, 2, 3, 1)
 
 
 class DoublingConv(Conv):
@@ -213,12 +203,6 @@ class DoublingConv(Conv):
             for tap in range(-reach, reach + 1):
                 fold[parity, (parity + tap) // 2 + self.reach, tap + reach] = 1.0
         self.register_buffer("fold", fold, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``; ``functional.unfold_parities`` makes an image of it."""
-        weight, bias = self.folded(x.dtype)
-        y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=self.reach)
-        return y.permute(0, 2, 3, 1).view(*x.shape[:3], 2, 2, -1)
 
     def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of all four parities."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.errors import DataError, did_you_mean
 from reverie.core.protocols import Annealed, Memoryless, Policy, Watcher
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
@@ -80,16 +79,8 @@ class Preprocessor(nn.Module):
         )
 
     def forward(self, batch: Batch) -> Batch:
-        """Return the preprocessed batch, without the rows of the context.
-
-        Raises:
-            DataError: the batch lacks an observation of ``self.spec``.
-        """
+        """Return the preprocessed batch, without the rows of the context."""
         self.learns = True
-        if missing := self.spec.keys() - batch.obs.keys():
-            key, there = min(missing), sorted(batch.obs)
-            hint = did_you_mean(key, there)
-            raise DataError(f"the batch has no observation '{key}'.{hint} It has: {', '.join(there)}.")
         obs = batch.obs if self.normaliser is None else self.normaliser(batch.obs)
         if self.frames is not None:
             obs, batch = self.frames(obs, batch.is_first), batch.rows(self.frames.context)

@@ -526,7 +526,7 @@ class KerasGRU(nn.Module):
         nn.init.orthogonal_(self.from_state.weight)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`LayerNormGRU.steps`."""
+        """See :class:`LayerNormGRU`."""
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
 
         def step(x: Tensor, h: Tensor) -> Tensor:
@@ -547,7 +547,7 @@ class NormedGatesGRU(KerasGRU):
         self.norms = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`LayerNormGRU.steps`."""
+        """See :class:`LayerNormGRU`."""
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
         update_norm, reset_norm, new_norm = self.norms
 
@@ -575,7 +575,7 @@ class CellStack(nn.Module):
         self.cells = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`LayerNormGRU.steps`."""
+        """See :class:`LayerNormGRU`."""
         steps = [cell.steps(dtype) for cell in self.cells if isinstance(cell, LayerNormGRU | KerasGRU)]
 
         def step(x: Tensor, h: Tensor) -> Tensor:
