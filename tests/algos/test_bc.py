@@ -12,7 +12,7 @@ from reverie.algos.bc import BCConfig, BCObjective, Categorical, Deterministic, 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.actor_critic import LOG_STD
+from reverie.nn.actor_critic import IQL_LOG_STD
 from reverie.nn.distributions import Choices, DiagonalNormal
 
 
@@ -161,5 +161,5 @@ def test_standard_deviations_stay_within_their_limits():
         actor.body.theta *= 1e4
     found = actor({"state": torch.randn(50, 3)})
     assert found.mean.abs().max() <= 1
-    assert found.log_std.min() == LOG_STD[0]
-    assert found.log_std.max() == LOG_STD[1]
+    assert found.log_std.min() == IQL_LOG_STD[0]
+    assert found.log_std.max() == IQL_LOG_STD[1]

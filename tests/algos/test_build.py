@@ -121,7 +121,7 @@ def test_optimisers_hold_all_that_is_learned_and_are_renewed(name):
     held = {id(p) for optim in agent.optims.values() for p in optim.params}
     assert held == {id(p) for p in agent.parameters() if p.requires_grad}
     for optim in agent.optims.values():
-        optim.cosine = 10  # a learning rate that falls
+        optim.settings = optim.settings._replace(cosine=10)  # a learning rate that falls
         optim.updates += 3
     agent.renew()
     assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)

@@ -120,7 +120,7 @@ def test_settings_reach_the_losses_the_targets_and_the_optimisers(name):
         assert (target.rate, target.every) == (cfg.tau, getattr(cfg, "target_every", 1))
     for k, optim in agent.optims.items():
         rates = [getattr(cfg, rate) for rate in (f"{k}_lr", "lr") if rate in known]
-        assert not rates or optim.lr == rates[0], k
+        assert not rates or optim.settings.lr == rates[0], k
 
 
 @every

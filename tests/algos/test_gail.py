@@ -202,7 +202,7 @@ def test_what_cannot_be():
     with pytest.raises(ConfigError, match="gail needs a single discrete action"):
         agent(several)
     mixed = ActionSpec(parts={**MOVES.parts, **CHOICE.parts})
-    with pytest.raises(ConfigError, match="gail needs continuous actions, but action 'jump' is discrete"):
+    with pytest.raises(ConfigError, match="gail needs continuous actions, but the actions are mixed"):
         agent(mixed)
 
 

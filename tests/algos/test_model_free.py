@@ -86,21 +86,10 @@ PARTS = {
 @pytest.mark.parametrize(
     ("name", "parts", "said", "fit"),
     [
-        (
-            "ddpg",
-            ["jump"],
-            "needs continuous actions, but action 'jump' is discrete",
-            ["discrete_sac", "dqn", *DREAMERS, "qr_dqn"],
-        ),
-        ("td3", ["jump", "turn"], "needs continuous actions, but action 'jump' is discrete", DREAMERS),
-        ("sac", ["keys"], "needs continuous actions, but action 'keys' is discrete", DREAMERS),
-        ("discrete_sac", ["turn"], "but action 'turn' is continuous", ["ddpg", *DREAMERS, "sac", "td3"]),
-        ("discrete_sac", ["turn", "jump"], "but action 'turn' is continuous", DREAMERS),
-        ("discrete_sac", ["keys"], "but the action space has several", DREAMERS),
-        ("dqn", ["turn"], "but action 'turn' is continuous", ["ddpg", *DREAMERS, "sac", "td3"]),
-        ("dqn", ["keys"], "but the action space has several", DREAMERS),
-        ("qr_dqn", ["jump", "turn"], "but action 'turn' is continuous", DREAMERS),
-        ("qr_dqn", ["jump", "keys"], "but the action space has several", DREAMERS),
+        ("ddpg", ["jump"], "continuous actions, but .* discrete", ["discrete_sac", "dqn", *DREAMERS, "qr_dqn"]),
+        ("td3", ["jump", "turn"], "continuous actions, but .* mixed", DREAMERS),
+        ("dqn", ["turn"], "a single discrete action, but .* continuous", ["ddpg", *DREAMERS, "sac", "td3"]),
+        ("qr_dqn", ["keys"], "a single discrete action, but .* multi_discrete", DREAMERS),
     ],
 )
 def test_other_actions_name_the_algorithms_that_fit(name, parts, said, fit):
