@@ -161,9 +161,9 @@ def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name
     own = type(OFFLINE[name]).__module__.rpartition(".")[2]
     if OFFLINE[name] == BCConfig():
         return  # for either kind
-    other, said = CHOICE, rf"^{own} needs continuous actions, but action 'jump' is discrete"
+    other, said = CHOICE, rf"^{own} needs continuous actions, but the actions are "
     if name in CHOOSING:
-        other, said = MOVES, rf"^{own} needs a discrete action, but action 'a' is continuous"
+        other, said = MOVES, rf"^{own} needs a single discrete action, but the actions are continuous"
     if own == "bc":
         said = r"^algo\.clone = .* is for c.* actions, but these actions are c"
     with pytest.raises(ConfigError, match=said):

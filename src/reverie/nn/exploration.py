@@ -32,6 +32,43 @@ class Inference:
         return self.function(obs)
 
 
+# ---------------------------------------------------------------------- schedules
+
+
+def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
+    if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
+        raise ConfigError(f"{name} = {final}, anneal_steps = {anneal_steps}: set both to anneal, or neither.")
+
+
+def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
+    if final is None:
+        return first
+    return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
+
+
+def any_of(flags: Tensor) -> bool:
+    """Return whether any of the flags ``[N]`` is set; fast for the few flags of N environments, on the CPU."""
+    return True in flags.tolist()
+
+
+def counted(steps: Tensor, step: Step) -> Tensor:
+    """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
+    return steps + ~step.is_last if any_of(step.is_last) else steps + 1
+
+
+class NoiseState(NamedTuple):
+    """The state of the noise of N environments."""
+
+    process: Tensor  # [N, A], x
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedules
+
+
+class GreedyState(NamedTuple):
+    """The step counters of N environments."""
+
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
+
+
 @dataclass(frozen=True)
 class Noise(Choice):
     """Noise ``sigma x``, added to actions in [-1, 1]. x starts at 0 in each episode; sigma may be annealed."""
@@ -72,11 +109,11 @@ class Gaussian(Noise):
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
-        """Return independent noise ``[N, A]``; the last x only sets the shape."""
+        """See :class:`Noise`."""
         return torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """Return sigma, see :meth:`Noise.scale`."""
+        """See :class:`Noise`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -106,55 +143,47 @@ class OrnsteinUhlenbeck(Noise):
             raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta * dt in [0, 1].")
 
     def advance(self, process: Tensor) -> Tensor:
-        """Return the next x, ``[N, A]``."""
+        """See :class:`Noise`."""
         return (1 - self.theta * self.dt) * process + math.sqrt(self.dt) * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """Return sigma, see :meth:`Noise.scale`."""
+        """See :class:`Noise`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
-def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
-    if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
-        raise ConfigError(
-            f"{name} = {final}, anneal_steps = {anneal_steps}: annealing needs both a final value and at least one "
-            "step."
-        )
+@dataclass(frozen=True)
+class EpsilonSchedule(Choice):
+    """Schedule of the probability that a discrete action is drawn uniformly at random."""
+
+    def chance(self, steps: Tensor) -> Tensor | float:
+        """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
+        raise unwritten(self, "chance")
 
 
-def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
-    if final is None:
-        return first
-    return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
+@dataclass(frozen=True)
+class EpsilonGreedy(EpsilonSchedule):
+    """A random action with probability epsilon, which may be annealed linearly."""
+
+    epsilon: float = 1.0
+    """Probability of a random action at the start, in [0, 1]."""
+    final_epsilon: float | None = None
+    """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
+    anneal_steps: int = 0
+    """Env steps, summed over all environments, over which epsilon changes linearly to ``final_epsilon``."""
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "final_epsilon"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ConfigError(f"{name} = {value}: expected a probability in [0, 1].")
+        _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
+
+    def chance(self, steps: Tensor) -> Tensor | float:
+        """See :class:`EpsilonSchedule`."""
+        return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
-def any_of(flags: Tensor) -> bool:
-    """Return whether any of the flags ``[N]`` is set; fast for the few flags of N environments, on the CPU."""
-    return True in flags.tolist()
-
-
-def counted(steps: Tensor, step: Step) -> Tensor:
-    """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
-    return steps + ~step.is_last if any_of(step.is_last) else steps + 1
-
-
-def dealt(env_steps: int, num_envs: int) -> Tensor:
-    """Return step counters ``[N]``, as equal as possible, whose sum is ``env_steps``."""
-    return (env_steps + torch.arange(num_envs)) // num_envs
-
-
-class NoiseState(NamedTuple):
-    """The state of the noise of N environments."""
-
-    process: Tensor  # [N, A], x
-    steps: Tensor  # [N] int64, actions taken; their sum sets the schedules
-
-
-class GreedyState(NamedTuple):
-    """The step counters of N environments."""
-
-    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
-
+# ---------------------------------------------------------------------- policies
 
 S = TypeVar("S")
 C = TypeVar("C", NoiseState, GreedyState)
@@ -181,7 +210,8 @@ class Scheduled(Unaffected[C]):
 
     def after(self, state: C, env_steps: int) -> C:
         """Return ``state``, an initial one, with exploration as it is after ``env_steps`` env steps in total."""
-        return state._replace(steps=dealt(env_steps, len(state.steps)))
+        envs = len(state.steps)
+        return state._replace(steps=(env_steps + torch.arange(envs)) // envs)
 
 
 class NoisyPolicy(Scheduled[NoiseState]):
@@ -236,38 +266,6 @@ def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
     """Return the modes ``[N, A]`` of the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).mode()
     return action
-
-
-@dataclass(frozen=True)
-class EpsilonSchedule(Choice):
-    """Schedule of the probability that a discrete action is drawn uniformly at random."""
-
-    def chance(self, steps: Tensor) -> Tensor | float:
-        """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
-        raise unwritten(self, "chance")
-
-
-@dataclass(frozen=True)
-class EpsilonGreedy(EpsilonSchedule):
-    """A random action with probability epsilon, which may be annealed linearly."""
-
-    epsilon: float = 1.0
-    """Probability of a random action at the start, in [0, 1]."""
-    final_epsilon: float | None = None
-    """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
-    anneal_steps: int = 0
-    """Env steps, summed over all environments, over which epsilon changes linearly to ``final_epsilon``."""
-
-    def __post_init__(self) -> None:
-        for name in ("epsilon", "final_epsilon"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"{name} = {value}: expected a probability in [0, 1].")
-        _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
-
-    def chance(self, steps: Tensor) -> Tensor | float:
-        """Return epsilon, see :meth:`EpsilonSchedule.chance`."""
-        return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
 class GreedyPolicy(Scheduled[GreedyState]):
