@@ -59,7 +59,7 @@ WAIT = {"nn/exploration.py:act", "nn/action_samples.py:act", "algos/world_model.
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
     monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
-    monkeypatch.setattr("reverie.nn.matmul._product", None)
+    monkeypatch.setattr("reverie.kernels.matmul._product", None)
     with fake_cuda(monkeypatch) as device:
         yield device
 

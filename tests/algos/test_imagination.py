@@ -43,7 +43,7 @@ def test_imagination_on_a_gpu_calls_an_mlp_of_ones_own(wrap, monkeypatch):
         torch.nn.init.normal_(p)  # so that other hidden layers lead to other actions
     actor.mlp = wrap(Residual(torch.nn.Linear(rssm.feature_width, units), torch.nn.Linear(units, units)))
     for on_gpu in (False, True):
-        monkeypatch.setattr("reverie.kernels.rssm.gpu.ready", lambda *given, yes=on_gpu: yes)
+        monkeypatch.setattr("reverie.kernels.rssm.gpu", SimpleNamespace(ready=lambda *given, yes=on_gpu: yes))
         torch.manual_seed(0)
         found.append(imagine(rssm, actor, rssm.initial(4, torch.float32), 3))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))

@@ -84,7 +84,7 @@ class WorldModel(nn.Module):
         """Put the parts together.
 
         Args:
-            encoder: see ``nn/encoder.py: EncoderModule``.
+            encoder: see ``nn/encoder.py: EncoderBuilder``.
             rssm: the model of latents.
             decoder: from latents to a dictionary of predictions.
             reward: from features to a number's distribution, which has ``mean()`` and ``loss(value)``.

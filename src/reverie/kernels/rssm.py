@@ -36,10 +36,12 @@ class _Prepared:
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
         own = all(getattr(type(rssm), name) is getattr(RSSM, name) for name in METHODS)
         self.usual = layers and own and _as_defined(rssm)
+        if not self.usual:
+            return
         self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
         self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
         self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
-        eps = cast(float, rssm.recurrent_norms[0].eps) if c.recurrent_layers else 0.0
+        eps = cast(float, rssm.recurrent_norms[0].eps)
         self.sizes = rssm_cpu.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
 
     def _now(self) -> list[nn.Module | None]:
@@ -57,9 +59,8 @@ def _kinds(rssm: RSSM) -> dict[str, type[nn.Module]]:
 
 def _as_defined(rssm: RSSM) -> bool:
     """Return whether all modules are of the classes that RSSM makes; a subclass may have more of its own."""
-    inputs, action = rssm.posterior.first.weight.shape[1], cast(Tensor, rssm.in_action[0].weight).shape[1]
     with torch.device("meta"):  # it takes no memory and draws no numbers
-        plain = RSSM(inputs - rssm.cfg.deter, action, rssm.cfg)
+        plain = RSSM(*rssm.inputs, rssm.cfg)
     names = {name for name, _ in plain.named_children()}
     return _kinds(plain) == {name: kind for name, kind in _kinds(rssm).items() if name.partition(".")[0] in names}
 
@@ -79,8 +80,8 @@ def _fits(rssm: StateSpaceModel, latent: Latent, rows: int, choose: Chooser | No
         return False
     c, here = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
     shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
-    ready = (here and cpu32(rssm.gates.weight)) or gpu.ready(latent.deter)
-    return shapes and ready and not any(name in vars(rssm) for name in METHODS) and _known(rssm).usual
+    usual = shapes and not any(name in vars(rssm) for name in METHODS) and _known(rssm).usual
+    return usual and ((here and cpu32(rssm.gates.weight)) or gpu.ready(latent.deter))
 
 
 def fits(

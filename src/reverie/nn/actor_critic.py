@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithms
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
@@ -28,18 +29,15 @@ from reverie.nn.perceptron import ReluMLP
 class NetworkConfig(Config):
     """An actor or critic: an MLP whose input is vectors, one-hot categoricals and features of images."""
 
-    units: tuple[int, ...] = (256, 256)
+    units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
     """Widths of the hidden layers, first to last; at least one."""
     encoder: ImageEncoder = field(default_factory=Dreamer)
     """Encoder of images, or of what an encoder of your own reads, if there are any; each network has its own."""
 
     def __post_init__(self) -> None:
-        given: object = self.units
-        if not isinstance(given, tuple | list) or not given or min(given) < 1:
-            raise ConfigError(
-                f"units = {brief(given)}: expected a tuple of the widths of the hidden layers, at least one, such as "
-                "(256, 256)."
-            )
+        super().__post_init__()
+        if not isinstance(self.units, tuple | list) or not self.units:
+            raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
 
 
 class Inputs(nn.Module):

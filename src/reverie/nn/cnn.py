@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
@@ -27,7 +27,7 @@ class ImageEncoder(Choice):
         return images_of(spec)
 
     def build(self, spec: ObsSpec) -> Encoder | Convolutions:
-        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderModule``.
+        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``.
 
         Raises:
             ConfigError: the images are too small for the CNN.
@@ -52,7 +52,8 @@ class Dreamer(ImageEncoder):
     """Height and width of the convolution kernels, odd."""
 
     def __post_init__(self) -> None:
-        self._config()
+        super().__post_init__()
+        self._config()  # checks them
 
     def _config(self) -> EncoderConfig:
         return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel)
@@ -89,11 +90,8 @@ class Minatar(ImageEncoder):
     The authors add a layer of 128 units on top: set ``units = (128,)`` of the network.
     """
 
-    channels: int = 16
+    channels: Annotated[int, AtLeast(1)] = 16
     """Number of filters."""
-
-    def __post_init__(self) -> None:
-        at_least(self, channels=1)
 
     def build(self, spec: ObsSpec) -> Convolutions:
         """Return an encoder, see :class:`ImageEncoder`."""

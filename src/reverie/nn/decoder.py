@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, cast, runtime_checkable
+from typing import Annotated, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least
-from reverie.core.config import Config
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import (
     PUBLISHED,
+    CoderConfig,
+    DenseCoderConfig,
     Kernels,
     by_size,
-    check_sizes,
-    check_strided,
     fitting_kernels,
     select,
     split_classes,
@@ -32,13 +31,11 @@ from reverie.nn.encoder import (
 from reverie.nn.functional import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.nn.layers import (
     MLP,
-    Activation,
     BlockLinear,
     Dense,
     DenseMLP,
     DoublingConv,
     Linear,
-    Norm,
     RMSNormSiLU,
     StridedConv,
     norm_act,
@@ -69,27 +66,11 @@ class DecoderBuilder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(Config):
-    """DreamerV3's decoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
+class DecoderConfig(CoderConfig):
+    """DreamerV3's decoder, for dictionaries of observations."""
 
-    depth: int = 16
-    """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
-    mults: tuple[int, ...] = (2, 3, 4, 4)
-    """Channel multipliers, in the order of the encoder's stages."""
-    kernel: int = 5
-    """Height and width of the convolution kernels, odd."""
-    units: int = 256
-    """Width of the MLP's hidden layers."""
-    layers: int = 3
-    """Number of hidden layers of the MLP."""
-    blocks: int = 8
+    blocks: Annotated[int, AtLeast(1)] = 8
     """Number of blocks of the block-diagonal layer that maps h to the smallest image."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are reconstructed."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        at_least(self, blocks=1)
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> Decoder:
         """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` divides channels and ``deter``."""
@@ -220,33 +201,11 @@ def _crop(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseDecoderConfig(Config):
-    """The decoder of DreamerV1 and V2: transposed convolutions for images, dense layers for the others."""
+class DenseDecoderConfig(DenseCoderConfig):
+    """The decoder of DreamerV1 and V2."""
 
-    depth: int = 48
-    """Channels of the largest hidden image; each smaller one has twice as many."""
-    kernels: tuple[int, ...] | None = None
-    """Height and width of the kernels; of a side n they make one of 2 (n - 1) + kernel, from 1 on. None: (5, 5, 6, 6)
-    for images of 64x64, as the authors have it; for others, the encoder's sizes in reverse."""
-    units: tuple[int, ...] = (400, 400, 400, 400)
-    """Widths of the dense layers."""
-    class_units: tuple[int, ...] | None = None
-    """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
-    class_unimix: float = 0.0
+    class_unimix: Annotated[float, Within("[0, 1)")] = 0.0
     """Share of the uniform distribution that is mixed into predicted classes, in [0, 1)."""
-    norm: Norm = "none"
-    """Normalisation before each activation."""
-    cnn_norm: Norm | None = None
-    """That of the transposed convolutions; None: norm."""
-    act: Activation = "elu"
-    """Activation."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are reconstructed."""
-
-    def __post_init__(self) -> None:
-        check_strided(self)
-        if not 0 <= self.class_unimix < 1:
-            raise ConfigError(f"class_unimix = {self.class_unimix}: expected a number in [0, 1).")
 
     def kernels_for(self, images: ObsSpec) -> Kernels:
         """Return the kernels that make these images.

@@ -6,12 +6,12 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Annotated, Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least, check_pattern
+from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
@@ -48,40 +48,35 @@ class EncoderBuilder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig(Config):
-    """DreamerV3's encoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
+class CoderConfig(Config):
+    """Settings of DreamerV3's encoder and decoder: a CNN for images, an MLP for the others."""
 
-    depth: int = 16
+    depth: Annotated[int, AtLeast(1)] = 16
     """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
-    mults: tuple[int, ...] = (2, 3, 4, 4)
-    """Channel multipliers of the stages, first to last."""
-    kernel: int = 5
+    mults: Annotated[tuple[int, ...], AtLeast(1)] = (2, 3, 4, 4)
+    """Channel multipliers, in the order of the encoder's stages."""
+    kernel: Annotated[int, AtLeast(1)] = 5
     """Height and width of the convolution kernels, odd."""
-    units: int = 256
+    units: Annotated[int, AtLeast(1)] = 256
     """Width of the MLP's hidden layers."""
-    layers: int = 3
+    layers: Annotated[int, AtLeast(1)] = 3
     """Number of hidden layers of the MLP."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are encoded."""
+    keys: Annotated[str, Regex()] = ".*"
+    """Regular expression: observations whose whole key matches it are encoded, or reconstructed."""
 
     def __post_init__(self) -> None:
-        check_sizes(self)
+        super().__post_init__()
+        if not self.mults or self.kernel % 2 == 0:
+            raise ConfigError(f"mults = {self.mults}, kernel = {self.kernel}: expected some mults and an odd kernel.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(CoderConfig):
+    """DreamerV3's encoder, for dictionaries of observations."""
 
     def build(self, spec: ObsSpec) -> Encoder:
         """Return an encoder of the keys in ``spec`` that match ``keys``, see :func:`select`."""
         return Encoder(select(spec, self.keys), self)
-
-
-def check_sizes(cfg: Any) -> None:
-    """Check the sizes of DreamerV3's encoder or decoder.
-
-    Raises:
-        ConfigError: a size is below 1, ``mults`` is empty, or ``kernel`` is even, which would change height and width.
-    """
-    at_least(cfg, depth=1, units=1, layers=1, kernel=1)
-    if not cfg.mults or min(cfg.mults) < 1 or cfg.kernel % 2 == 0:
-        raise ConfigError(f"mults = {cfg.mults}, kernel = {cfg.kernel}: expected mults above 0, and an odd kernel.")
-    check_pattern(cfg, "keys")
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
@@ -217,52 +212,46 @@ class _CNN(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseEncoderConfig(Config):
-    """The encoder of DreamerV1 and V2: convolutions of stride 2 for images, dense layers for the others."""
+class DenseCoderConfig(Config):
+    """Settings of the encoder and decoder of DreamerV1 and V2: strided convolutions and dense layers."""
 
-    depth: int = 48
-    """Channels of the first convolution; each further one has twice as many."""
-    kernels: tuple[int, ...] | None = None
-    """Height and width of the convolution kernels. None: (4, 4, 4, 4) for images of 64x64, as the authors have it;
-    for others, such that every pixel is read."""
-    units: tuple[int, ...] = (400, 400, 400, 400)
+    depth: Annotated[int, AtLeast(1)] = 48
+    """Channels of the largest hidden image; each smaller one has twice as many."""
+    kernels: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
+    """Height and width of the convolution kernels; of a side n, decoders make one of 2 (n - 1) + kernel, from 1 on.
+    None: the authors' for images of 64x64, (4, 4, 4, 4) and (5, 5, 6, 6); for others, such that every pixel is read."""
+    units: Annotated[tuple[int, ...], AtLeast(1)] = (400, 400, 400, 400)
     """Widths of the dense layers."""
-    class_units: tuple[int, ...] | None = None
+    class_units: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
     """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
-    outputs: int = 0
-    """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
     norm: Norm = "none"
     """Normalisation before each activation."""
     cnn_norm: Norm | None = None
     """That of the convolutions; None: norm."""
     act: Activation = "elu"
     """Activation."""
+    keys: Annotated[str, Regex()] = ".*"
+    """Regular expression: observations whose whole key matches it are encoded, or reconstructed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernels == ():
+            raise ConfigError("kernels = (): expected at least one.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseEncoderConfig(DenseCoderConfig):
+    """The encoder of DreamerV1 and V2."""
+
+    outputs: Annotated[int, AtLeast(0)] = 0
+    """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
     arrival: bool = False
     """Encode as well the reward on arrival and whether the row is terminal: each is a plane beside images, and a number
     beside each element of categorical observations."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are encoded."""
-
-    def __post_init__(self) -> None:
-        check_strided(self)
-        at_least(self, outputs=0)
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
         """Return an encoder of the keys in ``spec`` that match ``keys``; images must be larger than the kernels."""
         return DenseEncoder(select(spec, self.keys), self)
-
-
-def check_strided(cfg: Any) -> None:
-    """Check the sizes of an encoder or decoder of DreamerV1 and V2.
-
-    Raises:
-        ConfigError: a size is below 1, or ``kernels`` is empty.
-    """
-    at_least(cfg, depth=1)
-    sides = (1,) if cfg.kernels is None else cfg.kernels
-    if not sides or min(*sides, *cfg.units, *(cfg.class_units or ()), 1) < 1:
-        raise ConfigError(f"kernels = {cfg.kernels}, units = {cfg.units}: expected sizes of at least 1.")
-    check_pattern(cfg, "keys")
 
 
 Kernels = list[tuple[int, int]]

@@ -6,14 +6,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.types import Mode, Obs, Step
@@ -97,15 +97,15 @@ class Noise(Choice):
 class Gaussian(Noise):
     """Gaussian noise, independent at each step: x ~ N(0, 1)."""
 
-    sigma: float = 0.1
+    sigma: Annotated[float, AtLeast(0)] = 0.1
     """Standard deviation of the noise, 0 or more, where actions are in [-1, 1]."""
-    final_sigma: float | None = None
+    final_sigma: Annotated[float | None, AtLeast(0)] = None
     """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
     """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
 
     def __post_init__(self) -> None:
-        at_least(self, sigma=0, final_sigma=0)
+        super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
@@ -127,9 +127,9 @@ class OrnsteinUhlenbeck(Noise):
 
     theta: float = 0.15
     """Rate at which x returns to 0, per unit of the process's time."""
-    sigma: float = 0.2
+    sigma: Annotated[float, AtLeast(0)] = 0.2
     """Standard deviation of the noise added per unit of the process's time, where actions are in [-1, 1]."""
-    final_sigma: float | None = None
+    final_sigma: Annotated[float | None, AtLeast(0)] = None
     """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
     """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
@@ -137,7 +137,7 @@ class OrnsteinUhlenbeck(Noise):
     """Length of an env step in the process's time, above 0."""
 
     def __post_init__(self) -> None:
-        at_least(self, sigma=0, final_sigma=0)
+        super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
         if not (self.dt > 0 and 0 <= self.theta * self.dt <= 1):
             raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta * dt in [0, 1].")
@@ -164,18 +164,15 @@ class EpsilonSchedule(Choice):
 class EpsilonGreedy(EpsilonSchedule):
     """A random action with probability epsilon, which may be annealed linearly."""
 
-    epsilon: float = 1.0
+    epsilon: Annotated[float, Within("[0, 1]")] = 1.0
     """Probability of a random action at the start, in [0, 1]."""
-    final_epsilon: float | None = None
+    final_epsilon: Annotated[float | None, Within("[0, 1]")] = None
     """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
     anneal_steps: int = 0
     """Env steps, summed over all environments, over which epsilon changes linearly to ``final_epsilon``."""
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "final_epsilon"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"{name} = {value}: expected a probability in [0, 1].")
+        super().__post_init__()
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
 
     def chance(self, steps: Tensor) -> Tensor | float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten, warn
 from reverie.core.specs import ObsSpec
@@ -51,15 +52,10 @@ class Normalise(Choice):
 class Fixed(Normalise):
     """Statistics of the first rows of the run, whose actions are random; afterwards they are frozen."""
 
-    rows: int = 1000
+    rows: Annotated[int, AtLeast(2)] = 1000
     """Number of rows that the statistics are taken from, summed over all environments; 2 or more."""
-    clip: float = 10.0
+    clip: Annotated[float, Above(0)] = 10.0
     """Largest absolute value of a normalised number, above 0."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.rows, int) or self.rows < 2:
-            raise ConfigError(f"rows = {self.rows}: expected an integer, at least 2, to compute a standard deviation.")
-        check_clip(self.clip)
 
     @property
     def limit(self) -> int:
@@ -71,17 +67,8 @@ class Fixed(Normalise):
 class Running(Normalise):
     """Statistics of all rows so far, or of a whole data set (:meth:`Normaliser.fit`)."""
 
-    clip: float = 10.0
+    clip: Annotated[float, Above(0)] = 10.0
     """Largest absolute value of a normalised number, above 0."""
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip)
-
-
-def check_clip(clip: float | None) -> None:
-    """Raise ConfigError unless ``clip`` is above 0, or None, which clips nothing."""
-    if clip is not None and not clip > 0:
-        raise ConfigError(f"clip = {clip}: expected a number above 0.")
 
 
 class HostBuffers(nn.Module):

@@ -9,13 +9,13 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.checks import above, at_least
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Batch, Metrics, State, Update
@@ -67,23 +67,18 @@ def load(moments: Mapping[str, Tensor], state: State) -> None:
 class OptimConfig(Config):
     """LaProp with adaptive gradient clipping."""
 
-    lr: float = 4e-5
+    lr: Annotated[float, Above(0)] = 4e-5
     """Learning rate, above 0."""
-    agc: float = 0.3
+    agc: Annotated[float, AtLeast(0)] = 0.3
     """Adaptive clipping: largest norm of a tensor's gradient, as a fraction of the tensor's norm; 0 does not clip."""
-    beta1: float = 0.9
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """Decay rate of the momentum, in [0, 1)."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """Decay rate of the mean square, in [0, 1)."""
-    eps: float = 1e-20
+    eps: Annotated[float, AtLeast(0)] = 1e-20
     """Added to the root mean square, 0 or more."""
-    warmup: int = 1000
+    warmup: Annotated[int, AtLeast(0)] = 1000
     """Number of updates over which the learning rate rises linearly from 0; 0 starts with the full rate."""
-
-    def __post_init__(self) -> None:
-        above(self, lr=0)
-        _check_shares(self, "beta1", "beta2")
-        at_least(self, agc=0, warmup=0, eps=0)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
         """Return an optimiser of these parameters."""
@@ -221,23 +216,18 @@ class GlobalAdamConfig(Config):
     """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
     PyTorch's AdamW."""
 
-    lr: float = 1e-4
+    lr: Annotated[float, Above(0)] = 1e-4
     """Learning rate, above 0."""
-    eps: float = 1e-5
+    eps: Annotated[float, Above(0)] = 1e-5
     """Added to the root mean square, above 0."""
-    clip: float = 100.0
+    clip: Annotated[float, AtLeast(0)] = 100.0
     """Largest norm of all gradients together; 0 does not clip."""
-    decay: float = 0.0
+    decay: Annotated[float, Within("[0, 1)")] = 0.0
     """Share by which every update shrinks every parameter, in [0, 1)."""
-    beta1: float = 0.9
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """Decay rate of the momentum, in [0, 1)."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """Decay rate of the mean square, in [0, 1)."""
-
-    def __post_init__(self) -> None:
-        above(self, lr=0, eps=0)
-        at_least(self, clip=0)
-        _check_shares(self, "decay", "beta1", "beta2")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
         """Return an optimiser of these parameters."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.core.bounds import Above
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
-from reverie.nn.normalise import LEAST, HostBuffers, Moments, check_clip
+from reverie.nn.normalise import LEAST, HostBuffers, Moments
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,8 @@ class RewardScale(Choice):
 class Factor(RewardScale):
     """Multiply rewards by a constant."""
 
-    factor: float = 1.0
+    factor: Annotated[float, Above(0)] = 1.0
     """The constant, above 0."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.factor) and self.factor > 0):
-            raise ConfigError(f"factor = {self.factor}: expected a finite number above 0.")
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,8 @@ class ReturnStd(RewardScale):
     The return of a row is the discounted sum of its episode's rewards so far, G <- r + gamma G, 0 at the first row.
     """
 
-    clip: float | None = 10.0
+    clip: Annotated[float | None, Above(0)] = 10.0
     """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip)
 
 
 class ReturnRange(HostBuffers):

@@ -13,14 +13,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
 from reverie.nn.distributions import log_of, straight_through
@@ -48,32 +48,29 @@ Gaussian latents from means ``[...]`` to standard normal noise ``[...]``."""
 class RSSMConfig(Config):
     """Sizes of the RSSM."""
 
-    deter: int = 2048
+    deter: Annotated[int, AtLeast(1)] = 2048
     """D, the width of the deterministic state h; a multiple of ``blocks``."""
-    hidden: int = 256
+    hidden: Annotated[int, AtLeast(1)] = 256
     """Width of the hidden layers."""
-    stoch: int = 32
+    stoch: Annotated[int, AtLeast(1)] = 32
     """S, the number of categorical latents."""
-    classes: int = 16
+    classes: Annotated[int, AtLeast(1)] = 16
     """C, the number of classes of each latent."""
-    blocks: int = 8
+    blocks: Annotated[int, AtLeast(1)] = 8
     """Number of blocks of the block-diagonal recurrent weights."""
-    unimix: float = 0.01
+    unimix: Annotated[float, Within("[0, 1)")] = 0.01
     """Share of the uniform distribution mixed into posterior and prior, in [0, 1)."""
-    posterior_layers: int = 1
+    posterior_layers: Annotated[int, AtLeast(0)] = 1
     """Number of hidden layers of the posterior."""
-    prior_layers: int = 2
+    prior_layers: Annotated[int, AtLeast(0)] = 2
     """Number of hidden layers of the prior."""
-    recurrent_layers: int = 1
+    recurrent_layers: Annotated[int, AtLeast(0)] = 1
     """Number of hidden layers before the gates."""
 
     def __post_init__(self) -> None:
-        at_least(self, deter=1, hidden=1, stoch=1, classes=1, blocks=1)
-        at_least(self, posterior_layers=0, prior_layers=0, recurrent_layers=0)
+        super().__post_init__()
         if self.deter % self.blocks:
             raise ConfigError(f"deter = {self.deter} is not a multiple of blocks = {self.blocks}: choose one that is.")
-        if not 0 <= self.unimix < 1:
-            raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
 
     def build(self, embed: int, action: int) -> RSSM:
         """Return an RSSM for observations of ``embed`` features and flat actions of ``action`` numbers."""
@@ -272,8 +269,7 @@ class RSSM(StateSpaceModel):
 
     def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
         super().__init__()
-        self.cfg = cfg
-        c = cfg
+        self.inputs, self.cfg, c = (embed, action), cfg, cfg
         self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
         self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
@@ -386,11 +382,8 @@ class Categorical(LatentKind):
     Statistics are the log-probabilities ``[..., S, C]``.
     """
 
-    count: int = 32
+    count: Annotated[int, AtLeast(1)] = 32
     """C, classes of each variable."""
-
-    def __post_init__(self) -> None:
-        at_least(self, count=1)
 
     @property
     def classes(self) -> int:
@@ -444,11 +437,8 @@ class Gaussian(LatentKind):
     std: Literal["softplus", "sigmoid", "sigmoid2", "double_sigmoid"] = "softplus"
     """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2), double_sigmoid(x) is
     2 sigmoid(x)."""
-    min_std: float = 0.1
+    min_std: Annotated[float, AtLeast(0)] = 0.1
     """Added to the standard deviation, 0 or more."""
-
-    def __post_init__(self) -> None:
-        at_least(self, min_std=0)
 
     @property
     def classes(self) -> int:
@@ -592,18 +582,18 @@ class CellStack(nn.Module):
 class DenseRSSMConfig(Config):
     """Sizes and parts of the RSSM of DreamerV1 and V2."""
 
-    deter: int = 1024
+    deter: Annotated[int, AtLeast(1)] = 1024
     """D, the width of the deterministic state h."""
-    hidden: int = 1024
+    hidden: Annotated[int, AtLeast(1)] = 1024
     """Width of the hidden layers."""
-    stoch: int = 32
+    stoch: Annotated[int, AtLeast(1)] = 32
     """S, the number of latent variables."""
     latent: LatentKind = field(default_factory=Categorical)
     """What each of them is: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
     cell: Literal["layer_norm_gru", "bare_layer_norm_gru", "keras_gru", "normed_gates_gru"] = "layer_norm_gru"
     """The recurrent cell: layer_norm_gru of DreamerV2, the same without a bias, keras_gru of DreamerV1 (also PyTorch's
     GRU), or that with a norm of each gate."""
-    layers: int = 1
+    layers: Annotated[int, AtLeast(1)] = 1
     """Number of cells one above the other, a divisor of ``deter``: each has its share of h."""
     norm: Norm = "none"
     """Normalisation before each activation."""
@@ -614,7 +604,7 @@ class DenseRSSMConfig(Config):
     of two, with orthogonal weights of h in the cell, as in PyDreamer (functions.py: init_weights_tf2)."""
 
     def __post_init__(self) -> None:
-        at_least(self, deter=1, hidden=1, stoch=1, layers=1)
+        super().__post_init__()
         if self.deter % self.layers:
             raise ConfigError(f"deter = {self.deter} is not a multiple of layers = {self.layers}: choose one that is.")
 
