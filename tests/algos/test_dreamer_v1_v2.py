@@ -279,7 +279,7 @@ def test_kernels_that_do_not_fit_are_named_with_what_to_do():
 
 
 def test_rewards_on_arrival_need_an_observation_to_stand_beside():
-    with pytest.raises(ConfigError, match="encoder.arrival = True needs an image"):
+    with pytest.raises(ConfigError, match="arrival = True needs an image"):
         CONFIGS["v2"].merge(EARLIER | {"encoder.arrival": True, "encoder.keys": "state"}).build(
             OBS, ACTIONS["discrete"]
         )

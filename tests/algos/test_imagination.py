@@ -1,5 +1,7 @@
 """Imagination: where it starts, and that it calls the networks that are there."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from dreamer import build
