@@ -51,7 +51,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gail": CHOSEN,
     **dict.fromkeys((*PUSHES, *CHOOSES), RECORDED),
 }
-WAIT = {"nn/exploration.py:act", "nn/action_samples.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
+WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 

@@ -217,7 +217,7 @@ def test_epsilon_greedy_is_a_setting_in_words():
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"epsilon": 1.5}, "epsilon = 1.5: expected a probability"), ({"epsilon": -0.1}, "epsilon = -0.1"),
+    [({"epsilon": 1.5}, "epsilon = 1.5: expected a number in"), ({"epsilon": -0.1}, "epsilon = -0.1"),
      ({"final_epsilon": 2.0, "anneal_steps": 5}, "final_epsilon = 2.0"), ({"final_epsilon": 0.1}, "anneal_steps = 0"),
      ({"anneal_steps": 10}, "final_epsilon = None")],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from reverie.algos.imagination import Dream, Picker, sample_action
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
@@ -59,7 +60,7 @@ def _kinds(rssm: RSSM) -> dict[str, type[nn.Module]]:
 
 def _as_defined(rssm: RSSM) -> bool:
     """Return whether all modules are of the classes that RSSM makes; a subclass may have more of its own."""
-    with torch.device("meta"):  # it takes no memory and draws no numbers
+    with _disable_current_modes(), torch.device("meta"):  # no memory, no random numbers, and no part of a recording
         plain = RSSM(*rssm.inputs, rssm.cfg)
     names = {name for name, _ in plain.named_children()}
     return _kinds(plain) == {name: kind for name, kind in _kinds(rssm).items() if name.partition(".")[0] in names}

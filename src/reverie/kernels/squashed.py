@@ -18,7 +18,7 @@ def fits(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``nn/squashed.py: squashed_sample``."""
+    """Compute ``distributions.squashed_sample``."""
     action, density = call(_Sample, mean, log_std, noise.contiguous())
     return action, density
 
