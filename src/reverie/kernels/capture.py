@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -140,8 +140,8 @@ def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
 class CapturedStep:
     """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
 
-    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
-        self.step = _weak(train_step)
+    def __init__(self, step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder, learner: Any) -> None:
+        self.step, self.learner = step, weakref.ref(learner)
         self.recorder = recorder
         self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
         self.input_buffers = InputBuffers(list(tensors(self.batch).values()))  # copies every batch into self.batch
@@ -156,7 +156,7 @@ class CapturedStep:
         self.runs += 1
         if self.obstacle or self.runs <= WARM_UPS:
             # A batch of its own: what a learner keeps of it is not overwritten by later ones.
-            step = functools.partial(self.step(), self.batch.map(torch.clone))
+            step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
             outputs, self.replay = self.recorder.capture(self._step)
@@ -166,12 +166,12 @@ class CapturedStep:
         return self.hand_out()
 
     def _step(self) -> Update:
-        return self.step()(self.batch)
+        return self.step(self.batch)
 
     def _warm_up(self, step: Callable[[], Update]) -> Update:
         if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
             return self.recorder.warm_up(step)[0]
-        learner = getattr(self.step(), "__self__", None)
+        learner = self.learner()
         before = _python_state(learner)
         update, obstacle = self.recorder.warm_up(step)
         if obstacle := obstacle or _changed(before, _python_state(learner)):
@@ -180,12 +180,18 @@ class CapturedStep:
         return update
 
 
-def _weak(step: TrainStep) -> Callable[[], TrainStep]:
-    """Return a function that returns ``step`` and, if it is a method, keeps no reference to its object."""
+def _weak(step: TrainStep) -> Callable[[Batch], Update]:
+    """Return a function that does ``step`` on a prepared batch and, if it is a method, does not refer to its object."""
     if not hasattr(step, "__self__"):
-        return lambda: step
+        return step
     held = weakref.WeakMethod(step)
-    return lambda: cast(TrainStep, held())
+
+    def prepared(batch: Batch) -> Update:
+        method: Any = held()
+        found: Update = method(method.__self__.prepared(batch))
+        return found
+
+    return prepared
 
 
 def _python_state(learner: object) -> dict[str, object]:
@@ -250,6 +256,7 @@ class Captured:
         self.recorder = recorder
         self.addresses = Addresses(learner)
         self.since = getattr(learner, "since", None)
+        self.learner = weakref.ref(learner)
         self.state = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
         self.told = False
@@ -261,7 +268,7 @@ class Captured:
         if key not in self.steps and len(self.steps) == MAX_KEYS:
             return self._uncaptured(batch)
         if key not in self.steps:
-            self.steps[key] = CapturedStep(self.step(), batch, self.device, self.recorder)
+            self.steps[key] = CapturedStep(self.step, batch, self.device, self.recorder, self.learner())
         update = self.steps[key](given)
         if self.steps[key].replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
@@ -275,7 +282,7 @@ class Captured:
                 f"others run without {self.recorder.title}, which is slower. Use the same for all batches.",
                 stacklevel=3,
             )
-        return self.step()(batch.to(self.device))
+        return self.step(batch.to(self.device))
 
 
 _captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.WeakKeyDictionary()

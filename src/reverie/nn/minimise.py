@@ -36,6 +36,10 @@ class Learner(Protocol):
     since: object
     """Captures that were made while it was another object are not valid any more."""
 
+    def prepared(self, batch: Batch) -> Batch:
+        """Return what its methods get of a batch on its device."""
+        ...
+
     @property
     def tapes(self) -> bool:
         """Whether capturing them pays on CPUs too."""
@@ -45,4 +49,4 @@ class Learner(Protocol):
 @accelerated
 def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
     """Return ``step(batch)``, a method of ``learner``, for a batch on any device."""
-    return step(batch.to(learner.device))
+    return step(learner.prepared(batch.to(learner.device)))

@@ -54,15 +54,6 @@ class Preprocessor(nn.Module):
         bounded = bound_values and not isinstance(self.rewards, ReturnScaler)
         self.range = ReturnRange(discount) if bounded else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
-        self.learns = self.acts = False  # whether batches have come through, and a policy
-
-    def forgotten(self, has_policy: bool) -> str:
-        """Return what a learner that has been updated forgot, in words for an error; empty if nothing."""
-        if not self.learns and not (self._sees_as_stored and self.rewards is None):
-            return "its train_step never called self.preprocess(batch)"
-        if has_policy and not self.acts and not self._sees_as_stored:
-            return "its policy is not wrapped by self.preprocess.policy(policy, device)"
-        return ""
 
     @property
     def _sees_as_stored(self) -> bool:
@@ -85,7 +76,6 @@ class Preprocessor(nn.Module):
         Raises:
             DataError: the batch lacks an observation of ``self.spec``.
         """
-        self.learns = True
         if missing := self.spec.keys() - batch.obs.keys():
             key, there = min(missing), sorted(batch.obs)
             hint = did_you_mean(key, there)
@@ -134,7 +124,6 @@ class Preprocessor(nn.Module):
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""
-        self.acts = True
         return inner if self._sees_as_stored else PreprocessedPolicy(self, inner, device)
 
 
