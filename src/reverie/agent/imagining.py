@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import Dreaming, WorldModel
+from reverie.algos.world_model import Dreamer, WorldModel
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 
 STEPS, FPS, SIDE = 15, 8, 256
 """Steps that are imagined by default; pictures per second of videos, and the longer side of each in pixels."""
-
-
-class Describing(Dreaming, Protocol):
-    """A learner with a world model, whose latents can be described."""
-
-    def described(self, latent: Latent) -> dict[str, Tensor]:
-        """Return what the networks say of latents ``[B, T, ...]``, by the names of ``Algorithm.dream``."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -182,7 +174,7 @@ class Imagined:
         return values.argmax(-1).reshape(*values.shape[:2], *part.shape) if part.kind == "categorical" else values
 
 
-def describing(agent: Agent) -> Describing:
+def describing(agent: Agent) -> Dreamer:
     """Return the agent's learner.
 
     Raises:
@@ -190,7 +182,7 @@ def describing(agent: Agent) -> Describing:
     """
     if not isinstance(getattr(agent.algo, "world", None), WorldModel):
         raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
-    return cast(Describing, agent.algo)
+    return cast(Dreamer, agent.algo)
 
 
 def seeded(agent: Agent, seed: int | None) -> int:

@@ -20,7 +20,7 @@ from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.core.types import Batch, State, Update, Window
 from reverie.core.words import plural
 from reverie.nn.actor_critic import NetworkConfig, kind_of
 from reverie.nn.adam import Adam
@@ -569,12 +569,12 @@ class TDObjective(nn.Module):
         """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
         return self.critic_loss(batch).joined(self.actor_loss(batch))
 
-    def critic_loss(self, batch: Batch) -> Losses:
-        """The term ``critic``."""
+    def critic_loss(self, *inputs: Any, **more: Any) -> Losses:
+        """The term ``critic`` of a batch ``[B, T]``."""
         raise unwritten(self, "critic_loss")
 
-    def actor_loss(self, batch: Batch) -> Losses:
-        """The term ``actor``; by default there is none."""
+    def actor_loss(self, *inputs: Any, **more: Any) -> Losses:
+        """The term ``actor`` of a batch ``[B, T]``; by default there is none."""
         return Losses({}, {})
 
     @torch.no_grad()
@@ -583,7 +583,7 @@ class TDObjective(nn.Module):
         value, c = self.next_value(after(batch.obs)), self.cfg  # [B, T-1]
         return td_targets(batch, value, c.value_estimator, c.discount, within=self.within)
 
-    def next_value(self, obs: Obs) -> Any:
+    def next_value(self, *inputs: Any, **more: Any) -> Any:
         """Return the value of states for the targets, ``[...]``."""
         raise unwritten(self, "next_value")
 

@@ -129,7 +129,7 @@ class BCQObjective(TDObjective):
         return torch.randn(shape, dtype=rows.dtype, device=rows.device).clamp(-LATENT, LATENT)
 
     @torch.no_grad()
-    def next_value(self, obs: Obs, latent: Tensor) -> Tensor:  # type: ignore[override]  # it draws latents first
+    def next_value(self, obs: Obs, latent: Tensor) -> Tensor:
         """max_a [lambda min_j Q'_j(s, a) + (1 - lambda) max_j Q'_j(s, a)], ``[...]``: equation 13.
 
         The n actions are decoded from ``latent`` ``[..., n, L]`` and perturbed by the target perturbation network.

@@ -230,8 +230,8 @@ class CQLObjective(SACObjective):
             return values, {}
         if RETURN not in batch.extras:
             raise DataError(
-                f"floor = {self.cfg.floor.text()}: the batch has no extras['{RETURN}']. Use a dataset whose returns are "
-                "known, or set floor = none."
+                f"floor = {self.cfg.floor.text()}: the batch has no extras['{RETURN}']. Use a dataset whose "
+                "returns are known, or set floor = none."
             )
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
         uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
@@ -279,7 +279,10 @@ class CQL(SAC):
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
         assert isinstance(self.objective, CQLObjective)
         batch = self.scaled(batch)
-        critic, actor = self.minimise(self.objective.critic_loss, batch), self.minimise(self.objective.actor_loss, batch)
+        critic, actor = (
+            self.minimise(self.objective.critic_loss, batch),
+            self.minimise(self.objective.actor_loss, batch),
+        )
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)

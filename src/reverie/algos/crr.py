@@ -222,7 +222,10 @@ class CRR(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor with the new critic, and of the targets."""
-        critic, actor = self.minimise(self.objective.critic_loss, batch), self.minimise(self.objective.actor_loss, batch)
+        critic, actor = (
+            self.minimise(self.objective.critic_loss, batch),
+            self.minimise(self.objective.actor_loss, batch),
+        )
         self.objective.update_targets()
         return critic.joined(actor).update()
 

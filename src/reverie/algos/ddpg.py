@@ -95,7 +95,10 @@ class DDPG(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
-        critic, actor = self.minimise(self.objective.critic_loss, batch), self.minimise(self.objective.actor_loss, batch)
+        critic, actor = (
+            self.minimise(self.objective.critic_loss, batch),
+            self.minimise(self.objective.actor_loss, batch),
+        )
         self.objective.update_targets()
         return critic.joined(actor).update()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ from reverie.algos.dreamer_v2 import (
 from reverie.algos.imagination import Dream, Picker
 from reverie.algos.world_model import (
     Context,
-    Dreaming,
     LatentPolicy,
     Posterior,
     WorldModel,
@@ -35,9 +34,8 @@ from reverie.algos.world_model import (
     repeated,
     starts,
 )
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode
@@ -46,19 +44,17 @@ from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.optim import GlobalAdamConfig, descend
 from reverie.nn.rssm import Chooser
 
-TARGETS = ("stoch", "deter", "embed", "feature")
-
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig(Config):
     """The ensemble whose disagreement is the reward for exploring."""
 
-    models: int = 10
-    """Number of predictors, 2 or more."""
+    models: Annotated[int, AtLeast(2)] = 10
+    """Number of predictors."""
     target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
     """What they predict of a later row: z, h, the embedded observation, or h and z."""
-    offset: int = 1
-    """How many rows later, 0 or more."""
+    offset: Annotated[int, AtLeast(0)] = 1
+    """How many rows later."""
     action_conditioned: bool = True
     """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
     the feature alone."""
@@ -66,11 +62,6 @@ class EnsembleConfig(Config):
     """Reward the logarithm of the disagreement."""
     head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Layers of each predictor."""
-
-    def __post_init__(self) -> None:
-        at_least(self, models=2, offset=0)
-        if self.target not in TARGETS:
-            raise ConfigError(f"target = {self.target!r}: expected one of {', '.join(TARGETS)}.")
 
     def build(self, world: WorldModel, action: int) -> Ensemble:
         """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
@@ -200,7 +191,7 @@ class Exploring:
 class Explorer(LatentPolicy):
     """Explores with the exploring behaviour, and is evaluated with the task's: zero-shot."""
 
-    def __init__(self, learner: Dreaming, explorer: Behaving, noise: float = 0.0) -> None:
+    def __init__(self, learner: Exploring, explorer: Behaving, noise: float = 0.0) -> None:
         super().__init__(learner, noise)
         self.explorer = explorer
 

@@ -79,9 +79,7 @@ class QRDQN(DQN):
     def build_network(self, obs_spec: ObsSpec, classes: int) -> DiscreteQNetwork:
         """Build the network of the quantiles of so many actions."""
         c = self.cfg
-        return DiscreteQNetwork(
-            obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype
-        )
+        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype)
 
 
 QRDQNConfig.learner = QRDQN

@@ -164,7 +164,10 @@ class SAC(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of the actor through the new critics, of the temperature and the targets."""
-        critic, actor = self.minimise(self.objective.critic_loss, batch), self.minimise(self.objective.actor_loss, batch)
+        critic, actor = (
+            self.minimise(self.objective.critic_loss, batch),
+            self.minimise(self.objective.actor_loss, batch),
+        )
         self.objective.update_targets()
         return critic.joined(actor).update()
 

@@ -127,7 +127,10 @@ class TD3(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, one of the actor through the new first critic, and one of the targets."""
-        critic, actor = self.minimise(self.objective.critic_loss, batch), self.minimise(self.objective.actor_loss, batch)
+        critic, actor = (
+            self.minimise(self.objective.critic_loss, batch),
+            self.minimise(self.objective.actor_loss, batch),
+        )
         self.objective.update_targets()
         return critic.joined(actor).update()
 

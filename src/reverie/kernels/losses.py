@@ -227,7 +227,7 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
     library().quantile_targets(
         theta.data_ptr(), reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), y.data_ptr(), *reward.shape,
-        y.shape[-1], estimator.checked_steps(batch.shape[1]), discount,
+        y.shape[-1], estimator.steps(batch.shape[1]), discount,
     )  # fmt: skip
     return y
 
