@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
+from reverie.objectives.filters import Binary
 
 from reverie.algos.base import Algorithm
 from reverie.algos.bc import BCConfig, Categorical, Stochastic
@@ -26,7 +27,6 @@ from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.objectives.filters import Binary
 
 _GAIL = GAILConfig().merge({"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
 MODEL_FREE = {

@@ -7,8 +7,6 @@ import torch
 from windows import ACTS, TinyCritic, batch, gradients, moves, row
 
 from reverie.algos.fqe import CHOSEN, FQEConfig, FQEObjective, Units
-from reverie.core.discover import algorithms
-from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
 
@@ -17,9 +15,9 @@ OBS = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)})
 
 
-def objective(**settings):
+def objective(units=Units(), **settings):
     torch.manual_seed(0)
-    made = FQEObjective(TinyCritic(), discount=GAMMA, **settings)
+    made = FQEObjective(TinyCritic(), FQEConfig(discount=GAMMA, **settings), units)
     for p in made.target_critic.model.parameters():
         p.data += 0.3
     return made
@@ -114,23 +112,7 @@ def test_updates_have_typed_stats_and_lower_the_loss():
     assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic
 
 
-def test_a_state_is_all_that_it_is():
-    one, data = learner(), shown()
-    one.update(data)
-    two = learner()
-    two.load_state_dict(one.state_dict())
-    torch.testing.assert_close(one.update(data).metrics, two.update(data).metrics, rtol=0, atol=0)
-    torch.testing.assert_close(one.worth(data), two.worth(data), rtol=0, atol=0)
 
 
-def test_it_is_none_of_the_algorithms_that_train_a_policy():
-    assert "fqe" not in algorithms()
 
 
-def test_what_cannot_be():
-    with pytest.raises(DataError, match=r"no extras\['chosen'\]"):
-        learner().update(batch(4, 2, dtype=torch.float32))
-    with pytest.raises(ConfigError, match="reward_scale = factor"):
-        FQEConfig().merge({"reward_scale": "factor(0.1)"})
-    with pytest.raises(ConfigError, match="tau = 0"):
-        FQEConfig(tau=0)

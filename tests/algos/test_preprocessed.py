@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from contracts import CHOOSING, MODEL_FREE, MOVES, SPECS, TINY, batch, build, learned, shown
+from reverie.algos.complete import bad_moment
 from tape import Tapes, device_only
 
 from reverie.algos.base import ModelFree
-from reverie.algos.complete import bad_moment
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher

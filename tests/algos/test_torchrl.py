@@ -84,7 +84,7 @@ class Both:
     def __init__(self, estimator: ValueEstimator, theirs: ValueEstimators, **settings: float) -> None:
         torch.manual_seed(0)
         self.actor, self.critic = Actor().double(), Critic().double()
-        self.ours = DDPGObjective(self.actor, self.critic, discount=DISCOUNT, value_estimator=estimator, tau=TAU)
+        self.ours = DDPGObjective(self.actor, self.critic, DDPGConfig(discount=DISCOUNT, value_estimator=estimator, tau=TAU, batch_length=8))
         self.theirs = DDPGLoss(
             TensorDictModule(self.actor, in_keys=["observation"], out_keys=["action"]),
             TensorDictModule(self.critic, in_keys=["observation", "action"], out_keys=["state_action_value"]),

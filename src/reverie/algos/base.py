@@ -433,13 +433,16 @@ class Algorithm(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
     def optimisers(self) -> dict[str, Optimiser]:
-        """Return by name each optimiser that this learner and its modules hold as attributes, or in a dictionary."""
+        """Return each optimiser that this learner and its modules hold as attributes, or in a dictionary.
+
+        Their names end with ``optim``: ``actor_optim`` is ``self.optims["actor"]``.
+        """
         found: dict[str, Optimiser] = {}
         for place, module in self.named_modules():
             for key, value in vars(module).items():
                 for name, optim in value.items() if isinstance(value, dict) else ((key, value),):
                     if isinstance(optim, Optimiser) and not any(optim is other for other in found.values()):
-                        found[f"{place}.{name}".lstrip(".")] = optim
+                        found[f"{place}.{name}".lstrip(".") + ("" if name.endswith("optim") else "_optim")] = optim
         return found
 
     def extra_state(self) -> dict[str, Any]:
@@ -451,15 +454,15 @@ class Algorithm(nn.Module):
 
     # The next two narrow torch's overloads on purpose: an algorithm is always the root module, never a child.
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return ``{"model": parameters and buffers by name, "optims": the optimisers' states, **extra_state}``."""
+        """Return ``{"model": parameters and buffers by name, "NAME_optim": moments, ..., **extra_state}``."""
         optims = {name: optim.state_dict() for name, optim in self.optimisers().items()}
-        return {"model": super().state_dict(), "optims": optims, **self.extra_state()}
+        return {"model": super().state_dict(), **optims, **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
         """Restore what ``state_dict`` returned."""
         super().load_state_dict(state["model"])
         for name, optim in self.optimisers().items():
-            optim.load_state_dict(state["optims"][name])
+            optim.load_state_dict(state[name])
         self.load_extra_state(state)
 
 
