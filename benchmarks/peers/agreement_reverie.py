@@ -27,7 +27,7 @@ from reverie.core.types import Batch
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.perceptron import ReluMLP
 from reverie.objectives import returns
-from reverie.objectives.filters import Binary
+from reverie.algos.crr import Binary
 
 OBS, ACTIONS, CHOICES, ROWS, UPDATES = 5, 3, 4, 48, 6
 UNITS, DISCOUNT, LAMBDA, RATE, QUANTILES = (32, 32), 0.97, 0.81, 1e-3, 11

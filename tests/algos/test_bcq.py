@@ -18,7 +18,8 @@ GAMMA, LAMBDA, SAMPLES = 0.9, 0.7, 4
 def objective(**settings) -> BCQObjective:
     torch.manual_seed(0)
     given = {"discount": GAMMA, "lmbda": LAMBDA, "samples": SAMPLES} | settings
-    made = BCQObjective(TinyVAE(), TinyPerturb(), Stacked(TinyCritic(), TinyCritic()), BCQConfig(batch_length=5, **given))
+    critics, config = Stacked(TinyCritic(), TinyCritic()), BCQConfig(batch_length=5, **given)
+    made = BCQObjective(TinyVAE(), TinyPerturb(), critics, config)
     lag(made.target_perturb)
     lag(made.target_critic)
     return made
@@ -150,7 +151,3 @@ def test_a_divergence_of_infinitely_wide_codes_stays_a_number():
         made.vae.encoder.theta *= 1e4
     loss = made.vae_loss(batch(4, 2, crossing=False, dtype=torch.float32)).terms["vae"]
     assert math.isfinite(loss.detach())
-
-
-
-

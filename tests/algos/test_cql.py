@@ -22,9 +22,8 @@ GAMMA, ALPHA, N = 0.9, 0.7, 3
 
 def objective(kind=CQLObjective, **settings):
     torch.manual_seed(0)
-    more = {"samples": N} if kind is CQLObjective else {}
-    given = {"discount": GAMMA, "temperature": ALPHA, "batch_length": 5} | more | settings
-    made = kind(TinySquashed(), Stacked(TinyCritic(), TinyCritic()), CQLConfig(**{"conservatism": Fixed(), "samples": 10} | given), -1.5).double()
+    config = CQLConfig(**{"discount": GAMMA, "temperature": ALPHA, "batch_length": 5, "samples": N} | settings)
+    made = kind(TinySquashed(), Stacked(TinyCritic(), TinyCritic()), config, -1.5).double()
     lag(made.target_critic)
     return made
 
@@ -37,7 +36,8 @@ def worth(made, obs, noise):
     if isinstance(made.cfg.backup, Best):
         return min(max(c(obs, action).item() for action, _ in drawn) for c in critics), 0.0
     (action, density), *_ = drawn
-    entropy = -math.exp(made.log_temperature.item()) * density.detach().item() if isinstance(made.cfg.backup, Soft) else 0.0
+    soft = isinstance(made.cfg.backup, Soft)
+    entropy = -math.exp(made.log_temperature.item()) * density.detach().item() if soft else 0.0
     return min(c(obs, action).item() for c in critics), entropy
 
 
@@ -109,8 +109,6 @@ def test_a_multiplier_against_the_definition():
         "critic": td + math.exp(0.4) * beyond, "multiplier": -0.5 * made.log_multiplier.exp() * beyond.detach(),
     }  # fmt: skip
     close(losses, slow, {"critic": made.critic.parameters(), "multiplier": [made.log_multiplier]})
-
-
 
 
 def test_the_actor_and_the_temperature_are_those_of_sac():
@@ -294,8 +292,6 @@ def test_returns_in_hindsight_are_those_of_all_rows():
             np.testing.assert_array_equal(held[stream], wanted)
 
 
-
-
 def test_the_best_of_each_critic_is_taken_before_the_lesser_of_both():
     """Two critics that like opposite actions: min max is above what any one action has, max min is not."""
 
@@ -323,11 +319,7 @@ def test_rows_that_are_lived_have_returns_that_nobody_knows():
     assert policy.extras(policy.initial(3))[RETURN].tolist() == [-math.inf] * 3
 
 
-
-
 def test_a_floor_needs_rewards_that_are_not_cut():
     with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
         CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
     CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std(None)"})
-
-

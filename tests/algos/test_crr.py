@@ -83,7 +83,3 @@ def test_all_is_behaviour_cloning():
     made, data = objective(filter=All()), batch()
     total = -sum(normal_density(made.actor(row(data, b, t)), data.action[b, t]) for b, t in moves(data))
     torch.testing.assert_close(made.actor_loss(data).terms["actor"], total / len(moves(data)), rtol=1e-10, atol=1e-12)
-
-
-
-

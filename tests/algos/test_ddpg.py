@@ -61,10 +61,6 @@ def test_each_term_reaches_its_own_network_alone():
         assert not gradients(made.target_critic)
 
 
-
-
-
-
 def test_a_critic_that_somebody_froze_stays_frozen():
     made = objective()
     made.critic.layers[0].weight.requires_grad_(False)
@@ -117,5 +113,3 @@ def test_a_critic_with_a_last_axis_of_one_is_an_error():
     made.target_critic.model = TinyCritic()
     with pytest.raises(ValueError, match=r"values of shape \(5, 4, 1\): expected \[\(K,\) B, T - 1\] = \(5, 4\)"):
         made(batch())
-
-

@@ -112,8 +112,6 @@ def learner(**changes):
     return config.build(OBS, CHOICE, seed=1)
 
 
-
-
 def test_the_policy_acts_among_what_is_likely():
     agent = learner(threshold=0.9, exploration="epsilon_greedy(0.5)")
     no = torch.zeros(200, dtype=torch.bool)
@@ -126,7 +124,3 @@ def test_the_policy_acts_among_what_is_likely():
     assert torch.equal(action.argmax(-1), best)
     explored, _ = agent.policy.act(step, state, "explore")
     assert 0.4 < (explored.argmax(-1) == best).float().mean() < 0.85
-
-
-
-

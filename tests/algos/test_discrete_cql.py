@@ -70,8 +70,6 @@ def test_loss_and_gradient_against_the_definition(estimator, double, weight):
         torch.testing.assert_close(losses.metrics[name], value.detach(), rtol=1e-10, atol=1e-12)
 
 
-
-
 def test_the_gap_by_hand():
     """Of two classes as good as each other it is ln 2, and more where the other one is better."""
     data = choices(size=1, length=2)
@@ -102,9 +100,3 @@ def test_values_of_what_was_never_tried_are_pressed_down():
         q = agent.objective.values({"state": data.obs["state"][:, 0]})
         distance.append((q[:, 0] - q[:, 1:].amax(-1)).mean().item())
     assert distance[0] + 0.5 < distance[1] < distance[2] - 0.5
-
-
-
-
-
-

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 from recorded import TinyChoices, TinyClasses, choices, close, conservative_gap, lag, reaches, softmax
-from reverie.objectives.filters import All, Binary, Exp
 from windows import ACTS, ESTIMATORS, moves, row, slow_target
 
+from reverie.algos.crr import All, Binary, Exp
 from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
@@ -17,7 +17,8 @@ GAMMA = 0.9
 
 def objective(critics=2, **settings) -> DiscreteCRRObjective:
     torch.manual_seed(0)
-    made = DiscreteCRRObjective(TinyChoices(), TinyClasses(copies=critics), DiscreteCRRConfig(**{"discount": GAMMA, "batch_length": 5} | settings))
+    config = DiscreteCRRConfig(**{"discount": GAMMA, "batch_length": 5} | settings)
+    made = DiscreteCRRObjective(TinyChoices(), TinyClasses(copies=critics), config)
     lag(made.target_actor)
     lag(made.target_critic)
     return made
@@ -98,9 +99,3 @@ def test_the_policy_draws_while_it_explores():
     torch.testing.assert_close(action.mean(0), probability, rtol=0, atol=0.03)
     action, _ = agent.policy.act(step, agent.policy.initial(n), "eval")
     assert (action.argmax(-1) == probability.argmax()).all()
-
-
-
-
-
-

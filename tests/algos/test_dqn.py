@@ -125,7 +125,8 @@ def window(at, rewards, actions, ends=None) -> Batch:
 
 def tables(**settings) -> DQNObjective:
     """Q prefers action 1 in state 1, its target action 0."""
-    made = DQNObjective(Table([[0.0, 0.0], [1.0, 2.0], [3.0, 0.0]]), DQNConfig(batch_length=5, discount=0.5, **settings))
+    config = DQNConfig(batch_length=5, discount=0.5, **settings)
+    made = DQNObjective(Table([[0.0, 0.0], [1.0, 2.0], [3.0, 0.0]]), config)
     made.target_network.model.values.data.copy_(torch.tensor([[0.0, 0.0], [8.0, 4.0], [2.0, 6.0]]))
     return made
 
@@ -153,12 +154,6 @@ def test_the_gradient_reaches_the_network_alone():
     assert not gradients(made.target_network)
 
 
-
-
-
-
-
-
 # ---------------------------------------------------------------- networks
 
 
@@ -183,8 +178,6 @@ def test_dueling_quantiles_are_joined_one_by_one():
     advantage = made.advantage(x).view(7, 3, 2)
     expected = made.value(x)[:, None] + advantage - advantage.mean(1, keepdim=True)
     torch.testing.assert_close(made(x).view(7, 3, 2), expected)
-
-
 
 
 # ---------------------------------------------------------------- the learner
@@ -230,9 +223,3 @@ def test_the_policy_acts_with_the_newest_weights_also_of_a_copy():
         action, _ = one.policy.act(step, one.policy.initial(50), "eval")
         assert torch.equal(action.argmax(-1), one.objective.network(step.obs).argmax(-1))
     assert not torch.equal(agent.objective.network(step.obs), other.objective.network(step.obs))
-
-
-
-
-
-

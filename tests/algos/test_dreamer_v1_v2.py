@@ -60,8 +60,6 @@ def test_same_seed_same_updates_and_resume_continues_bit_for_bit(name):
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
-
-
 def shown(agent, rows):
     no = torch.zeros(3, dtype=torch.bool)
     obs = {k: v[:, 0] for k, v in rows.obs.items()}
@@ -211,8 +209,6 @@ def test_samples_of_actions_have_a_gradient():
 # ---------------------------------------------------------------- settings that cannot be
 
 
-
-
 @pytest.mark.parametrize("size", [(3, 3), (7, 7), (10, 10), (32, 32), (84, 84), (96, 96), (5, 18)])
 def test_images_of_any_size_are_reconstructed(size):
     obs = {"image": ObsPart(kind="image", shape=(*size, 2), dtype="uint8")}
@@ -234,11 +230,7 @@ def test_every_pixel_is_read(size):
     assert (image.grad != 0).all()
 
 
-
-
 # ---------------------------------------------------------------- PyDreamer
-
-
 
 
 def test_an_agent_that_reads_rewards_acts_by_them():

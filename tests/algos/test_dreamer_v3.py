@@ -81,8 +81,6 @@ def test_every_parameter_gets_a_gradient_or_is_a_target(actions):
     assert without == {n for n, _ in agent.named_parameters() if n.startswith("slow_critic.")}
 
 
-
-
 def test_resume_continues_bit_for_bit():
     whole = build()
     torch.manual_seed(5)
@@ -99,10 +97,6 @@ def test_resume_continues_bit_for_bit():
     a, b = whole.state_dict(), resumed.state_dict()
     assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"])
     assert all(torch.equal(a["optim"][k], b["optim"][k]) for k in a["optim"])
-
-
-
-
 
 
 def test_bfloat16_computes_low_and_keeps_float32_parameters():
@@ -370,5 +364,3 @@ def test_learning_lowers_the_loss_on_one_batch():
     metrics = [agent.update(data).metrics for _ in range(100)]
     for term in ("reconstruction/state", "reconstruction/token", "reward"):
         assert float(metrics[-1][f"loss/{term}"]) < 0.5 * float(metrics[0][f"loss/{term}"]), term
-
-

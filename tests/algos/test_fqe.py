@@ -15,7 +15,7 @@ OBS = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)})
 
 
-def objective(units=Units(), **settings):
+def objective(units=NO_UNITS, **settings):
     torch.manual_seed(0)
     made = FQEObjective(TinyCritic(), FQEConfig(discount=GAMMA, **settings), units)
     for p in made.target_critic.model.parameters():
@@ -110,9 +110,3 @@ def test_updates_have_typed_stats_and_lower_the_loss():
     losses = [agent.stats.of(agent.update(data).metrics) for _ in range(200)]
     assert isinstance(losses[0], Stats)
     assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic
-
-
-
-
-
-

@@ -153,14 +153,6 @@ def test_the_first_windows_are_the_experts(spec):
     assert f[:3].mean() > 0 > f[3:].mean()
 
 
-
-
-
-
-
-
-
-
 def test_what_cannot_be():
     with pytest.raises(ConfigError, match="gradient_penalty = -1"):
         GAILConfig(gradient_penalty=-1)
@@ -174,8 +166,6 @@ def test_what_cannot_be():
     mixed = ActionSpec(parts={**MOVES.parts, **CHOICE.parts})
     with pytest.raises(ConfigError, match="gail needs continuous actions, but action 'jump' is discrete"):
         agent(mixed)
-
-
 
 
 def test_a_learner_of_a_users_own_is_used_for_its_kind_of_actions(monkeypatch):

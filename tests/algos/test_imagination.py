@@ -7,14 +7,6 @@ import torch
 from dreamer import build
 
 from reverie.algos.imagination import imagine
-from reverie.nn.rssm import Latent
-
-
-def test_starts_of_imagination_have_one_axis():
-    learner = build()
-    start = Latent(torch.zeros(2, 3, 16), torch.zeros(2, 3, 3, 4))
-    with pytest.raises(ValueError, match=r"deter has shape \(2, 3, 16\): expected \(2, 16\)"):
-        imagine(learner.world.rssm, learner.actor, start, 2)
 
 
 class Residual(torch.nn.Sequential):

@@ -17,7 +17,8 @@ GAMMA, TAU, BETA, MOST = 0.9, 0.8, 4.0, 0.3
 def objective(**settings) -> IQLObjective:
     torch.manual_seed(0)
     given = {"discount": GAMMA, "expectile": TAU, "beta": BETA, "max_weight": MOST} | settings
-    made = IQLObjective(TinyNormal(), Stacked(TinyCritic(), TinyCritic()), TinyValue(), IQLConfig(batch_length=5, **given))
+    critics, config = Stacked(TinyCritic(), TinyCritic()), IQLConfig(batch_length=5, **given)
+    made = IQLObjective(TinyNormal(), critics, TinyValue(), config)
     lag(made.target_critic)
     return made
 
@@ -94,7 +95,3 @@ def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
     live = ~data.is_terminal[:, 1]
     expected = (data.reward[:, 1] + 0.99 * live * after[:, 1]).mean()
     torch.testing.assert_close(update.metrics["train/target"], expected)
-
-
-
-

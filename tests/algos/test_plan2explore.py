@@ -182,5 +182,3 @@ def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them(bas
     assert any(name.startswith("world.reward.") for name in differ)
     assert any(name.startswith(task[0]) for name in differ)
     assert all(name.startswith(("world.reward.", *task)) for name in differ), differ
-
-

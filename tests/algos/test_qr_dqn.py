@@ -93,8 +93,6 @@ def test_loss_and_gradient_against_the_definition(estimator, crossing, double, k
     assert not any(v.requires_grad for v in losses.metrics.values())
 
 
-
-
 class Table(nn.Module):
     """Two quantiles of two actions in each of two states; the state is a number."""
 
@@ -132,10 +130,6 @@ def test_the_gradient_reaches_the_network_alone():
     assert not gradients(made.target_network)
 
 
-
-
-
-
 def learner(**changes) -> QRDQN:
     config = QRDQNConfig().merge({"networks.units": (8, 8), "batch_size": 64, "quantiles": 16, "lr": 0.01} | changes)
     return config.build(OBS, CHOICE, seed=1)
@@ -158,9 +152,3 @@ def test_quantiles_of_a_reward_that_is_drawn():
     taus = (torch.arange(16) + 0.5) / 16
     torch.testing.assert_close(learned[taus < 0.65], torch.zeros(int((taus < 0.65).sum())), rtol=0, atol=1.0)
     torch.testing.assert_close(learned[taus > 0.75], torch.full((int((taus > 0.75).sum()),), 10.0), rtol=0, atol=1.0)
-
-
-
-
-
-

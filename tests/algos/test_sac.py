@@ -28,7 +28,8 @@ class TinyGaussian(nn.Module):
 def objective(target_entropy=ENTROPY, **settings) -> SACObjective:
     torch.manual_seed(0)
     given = {"discount": GAMMA, "temperature": ALPHA, "batch_length": 5} | settings
-    made = SACObjective(TinyGaussian(), Stacked(TinyCritic(), TinyCritic()), SACConfig(**given), target_entropy).double()
+    critics = Stacked(TinyCritic(), TinyCritic())
+    made = SACObjective(TinyGaussian(), critics, SACConfig(**given), target_entropy).double()
     for p in made.target_critic.parameters():
         p.data.add_(torch.randn_like(p) * 0.3)  # targets lag behind
     return made
@@ -147,5 +148,3 @@ def test_density_is_finite_and_right_where_tanh_is_one():
 def test_deviations_are_bounded():
     policy = SquashedNormal(torch.zeros(1, 2), torch.tensor([[-50.0, 50.0]]))
     assert policy.log_std.tolist() == [[-20.0, 2.0]]
-
-

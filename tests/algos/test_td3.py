@@ -93,5 +93,3 @@ def test_actor_and_targets_move_at_every_dth_update_exactly(delay):
         assert ("loss/actor" in update.metrics) == (i % delay == 0)
     assert agent.state_dict()["updates"] == 7
     assert int(agent.optims["actor"].updates) == 7 // delay
-
-

@@ -74,5 +74,3 @@ def test_critics_that_say_nothing_leave_cloning_alone(alpha):
     assert all(
         torch.isfinite(g).all() for g in torch.autograd.grad(losses.terms["actor"], list(made.actor.parameters()))
     )
-
-

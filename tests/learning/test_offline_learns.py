@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from reverie.objectives.filters import Binary, Exp
 
 from reverie.algos.bc import BCConfig, Stochastic
 from reverie.algos.bcq import BCQConfig
@@ -20,7 +21,6 @@ from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.returns_to_go import RETURN, returns_to_go
-from reverie.objectives.filters import Binary, Exp
 from reverie.replay.replay import ReplayConfig
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}

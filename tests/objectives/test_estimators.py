@@ -96,12 +96,6 @@ def test_rows_is_the_least_window(rows):
         VTrace().estimate(**window(1))
 
 
-
-
-
-
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -125,12 +119,6 @@ def test_vtrace_needs_to_know_how_likely_each_action_was(rows, behaviour):
         VTrace().targets(**rows)
     with pytest.raises(ConfigError, match="without log_mu: "):
         VTrace().estimate(**rows, log_pi=behaviour["log_pi"])
-
-
-
-
-
-
 
 
 @dataclass(frozen=True)

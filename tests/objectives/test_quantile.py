@@ -146,8 +146,6 @@ def test_what_is_not_a_number_stays_none(either, where, kappa):
     assert torch.equal(loss[0], clean[0])
 
 
-
-
 @pytest.mark.parametrize("kappa", [0.0, 0.05])
 def test_its_minimum_is_the_quantiles(kappa):
     """Of an exponential distribution: -ln(1 - tau)."""
@@ -226,10 +224,6 @@ def test_targets_are_those_of_each_number_alone(either, estimator: OneRow, seed)
     assert torch.isfinite(got).all()
 
 
-
-
-
-
 @pytest.mark.parametrize("kappa", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):
@@ -253,13 +247,3 @@ def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):
     torch.testing.assert_close(
         losses.metrics["train/target"], torch.stack([target[b, t].mean() for b, t in moves]).mean()
     )
-
-
-
-
-
-
-
-
-
-

@@ -71,8 +71,6 @@ def test_against_definition(seed, lam):
     assert got == pytest.approx(slow(reward, terminal, last, value, 0.97, lam))
 
 
-
-
 SETTINGS = ["gamma0.997_lambda0.0", "gamma0.99_lambda0.95", "gamma0.9_lambda0.5", "gamma1.0_lambda1.0"]
 
 
@@ -321,8 +319,6 @@ def test_n_step_bootstrap_by_hand():
     assert view.discount[0].tolist() == [0.25, 0.5, 1, 0, 0, 1, 0.5]
 
 
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_all_shapes_are_checked(name):
     rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
@@ -341,8 +337,6 @@ def test_the_next_episode_is_not_seen(name):
     got = compute(name, rows, 0.9)
     others = [0, 1, 2, 4, 5, 6]
     assert got[0, others].tolist() == expected[0, others].tolist()
-
-
 
 
 def test_long_windows_keep_their_precision():
@@ -373,10 +367,6 @@ def test_gradients_reach_what_a_target_is_made_of(name):
     assert row(4)[5:] == [0, 0, 0]
     assert (row(0)[1] == 0) == (name in ("td1", "n_step"))
     assert (row(4)[4] == 0) == (name != "vtrace")
-
-
-
-
 
 
 def test_vtrace_gradients_are_finite_where_no_action_was_taken():
