@@ -139,7 +139,7 @@ def test_what_imitates_is_chosen_by_the_actions():
         build(MOVE, clone=Categorical())
     with pytest.raises(
         ConfigError,
-        match=r"^bc needs actions that are all .* has both\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
+        match=r"^bc is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
     ):
         BCConfig().build(VECTOR, ActionSpec(parts={"move": MOVE, "jump": JUMP}))
 

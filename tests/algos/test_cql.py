@@ -61,12 +61,12 @@ def slow_critic(made, data, estimator, uniform, here, there, after):
             exponents = [c(obs, a) - math.log(0.5**ACTS) for a in uniform[b, t]]
             for action, density in drawn:
                 q = c(obs, action.detach())
-                if made.floor is not None:
+                if made.cfg.floor is not None:
                     floor = data.extras[RETURN][b, t]
                     q = q if q > floor else floor.clone()
                 exponents.append(q - density.detach())
-            total = sum(torch.exp(x / made.cql_temperature) for x in exponents)
-            gaps = gaps + made.cql_temperature * torch.log(total) - taken
+            total = sum(torch.exp(x / made.cfg.cql_temperature) for x in exponents)
+            gaps = gaps + made.cfg.cql_temperature * torch.log(total) - taken
     return td / len(moves(data)), gaps / len(moves(data))
 
 

@@ -35,7 +35,7 @@ def slow_targets(made, data, b, t, steps) -> list[float]:
         if data.is_last[b, t] or t == end:
             break
     theirs, mine = (net(row(data, b, t)).tolist() for net in (made.target_network.model, made.network))
-    means = [sum(x) / N for x in (mine if made.doubly else theirs)]
+    means = [sum(x) / N for x in (mine if made.cfg.double else theirs)]
     return [reward + discount * x for x in theirs[means.index(max(means))]]
 
 

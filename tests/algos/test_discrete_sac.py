@@ -9,7 +9,7 @@ from recorded import close
 from torch import nn
 from windows import ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
 
-from reverie.algos.discrete_sac import DiscreteSACObjective
+from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.nn.choices import Choices
 
 GAMMA, ALPHA, ENTROPY, CLASSES = 0.9, 0.7, 0.9, 2  # as many classes as the batches' actions are wide

@@ -218,9 +218,6 @@ def test_dreams_may_start_from_the_last_rows_only():
     assert torch.equal(losses.dream.feature[0], losses.post.latent.feature[:, -2:].flatten(0, 1))
     assert losses.terms["actor"].shape == (3, 2)
     assert losses.terms["replay_critic"].shape == (3, 1)
-    context, rows = agent.split_context(data)
-    with pytest.raises(ConfigError, match=r"imagine_last = 2, but windows have 1 row to learn from: use windows of at"):
-        agent.losses(context, rows.rows(-1))
 
 
 def test_an_update_moves_the_slow_critic_towards_the_critic():

@@ -52,24 +52,15 @@ def own(learner):
 @pytest.mark.parametrize(
     ("method", "name", "term", "said"),
     [
-        ("world", "actor", lambda x: x[..., 0], "two loss terms called 'actor', of which one would be lost"),
-        ("world", "replay_critic", lambda x: x[..., 0], "two loss terms called 'replay_critic'"),
-        ("dream", "reward", lambda x: x[..., 0], "two loss terms called 'reward'"),
+        ("world", "actor", lambda x: x[..., 0], "two loss terms are called 'actor', of which one would be lost"),
+        ("world", "replay_critic", lambda x: x[..., 0], "two loss terms are called 'replay_critic'"),
+        ("dream", "reward", lambda x: x[..., 0], "two loss terms are called 'reward'"),
         (
             "world",
             "head/a",
             lambda x: x[..., 0],
-            "'head/a' has no scale, as LossScales has no field head. .*head: float",
+            "'head/a' has no scale: derive a class from LossScales that adds head: float",
         ),
-        (
-            "world",
-            "cont",
-            lambda x: x.mean(),
-            r"world_losses: the loss term 'cont' has shape \[\]: .*\[B, T\] = \[3, 6\]",
-        ),
-        ("world", "cont", lambda x: x[:, 1:, 0], r"'cont' has shape \[3, 5\]: expected a tensor \[B, T\] = \[3, 6\]"),
-        ("world", "cont", lambda x: 0.5, r"'cont' has the value 0\.5: expected a tensor \[B, T\]"),
-        ("dream", "actor", lambda x: x[0, :, 0], r"dream_losses: .*'actor' has shape \[18\]: .*\[H, M\], with M = 18"),
     ],
 )
 def test_a_loss_term_that_does_not_fit_is_named_before_anything_is_learned(method, name, term, said):
@@ -119,7 +110,7 @@ def test_parameters_that_are_in_no_optimiser_are_named():
     agent = own(WithHead)
     with pytest.raises(
         ConfigError,
-        match=r"^WithHead: no optimiser has 2 parameters.*: head.weight, head.bias. Give .*self\.optim\.params",
+        match=r"^WithHead: no optimiser has 2 parameters.*: head.weight, head.bias. Give",
     ):
         agent.update(batch(agent))
     agent.optim = agent.cfg.optim.build([*agent.optim.params, *agent.head.parameters()])

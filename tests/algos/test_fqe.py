@@ -6,7 +6,7 @@ import pytest
 import torch
 from windows import ACTS, TinyCritic, batch, gradients, moves, row
 
-from reverie.algos.fqe import CHOSEN, FQEConfig, FQEObjective, Units
+from reverie.algos.fqe import CHOSEN, NO_UNITS, FQEConfig, FQEObjective, Units
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
 
@@ -41,7 +41,7 @@ def slow(made, data, acts, low=-1e9, high=1e9):
 @pytest.mark.parametrize("draws", [1, 3])
 @pytest.mark.parametrize("bounds", [{}, {"low": -0.1, "high": 0.2}], ids=["free", "bounded"])
 def test_loss_and_gradients_against_the_definition(draws, bounds):
-    made, data = objective(**bounds), batch(size=8)
+    made, data = objective(Units(**bounds)), batch(size=8)
     acts = chosen(data, draws)
     losses = made(data, acts)
     losses.terms["critic"].backward()
@@ -73,7 +73,7 @@ def test_the_target_follows():
         torch.testing.assert_close(new, (old + source) / 2)
 
 
-def learner(units=None, **settings):
+def learner(units=NO_UNITS, **settings):
     config = FQEConfig(batch_size=4, **settings).merge({"networks.units": (8,)})
     return config.build(OBS, MOVES, seed=1, units=units)
 

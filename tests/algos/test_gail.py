@@ -125,8 +125,8 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
     from reverie.algos.sac import SAC
 
     made, seen = agent(spec, reward=kind, batch_length=3), []
-    step = SAC.learn
-    monkeypatch.setattr(SAC, "learn", lambda self, data: seen.append(data) or step(self, data))
+    step = SAC.train_step
+    monkeypatch.setattr(SAC, "train_step", lambda self, data: seen.append(data) or step(self, data))
     data = rows(discrete=spec is CHOICE, length=3)
     made.expect_recorded(3)
     update = made.update(data)
@@ -161,7 +161,7 @@ def test_what_cannot_be():
     with pytest.raises(ConfigError, match="batch_size = 1"):
         GAILConfig(batch_size=1)
     several = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(2, 3))})
-    with pytest.raises(ConfigError, match="gail needs a single discrete action"):
+    with pytest.raises(ConfigError, match="gail is for continuous or discrete actions, but these are multi_discrete"):
         agent(several)
     mixed = ActionSpec(parts={**MOVES.parts, **CHOICE.parts})
     with pytest.raises(ConfigError, match="gail needs continuous actions, but action 'jump' is discrete"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -55,7 +57,7 @@ def slow_targets(made, data, b, t, steps) -> Tensor:
         if data.is_last[b, t] or t == end:
             break
     theirs, mine = (net(row(data, b, t)).detach() for net in (made.target_network.model, made.network))
-    means = [float(sum(x) / N) for x in (mine if made.doubly else theirs)]
+    means = [float(sum(x) / N) for x in (mine if made.cfg.double else theirs)]
     return torch.stack([reward + discount * theirs[means.index(max(means)), j] for j in range(N)])
 
 
@@ -115,10 +117,10 @@ def test_by_hand():
         index=torch.zeros(1, dtype=torch.int64),
     )  # fmt: skip
     assert made.targets(data).tolist() == [[[11.0, 12.0]]]  # means 1 and 3
-    made.doubly = True
+    made.cfg = replace(made.cfg, double=True)
     assert made.targets(data).tolist() == [[[5.0, 16.0]]]  # the network's means are 4.5 and 1
     assert made.values(data.obs).tolist() == [[[0.0, 0.0], [4.5, 1.0]]]
-    made.doubly = False
+    made.cfg = replace(made.cfg, double=False)
     # Of errors 11 and 12, twice, all above: tau^ 1/4 and 3/4 times (11 - 1/2) and (12 - 1/2), means of the targets.
     assert made(data).terms["critic"].item() == pytest.approx((0.25 + 0.75) * (10.5 + 11.5) / 2)
 

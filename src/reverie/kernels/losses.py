@@ -213,7 +213,12 @@ def means(quantiles: Tensor) -> Tensor:
 
 def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
     """Return whether :func:`quantile_targets` can be used; a user's estimator may bootstrap otherwise."""
-    same = type(estimator).bootstrap is OneRow.bootstrap and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
+    same = (
+        type(estimator).bootstrap is OneRow.bootstrap
+        and estimator.steps(batch.shape[1]) > 0
+        and next_quantiles.ndim == 3
+        and next_quantiles.numel() > 0
+    )
     rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
     fit = rows and batch.reward.shape == (next_quantiles.shape[0], next_quantiles.shape[1] + 1)
     fit = fit and cpu32(next_quantiles, batch.reward) and flags(batch.is_last, batch.is_terminal)
