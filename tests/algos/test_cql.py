@@ -217,7 +217,7 @@ def test_values_below_the_floor_are_not_pressed():
     pressed = torch.autograd.grad(
         losses.metrics["train/floored"] * 0 + losses.terms["critic"], made.critic.parameters()
     )
-    made.conservatism = Fixed(0.0)
+    made.cfg = replace(made.cfg, conservatism=Fixed(0.0))
     torch.manual_seed(7)
     plain = made.critic_loss(data)
     taken = torch.autograd.grad(plain.terms["critic"], made.critic.parameters())
