@@ -1,6 +1,7 @@
 """CQL's critics against equation 4, one transition at a time; the multiplier, the floor; the rest is SAC's."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest

@@ -164,7 +164,7 @@ def test_what_cannot_be():
     with pytest.raises(ConfigError, match="gail is for continuous or discrete actions, but these are multi_discrete"):
         agent(several)
     mixed = ActionSpec(parts={**MOVES.parts, **CHOICE.parts})
-    with pytest.raises(ConfigError, match="gail is for .*, but these are mixed"):
+    with pytest.raises(ConfigError, match=r"gail is for .*, but these are mixed"):
         agent(mixed)
 
 
