@@ -84,7 +84,7 @@ def test_snippets_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         elif what:
             Path(what).write_text(code, encoding="utf-8")
             continue
-        exec(compile(code, page, "exec"), names)
+        exec(compile(code, page, "exec", dont_inherit=True), names)  # annotations as a newcomer has them
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
