@@ -481,17 +481,10 @@ def check_trained(learner: Algorithm, before: Mapping[str, int]) -> None:
     Raises:
         ConfigError: a parameter is none of that, and would never be trained.
     """
-    optims = learner.optimisers().values()
-    params = [
-        p
-        for optim in optims
-        for p in (
-            [p for group in optim.param_groups for p in group["params"]]
-            if isinstance(optim, torch.optim.Optimizer)
-            else optim.params
-        )
-    ]
-    held = {id(p) for p in params}
+    held: set[int] = set()
+    for optim in learner.optimisers().values():
+        groups = optim.param_groups if isinstance(optim, torch.optim.Optimizer) else [{"params": optim.params}]
+        held |= {id(p) for group in groups for p in group["params"]}
     left = [
         name
         for name, p in learner.named_parameters()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.algos.base import AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, sample_action
-from reverie.algos.world_model import Context, Dreamer, LatentPolicy, Posterior, WorldModel, scales_of
+from reverie.algos.world_model import Context, Dreamer, DreamerStats, LatentPolicy, Posterior, WorldModel, scales_of
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
@@ -183,37 +183,21 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamerV3Stats(Stats):
-    """Metrics of an update of DreamerV3. Losses are unweighted; imagined means are over all imagined rows."""
+class DreamerV3Stats(DreamerStats):
+    """Metrics of an update of DreamerV3. ``loss_critic`` includes the slow critic: equation 5."""
 
     loss_dynamics: Tensor
     """KL that trains the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
     loss_representation: Tensor
     """KL that makes the posterior predictable: the mean of max(free_nats, KL[posterior | sg(prior)])."""
-    loss_reward: Tensor
-    """-ln p(reward) of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows, whose target is the discount, or 0 at terminal rows."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """Reconstruction error of each observation by key: a sum of squares, or -ln p of classes."""
-    loss_actor: Tensor
-    """Loss of the policy: equation 6."""
-    loss_critic: Tensor
-    """Loss of the critic on imagined rows: equation 5, slow critic included."""
     loss_replay_critic: Tensor
     """Loss of the critic on replayed rows."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats, summed over the stochastic variables."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats, summed over the stochastic variables."""
     train_advantage: Tensor
     """Mean advantage: imagined return less value, over the scale of returns."""
     train_advantage_std: Tensor
     """Standard deviation of the advantage."""
     train_advantage_magnitude: Tensor
     """Mean absolute advantage."""
-    train_reward: Tensor
-    """Mean imagined reward per step."""
     train_cont: Tensor
     """Mean imagined probability to continue, discount included."""
     train_return: Tensor
@@ -226,12 +210,8 @@ class DreamerV3Stats(Stats):
     """Fraction of scaled returns whose absolute value is 1 or more."""
     train_return_scale: Tensor
     """Scale of returns: the running range between their percentiles, at least ``return_limit``."""
-    train_value: Tensor
-    """Mean value of imagined rows by the critic."""
     train_slow_value: Tensor
     """Mean value of imagined rows by the slow critic."""
-    train_target: Tensor
-    """Mean imagined lambda-return, unscaled."""
     train_weight: Tensor
     """Mean probability that an imagined row is reached, discount included."""
     train_entropy: Mapping[str, Tensor]

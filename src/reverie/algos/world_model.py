@@ -323,6 +323,32 @@ class Dreamer(Algorithm):
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class DreamerStats(Stats):
+    """Metrics of an update of any Dreamer. Losses are unweighted; imagined means are over all imagined rows."""
+
+    loss_reward: Tensor
+    """-ln p of the rewards of replayed rows."""
+    loss_cont: Tensor
+    """Cross entropy of the continuation of replayed rows, which includes the discount; 0 if it is not learned."""
+    loss_reconstruction: Mapping[str, Tensor]
+    """-ln p of each observation by key: a sum of squares, or that of classes."""
+    loss_actor: Tensor
+    """Loss of the policy."""
+    loss_critic: Tensor
+    """Loss of the value head on imagined rows."""
+    train_prior_entropy: Tensor
+    """Entropy of the prior in nats, summed over the stochastic variables."""
+    train_posterior_entropy: Tensor
+    """Entropy of the posterior in nats, summed over the stochastic variables."""
+    train_reward: Tensor
+    """Mean imagined reward per step."""
+    train_value: Tensor
+    """Mean value of imagined rows by the critic."""
+    train_target: Tensor
+    """Mean imagined lambda-return, unscaled."""
+
+
 def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
     """Return the scale of each loss term. Names with a ``/`` have that of the part before it.
 
@@ -437,33 +463,13 @@ class DenseDreamerConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseDreamerStats(Stats):
-    """Metrics of an update of DreamerV1 or V2. Losses are unweighted; imagined means are over all imagined rows."""
+class DenseDreamerStats(DreamerStats):
+    """Metrics of an update of DreamerV1 or V2. Rewards are transformed."""
 
     loss_kl: Tensor
     """KL loss, with free nats."""
-    loss_reward: Tensor
-    """-ln p of the transformed rewards of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows; 0 if it is not learned."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """-ln p of each observation by key."""
-    loss_actor: Tensor
-    """Loss of the policy."""
-    loss_critic: Tensor
-    """Loss of the value head."""
     train_kl: Tensor
     """KL[posterior | prior] in nats."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats."""
-    train_reward: Tensor
-    """Mean imagined reward per step, transformed."""
-    train_value: Tensor
-    """Mean value of imagined rows by the critic."""
-    train_target: Tensor
-    """Mean lambda-return."""
     opt_loss: Mapping[str, Tensor]
     """What each of model, actor and critic minimises."""
     opt_grad_norm: Mapping[str, Tensor]
