@@ -408,7 +408,7 @@ def test_learning_lowers_the_loss_on_one_batch():
         ({"scales.reward": -1.0}, "scales.reward = -1.0: expected a finite"),
         ({"scales.cont": math.nan}, "scales.cont = nan"), ({"optim.eps": -1.0}, "optim.eps = -1.0"),
         ({"optim.lr": math.inf}, "optim.lr = inf"),
-        ({"optim.warmup": 1e30}, r"optim.warmup = 10+\d+: expected at least 0, below 2\^63"),
+        ({"optim.warmup": 1e30}, r"optim.warmup = 10+\d+: expected .*below 2\^63"),
         ({"encoder.keys": "("}, r"encoder.keys = '\(': expected a valid regular expression \(missing \)"),
         ({"decoder.keys": "["}, "decoder.keys = '\\['"), ({"encoder.kernel": 2}, "kernel = 2: expected .* an odd"),
         ({"decoder.kernel": 0}, "decoder.kernel = 0"), ({"actor.units": 0}, "actor.units = 0: expected at least 1"),
