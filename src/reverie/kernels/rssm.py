@@ -12,15 +12,14 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from reverie.algos.imagination import Dream, Picker, sample_action
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.call import cpu32, floats, untracked
 from reverie.kernels.packing import Kept, is_plain
 from reverie.nn.heads import Actor
-from reverie.nn.layers import MLP, BlockLinear, StepLayers
-from reverie.nn.rssm import RSSM, Cell, Chooser, Latent, StateSpaceModel
+from reverie.nn.layers import MLP, BlockLinear, Linear, RMSNormSiLU, StepLayers
+from reverie.nn.rssm import RSSM, Cell, Chooser, Latent, LogitNet, StateSpaceModel
 
 METHODS = ("cell", "sequence_step", "imagine_step", "stats", "sample")
 """The methods of RSSM that the kernels stand for; if others replace them, they are called."""
@@ -54,16 +53,25 @@ class _Prepared:
         return self._now() == self.modules
 
 
-def _kinds(rssm: RSSM) -> dict[str, type[nn.Module]]:
-    return {name: type(m) for name, m in rssm.named_modules() if name}
+_LAYER = {"": nn.Sequential, ".0": Linear, ".1": RMSNormSiLU}
+_MODULES: dict[str, dict[str, type[nn.Module]]] = {
+    "in_deter": _LAYER,
+    "in_stoch": _LAYER,
+    "in_action": _LAYER,
+    "recurrent": {"": nn.ModuleList, ".0": BlockLinear},
+    "recurrent_norms": {"": nn.ModuleList, ".0": RMSNormSiLU},
+    "gates": {"": BlockLinear},
+    "posterior": {"": LogitNet, ".first": Linear, ".rest": nn.Sequential, ".rest.0": RMSNormSiLU, ".rest.1": Linear},
+    "prior_net": {"": LogitNet, ".first": Linear, ".rest": nn.Sequential}
+    | {f".rest.{i}": Linear if i % 2 else RMSNormSiLU for i in range(4)},
+}
+"""The modules of an RSSM with the usual layers, and their exact classes."""
 
 
 def _as_defined(rssm: RSSM) -> bool:
     """Return whether all modules are of the classes that RSSM makes; a subclass may have more of its own."""
-    with _disable_current_modes(), torch.device("meta"):  # no memory, no random numbers, and no part of a recording
-        plain = RSSM(*rssm.inputs, rssm.cfg)
-    names = {name for name, _ in plain.named_children()}
-    return _kinds(plain) == {name: kind for name, kind in _kinds(rssm).items() if name.partition(".")[0] in names}
+    expected = {part + name: kind for part, kinds in _MODULES.items() for name, kind in kinds.items()}
+    return expected == {n: type(m) for n, m in rssm.named_modules() if n.partition(".")[0] in _MODULES}
 
 
 _prepared: weakref.WeakKeyDictionary[RSSM, _Prepared] = weakref.WeakKeyDictionary()

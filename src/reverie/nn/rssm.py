@@ -269,7 +269,7 @@ class RSSM(StateSpaceModel):
 
     def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
         super().__init__()
-        self.inputs, self.cfg, c = (embed, action), cfg, cfg
+        self.cfg = c = cfg
         self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
         self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
