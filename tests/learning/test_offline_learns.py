@@ -5,12 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from reverie.objectives.filters import Binary, Exp
 
 from reverie.algos.bc import BCConfig, Stochastic
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import CQLConfig, Fixed
-from reverie.algos.crr import CRRConfig
+from reverie.algos.crr import Binary, CRRConfig, Exp
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
