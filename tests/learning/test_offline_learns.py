@@ -5,7 +5,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from reverie.objectives.filters import Binary, Exp
 
 from reverie.algos.bc import BCConfig, Stochastic
 from reverie.algos.bcq import BCQConfig
