@@ -28,7 +28,7 @@ from update import SETTINGS, config
 
 import reverie
 from reverie.core.discover import version
-from reverie.nn import gpu
+from reverie.kernels import gpu
 from reverie.noise import noise_batch
 
 PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"

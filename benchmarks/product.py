@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Why ``nn/matmul.py`` exists: float32 matrix products through MKL and through oneDNN, in pairs.
+"""Why ``kernels/matmul.py`` exists: float32 matrix products through MKL and through oneDNN, in pairs.
 
 python benchmarks/product.py [--threads 1]
 """
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from results import save
 
-from reverie.nn import matmul
+from reverie.kernels import matmul
 
 SHAPES = [(16, 256, 64), (128, 128, 64), (512, 256, 64), (8192, 256, 64), (8192, 64, 255), (16384, 640, 64)]
 

@@ -191,9 +191,9 @@ def test_kernels_of_an_update_are_counted_by_function_without_views(
         (x.t().reshape(2, 6)[0] * 2).sum()  # a copy by reshape, a product, a sum
     assert kernels.by_function == {"elsewhere": 3}
     monkeypatch.setattr(torch.nn.functional, "rms_norm", lambda x, shape, weight, eps: counting.Norm.apply(x, weight))
-    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
     found = counting.count("nano", "float32")
-    assert found["nn/gpu.py: sample_into"] == 32 + 15  # once a step of the windows and of the dream
+    assert found["kernels/gpu.py: sample_into"] == 32 + 15  # once a step of the windows and of the dream
     assert found["elsewhere"] == 0
     plain = counting.count("nano", "float32", triton=False)
     assert plain["nn/functional.py: norm_silu"] % 2 == 0  # the norm and SiLU

@@ -52,15 +52,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "gail": CHOSEN,
     **dict.fromkeys((*PUSHES, *CHOOSES), RECORDED),
 }
-WAIT = {"nn/exploration.py:act", "nn/action_samples.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
+WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
-    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
-    monkeypatch.setattr("reverie.nn.matmul._product", None)
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.matmul._product", None)
     with fake_cuda(monkeypatch) as device:
         yield device
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from reverie.algos.bc import Stochastic
 from reverie.algos.cql import Best, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
-from reverie.algos.crr import Max
+from reverie.algos.crr import Binary, Max
 from reverie.algos.fqe import CHOSEN
 from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -27,7 +27,6 @@ from reverie.core.types import Batch
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.perceptron import ReluMLP
 from reverie.objectives import returns
-from reverie.objectives.filters import Binary
 
 OBS, ACTIONS, CHOICES, ROWS, UPDATES = 5, 3, 4, 48, 6
 UNITS, DISCOUNT, LAMBDA, RATE, QUANTILES = (32, 32), 0.97, 0.81, 1e-3, 11

@@ -13,13 +13,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
-from reverie.core.compiler import state
+from reverie.core.accelerate import status
 from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.experiment import ExperimentConfig
-from reverie.nn import gpu
 from reverie.noise import act_seconds, median_seconds, noise_batch, noise_step
 from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector, random_action
@@ -134,7 +133,7 @@ def measure(
         forecast=forecast(config, config.ratio(learner.window), speed, rate, turns),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
-        machine=describe(device) | {"kernels": state() if device.type == "cpu" else gpu.state(device)},
+        machine=describe(device) | {"kernels": status(device)},
     )
 
 
@@ -253,7 +252,7 @@ def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpe
     """Count the floating-point operations of matrix products and convolutions in one update, forward and backward.
 
     A multiplication and an addition count as two. Counted are the PyTorch definitions, on tensors without memory. The
-    compiled functions need fewer for images (``nn/winograd.py``, ``nn/stages.py``), so an update's share of the matrix
+    compiled functions need fewer for images (``kernels/``), so an update's share of the matrix
     rate by this count can exceed 1. Norms, softmax, sampling and the optimiser are not counted.
     """
     with torch.device("meta"), flop_counter() as counter:

@@ -18,6 +18,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
+from reverie.algos.cql import RETURN
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.bounds import AtLeast
 from reverie.core.clock import Clock
@@ -42,8 +43,8 @@ from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, env_name, m
 from reverie.envs.task import named
 from reverie.envs.vector import make_env
 from reverie.log.meter import Meter
-from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
 from reverie.noise import Pace, pace
+from reverie.objectives.returns import Later, returns_to_go
 from reverie.replay.config import ReplayConfig, check_capacity, check_memory, most_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
 from reverie.replay.replay import Replay

@@ -11,7 +11,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.bc import BCConfig, Categorical, Stochastic
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import Best, CQLConfig, Lagrange, MonteCarlo
-from reverie.algos.crr import CRRConfig, Max
+from reverie.algos.crr import Binary, CRRConfig, Max
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
@@ -26,7 +26,6 @@ from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.objectives.filters import Binary
 
 _GAIL = GAILConfig().merge({"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
 MODEL_FREE = {
@@ -64,14 +63,11 @@ CONFIGS = MODEL_FREE | OFFLINE
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
-    "dict": {
+    "everything": {
+        "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),
         "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
         "more": ObsPart(kind="vector", shape=(), dtype="float32"),
         "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 4)),
-    },
-    "image": {
-        "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),
-        "state": ObsPart(kind="vector", shape=(2,), dtype="float32"),
     },
 }
 MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="continuous", size=2)})

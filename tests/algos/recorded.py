@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from windows import ACTS, WIDE, TinyActor, batch
 
 from reverie.core.types import Batch
-from reverie.nn.choices import Choices
-from reverie.nn.gaussian import DiagonalNormal
-from reverie.nn.squashed import SquashedNormal
+from reverie.nn.distributions import Choices, DiagonalNormal, SquashedNormal
 
 LATENT = 3
 

@@ -12,8 +12,8 @@ from reverie.algos.bc import BCConfig, BCObjective, Categorical, Deterministic, 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.choices import Choices
-from reverie.nn.gaussian import LOG_STD, DiagonalNormal
+from reverie.nn.actor_critic import IQL_LOG_STD
+from reverie.nn.distributions import Choices, DiagonalNormal
 
 
 def test_squared_error_against_the_definition():
@@ -139,7 +139,7 @@ def test_what_imitates_is_chosen_by_the_actions():
         build(MOVE, clone=Categorical())
     with pytest.raises(
         ConfigError,
-        match=r"^bc needs actions that are all .* has both\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
+        match=r"^bc is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
     ):
         BCConfig().build(VECTOR, ActionSpec(parts={"move": MOVE, "jump": JUMP}))
 
@@ -161,5 +161,5 @@ def test_standard_deviations_stay_within_their_limits():
         actor.body.theta *= 1e4
     found = actor({"state": torch.randn(50, 3)})
     assert found.mean.abs().max() <= 1
-    assert found.log_std.min() == LOG_STD[0]
-    assert found.log_std.max() == LOG_STD[1]
+    assert found.log_std.min() == IQL_LOG_STD[0]
+    assert found.log_std.max() == IQL_LOG_STD[1]

@@ -39,7 +39,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _plain_pytorch(monkeypatch):
     """As on a GPU, which has none of the compiled functions."""
-    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
 
 
 def build(name: str = "vector", precision: str = "float32", context: int = 1, device: str = "cpu", **more) -> DreamerV3:
@@ -158,15 +158,6 @@ def test_a_loaded_state_is_what_later_replays_continue_from():
     torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
 
 
-def test_updates_and_loading_leave_every_tensor_where_it_lies():
-    agent = build()
-    places = {k: v.data_ptr() for k, v in learned(agent).items()}
-    agent.update(batch(agent))
-    agent.load_state_dict(copy.deepcopy(build().state_dict()))
-    agent.update(batch(agent))
-    assert {k: v.data_ptr() for k, v in learned(agent).items()} == places
-
-
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 def test_the_setting_changes_nothing_that_is_learned(device):
     """On a machine with a GPU, these are real graphs; sums there are not the same to the last bit."""
@@ -179,8 +170,3 @@ def test_the_setting_changes_nothing_that_is_learned(device):
     for a, b in zip(seen[True], seen[False], strict=True):
         assert torch.equal(a.metrics["opt/lr"], b.metrics["opt/lr"])
         torch.testing.assert_close(a.metrics["opt/loss"], b.metrics["opt/loss"], rtol=1e-2, atol=1e-2)
-
-
-def test_the_setting_reaches_the_learner():
-    assert build().graph
-    assert not build(graph=False).graph

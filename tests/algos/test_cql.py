@@ -1,6 +1,7 @@
 """CQL's critics against equation 4, one transition at a time; the multiplier, the floor; the rest is SAC's."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,14 +9,26 @@ import torch
 from recorded import TinySquashed, close, lag, reaches, squashed_draw
 from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
-from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
+from reverie.algos.cql import (
+    RETURN,
+    Best,
+    CQLConfig,
+    CQLObjective,
+    Expected,
+    Fixed,
+    Lagrange,
+    Mode,
+    MonteCarlo,
+    ReturnsInHindsight,
+    Soft,
+)
 from reverie.algos.sac import SACObjective
 from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, returns_to_go
+from reverie.objectives.returns import returns_to_go
 from reverie.replay.storage import HostStorage
 
 GAMMA, ALPHA, N = 0.9, 0.7, 3
@@ -23,9 +36,8 @@ GAMMA, ALPHA, N = 0.9, 0.7, 3
 
 def objective(kind=CQLObjective, **settings):
     torch.manual_seed(0)
-    more = {"samples": N} if kind is CQLObjective else {}
-    given = {"discount": GAMMA, "temperature": ALPHA, "target_entropy": -1.5} | more | settings
-    made = kind(TinySquashed(), Stacked(TinyCritic(), TinyCritic()), **given).double()
+    config = CQLConfig(**{"discount": GAMMA, "temperature": ALPHA, "batch_length": 5, "samples": N} | settings)
+    made = kind(TinySquashed(), Stacked(TinyCritic(), TinyCritic()), config, -1.5).double()
     lag(made.target_critic)
     return made
 
@@ -33,12 +45,13 @@ def objective(kind=CQLObjective, **settings):
 def worth(made, obs, noise):
     """What a next state is worth, and what its entropy counts; ``noise`` ``[n, A]``."""
     critics, policy = made.target_critic.model.critics, made.actor(obs)
-    noise = torch.zeros_like(noise) if isinstance(made.backup, Mode) else noise
+    noise = torch.zeros_like(noise) if isinstance(made.cfg.backup, Mode) else noise
     drawn = [squashed_draw(policy, x) for x in noise]
-    if isinstance(made.backup, Best):
+    if isinstance(made.cfg.backup, Best):
         return min(max(c(obs, action).item() for action, _ in drawn) for c in critics), 0.0
     (action, density), *_ = drawn
-    entropy = -math.exp(made.log_temperature.item()) * density.detach().item() if isinstance(made.backup, Soft) else 0.0
+    soft = isinstance(made.cfg.backup, Soft)
+    entropy = -math.exp(made.log_temperature.item()) * density.detach().item() if soft else 0.0
     return min(c(obs, action).item() for c in critics), entropy
 
 
@@ -62,12 +75,12 @@ def slow_critic(made, data, estimator, uniform, here, there, after):
             exponents = [c(obs, a) - math.log(0.5**ACTS) for a in uniform[b, t]]
             for action, density in drawn:
                 q = c(obs, action.detach())
-                if made.floor is not None:
+                if made.cfg.floor is not None:
                     floor = data.extras[RETURN][b, t]
                     q = q if q > floor else floor.clone()
                 exponents.append(q - density.detach())
-            total = sum(torch.exp(x / made.cql_temperature) for x in exponents)
-            gaps = gaps + made.cql_temperature * torch.log(total) - taken
+            total = sum(torch.exp(x / made.cfg.cql_temperature) for x in exponents)
+            gaps = gaps + made.cfg.cql_temperature * torch.log(total) - taken
     return td / len(moves(data)), gaps / len(moves(data))
 
 
@@ -104,23 +117,12 @@ def test_a_multiplier_against_the_definition():
     made.log_multiplier.data.fill_(0.4)
     torch.manual_seed(7)
     losses = made.critic_loss(data)
-    td, gaps = slow_critic(made, data, made.value_estimator, *drawn())
+    td, gaps = slow_critic(made, data, made.cfg.value_estimator, *drawn())
     beyond = gaps - 2 * 1.25
     slow = {
         "critic": td + math.exp(0.4) * beyond, "multiplier": -0.5 * made.log_multiplier.exp() * beyond.detach(),
     }  # fmt: skip
     close(losses, slow, {"critic": made.critic.parameters(), "multiplier": [made.log_multiplier]})
-
-
-def test_a_weight_beside_the_multiplier_is_where_it_begins():
-    """d3rlpy: alpha w (gap - tau), alpha from 1 on, is the same critic's loss and the same way for ln alpha to go."""
-    made, data = objective(conservatism=Lagrange(threshold=1.25, initial=5.0)), batch(size=8)
-    torch.manual_seed(7)
-    losses = made.critic_loss(data)
-    td, gaps = slow_critic(made, data, made.value_estimator, *drawn())
-    torch.testing.assert_close(losses.terms["critic"], td + 1.0 * 5.0 * (gaps - 2 * 1.25))
-    assert losses.metrics["train/multiplier"] == pytest.approx(5.0)
-    assert (losses.terms["multiplier"] > 0) == (gaps / 2 < 1.25)  # which it takes down
 
 
 def test_the_actor_and_the_temperature_are_those_of_sac():
@@ -229,7 +231,7 @@ def test_values_below_the_floor_are_not_pressed():
     pressed = torch.autograd.grad(
         losses.metrics["train/floored"] * 0 + losses.terms["critic"], made.critic.parameters()
     )
-    made.conservatism = Fixed(0.0)
+    made.cfg = replace(made.cfg, conservatism=Fixed(0.0))
     torch.manual_seed(7)
     plain = made.critic_loss(data)
     taken = torch.autograd.grad(plain.terms["critic"], made.critic.parameters())
@@ -304,23 +306,6 @@ def test_returns_in_hindsight_are_those_of_all_rows():
             np.testing.assert_array_equal(held[stream], wanted)
 
 
-def test_only_the_rows_of_an_episode_are_read_when_it_ends(monkeypatch):
-    storage, hindsight, rows = HostStorage(COLUMNS, 1, 100), ReturnsInHindsight(0.9), []
-    read = storage.read
-
-    def counted(start, stop, *args):
-        rows.append(stop - start)
-        return read(start, stop, *args)
-
-    monkeypatch.setattr(storage, "read", counted)
-    for t in range(50):
-        flags = {"is_first": t % 5 == 0, "is_last": t % 5 == 4, "is_terminal": t % 5 == 4}
-        step = {k: torch.tensor([v]) for k, v in flags.items()} | {"reward": torch.ones(1)}
-        storage.add({**step, "extras/return": torch.zeros(1)})
-        hindsight.added(storage, Step(obs={}, **step))
-    assert rows == [5] * 10
-
-
 def test_the_best_of_each_critic_is_taken_before_the_lesser_of_both():
     """Two critics that like opposite actions: min max is above what any one action has, max min is not."""
 
@@ -348,26 +333,7 @@ def test_rows_that_are_lived_have_returns_that_nobody_knows():
     assert policy.extras(policy.initial(3))[RETURN].tolist() == [-math.inf] * 3
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"samples": 0}, "samples = 0"), ({"cql_temperature": 0.0}, "cql_temperature = 0.0")],
-)
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        CQLConfig(**settings)
-
-
 def test_a_floor_needs_rewards_that_are_not_cut():
     with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
         CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
     CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std(None)"})
-
-
-def test_kinds_are_named():
-    config = CQLConfig().merge({"conservatism": "lagrange(5.0)", "backup": "best(4)", "floor": "monte_carlo"})
-    assert (config.conservatism, config.backup, config.floor) == (Lagrange(5.0), Best(4), MonteCarlo())
-    assert CQLConfig().backup == objective().backup == Expected()
-    assert CQLConfig.from_dict(config.to_dict()) == config
-    for bad in (lambda: Fixed(-1.0), lambda: Lagrange(lr=0.0), lambda: Lagrange(initial=0.0), lambda: Best(0)):
-        with pytest.raises(ConfigError):
-            bad()

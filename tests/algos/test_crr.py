@@ -7,10 +7,8 @@ import torch
 from recorded import TinyNormal, close, lag, normal_density, reaches
 from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
-from reverie.algos.crr import CRRConfig, CRRObjective, Max, Mean
-from reverie.core.errors import ConfigError
+from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp, Max, Mean
 from reverie.nn.actor_critic import Stacked
-from reverie.objectives.filters import All, Binary, Exp
 
 GAMMA, SAMPLES = 0.9, 3
 
@@ -18,7 +16,7 @@ GAMMA, SAMPLES = 0.9, 3
 def objective(**settings) -> CRRObjective:
     torch.manual_seed(0)
     given = {"discount": GAMMA, "samples": SAMPLES} | settings
-    made = CRRObjective(TinyNormal(), Stacked(TinyCritic(), TinyCritic()), **given)
+    made = CRRObjective(TinyNormal(), Stacked(TinyCritic(), TinyCritic()), CRRConfig(batch_length=5, **given))
     lag(made.target_actor)
     lag(made.target_critic)
     return made
@@ -54,9 +52,9 @@ def slow_losses(made, data, estimator, after, drawn):
         for noise in drawn[b, t]:
             tried = cut(policy.mean + policy.log_std.exp() * noise)
             own.append(min(c(obs, tried).item() for c in made.critic.critics))
-        baseline = max(own) if isinstance(made.baseline, Max) else sum(own) / len(own)
+        baseline = max(own) if isinstance(made.cfg.baseline, Max) else sum(own) / len(own)
         advantage = min(c(obs, action).item() for c in made.critic.critics) - baseline
-        weights.append(weigh(made.filter, advantage))
+        weights.append(weigh(made.cfg.filter, advantage))
         sums["actor"] += -weights[-1] * normal_density(policy, action)
     return {name: x / len(moves(data)) for name, x in sums.items()}, weights
 
@@ -85,19 +83,3 @@ def test_all_is_behaviour_cloning():
     made, data = objective(filter=All()), batch()
     total = -sum(normal_density(made.actor(row(data, b, t)), data.action[b, t]) for b, t in moves(data))
     torch.testing.assert_close(made.actor_loss(data).terms["actor"], total / len(moves(data)), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"), [("exp(beta=0.5, clip=20.0)", Exp(0.5)), ("binary", Binary()), ("all", All())]
-)
-def test_filters_are_named(text, kind):
-    config = CRRConfig().merge({"filter": text, "baseline": "max"})
-    assert (config.filter, config.baseline) == (kind, Max())
-    assert CRRConfig.from_dict(config.to_dict()) == config
-
-
-def test_settings_that_cannot_be():
-    with pytest.raises(ConfigError, match="samples = 0"):
-        CRRConfig(samples=0)
-    with pytest.raises(ConfigError, match=r"beta = 0\.0"):
-        Exp(beta=0.0)

@@ -9,10 +9,8 @@ from torch import nn
 from windows import ACTS, ESTIMATORS, moves, row, slow_target
 
 from reverie.algos.discrete_bcq import DiscreteBCQConfig, DiscreteBCQObjective
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.objectives.estimators import NStep, VTrace
 
 GAMMA, THRESHOLD = 0.9, 0.8
 OBS = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
@@ -22,7 +20,7 @@ CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(4,))}
 def objective(**settings) -> DiscreteBCQObjective:
     torch.manual_seed(0)
     given = {"discount": GAMMA, "threshold": THRESHOLD} | settings
-    made = DiscreteBCQObjective(TinyClasses(copies=2), **given)
+    made = DiscreteBCQObjective(TinyClasses(copies=2), DiscreteBCQConfig(batch_length=5, **given))
     lag(made.target_network)
     return made
 
@@ -75,7 +73,7 @@ def test_losses_and_gradients_against_the_definition(estimator, logit_weight, ka
 def test_thresholds_at_either_end(threshold, counts):
     """0 is double Q-learning; at 1 only the likeliest action is left, which is a clone's."""
     made, data = objective(threshold=threshold), choices()
-    slow, left = slow_losses(made, data, made.value_estimator, threshold, 0.01, 1.0)
+    slow, left = slow_losses(made, data, made.cfg.value_estimator, threshold, 0.01, 1.0)
     assert set(left) == counts
     torch.testing.assert_close(made(data).terms["critic"], slow["critic"], rtol=1e-10, atol=1e-12)
     values, logits = made.network(data.obs)
@@ -96,7 +94,7 @@ class Table(nn.Module):
 
 def test_which_actions_are_left_by_hand():
     """The best is too unlikely by a threshold of 0.3, the second best is not; its own target says what it is worth."""
-    made = DiscreteBCQObjective(Table([9.0, 5.0, 1.0], [0.1, 0.25, 0.65]), threshold=0.3)
+    made = DiscreteBCQObjective(Table([9.0, 5.0, 1.0], [0.1, 0.25, 0.65]), DiscreteBCQConfig(threshold=0.3))
     made.target_network.model.rows.data.copy_(torch.tensor([[70.0, 50.0, 90.0], [0.0, 0.0, 0.0]]))
     obs = {"at": torch.zeros(1)}
     assert made.values(obs).tolist() == [[-math.inf, 5.0, 1.0]]
@@ -114,15 +112,6 @@ def learner(**changes):
     return config.build(OBS, CHOICE, seed=1)
 
 
-def test_values_and_clone_share_no_perceptron():
-    """And values alone are those of both."""
-    network, obs = learner().objective.network, {"state": torch.randn(5, 3)}
-    values, logits = network(obs)
-    torch.testing.assert_close(network.first(obs), values)
-    assert network.body.copies == 2
-    assert not torch.equal(values, logits)
-
-
 def test_the_policy_acts_among_what_is_likely():
     agent = learner(threshold=0.9, exploration="epsilon_greedy(0.5)")
     no = torch.zeros(200, dtype=torch.bool)
@@ -135,28 +124,3 @@ def test_the_policy_acts_among_what_is_likely():
     assert torch.equal(action.argmax(-1), best)
     explored, _ = agent.policy.act(step, state, "explore")
     assert 0.4 < (explored.argmax(-1) == best).float().mean() < 0.85
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"threshold": 1.5}, "threshold = 1.5: expected a number"), ({"threshold": -0.1}, "threshold = -0.1"),
-        ({"logit_weight": -1.0}, "logit_weight = -1.0"), ({"kappa": 0.0}, "kappa = 0.0"),
-        ({"tau": 0.0}, "tau = 0.0"), ({"target_every": 0}, "target_every = 0"),
-        ({"value_estimator": NStep(3)}, "windows of 2 rows: expected at least 4"),
-        ({"value_estimator": VTrace()}, "discrete_bcq expects one of TD0, TD1"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        DiscreteBCQConfig(**settings)
-    if "value_estimator" not in settings:
-        with pytest.raises(ConfigError, match=said):
-            objective(**settings)
-
-
-def test_defaults_are_those_of_the_authors_code():
-    config = DiscreteBCQConfig()
-    assert (config.threshold, config.logit_weight, config.kappa, config.lr) == (0.3, 0.01, 1.0, 3e-4)
-    assert (config.tau, config.target_every, config.discount) == (0.005, 1, 0.99)
-    assert DiscreteBCQConfig.from_dict(config.to_dict()) == config

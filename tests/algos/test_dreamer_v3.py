@@ -1,9 +1,7 @@
 """Contracts of the learner: sizes, determinism, gradients, resume, precision, ends of episodes."""
 
 import copy
-import inspect
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -68,9 +66,6 @@ def test_what_an_update_says_has_types_and_words(actions):
     assert said.loss_actor is metrics["loss/actor"]
     assert said.loss_reconstruction == {key: metrics[f"loss/reconstruction/{key}"] for key in OBS}
     assert said.train_entropy == {key: metrics[f"train/entropy/{key}"] for key in ACTIONS[actions].parts}
-    source = inspect.getsource(inspect.getmodule(agent.stats))
-    for field in agent.stats.names().values():
-        assert re.search(rf'^    {field}: (Tensor|Mapping\[str, Tensor\])\n    """', source, re.MULTILINE), field
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
@@ -79,19 +74,6 @@ def test_every_parameter_gets_a_gradient_or_is_a_target(actions):
     agent.update(batch(agent, actions))
     without = {n for n, p in agent.named_parameters() if p.grad is None}
     assert without == {n for n, _ in agent.named_parameters() if n.startswith("slow_critic.")}
-
-
-def test_same_seed_same_updates():
-    results = []
-    for _ in range(2):
-        agent = build()
-        torch.manual_seed(5)
-        for i in range(3):
-            update = agent.update(batch(agent, seed=i))
-        results.append((update.metrics, agent.state_dict()["model"]))
-    (a, model_a), (b, model_b) = results
-    assert all(torch.equal(a[k], b[k]) for k in a)
-    assert all(torch.equal(model_a[k], model_b[k]) for k in model_a)
 
 
 def test_resume_continues_bit_for_bit():
@@ -110,21 +92,6 @@ def test_resume_continues_bit_for_bit():
     a, b = whole.state_dict(), resumed.state_dict()
     assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"])
     assert all(torch.equal(a["optim"][k], b["optim"][k]) for k in a["optim"])
-
-
-def test_a_batch_whose_flags_are_numbers_is_refused():
-    agent = build()
-    rows = batch(agent)
-    with pytest.raises(DataError, match=r"batch\.is_terminal has dtype torch\.int64: expected torch\.bool"):
-        agent.update(replace(rows, is_terminal=rows.is_terminal.long()))
-
-
-def test_building_does_not_disturb_the_global_generator():
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    build()
-    assert torch.equal(torch.rand(1), expected)
 
 
 def test_bfloat16_computes_low_and_keeps_float32_parameters():
@@ -246,9 +213,6 @@ def test_dreams_may_start_from_the_last_rows_only():
     assert torch.equal(losses.dream.feature[0], losses.post.latent.feature[:, -2:].flatten(0, 1))
     assert losses.terms["actor"].shape == (3, 2)
     assert losses.terms["replay_critic"].shape == (3, 1)
-    context, rows = agent.split_context(data)
-    with pytest.raises(ConfigError, match=r"imagine_last = 2, but windows have 1 row to learn from: use windows of at"):
-        agent.losses(context, rows.rows(-1))
 
 
 def test_an_update_moves_the_slow_critic_towards_the_critic():
@@ -392,32 +356,3 @@ def test_learning_lowers_the_loss_on_one_batch():
     metrics = [agent.update(data).metrics for _ in range(100)]
     for term in ("reconstruction/state", "reconstruction/token", "reward"):
         assert float(metrics[-1][f"loss/{term}"]) < 0.5 * float(metrics[0][f"loss/{term}"]), term
-
-
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ({"horizon": 0}, "horizon = 0"), ({"lam": 1.5}, "lam = 1.5"), ({"batch_size": 0}, "batch_size = 0"),
-        ({"discount_horizon": 1.0}, "discount_horizon = 1.0"), ({"replay_context": -1}, "replay_context = -1"),
-        ({"imagine_last": 65}, "imagine_last = 65"), ({"precision": "float8"}, "precision = 'float8'"),
-        ({"imagine_last": 1}, "imagine_last = 1: expected 0, or from 2 to batch_length = 64"),
-        ({"slow_rate": 0.0}, "slow_rate = 0.0"), ({"slow_rate": 1.5}, "slow_rate = 1.5"),
-        ({"return_rate": -1.0}, "return_rate = -1.0"), ({"return_limit": 0.0}, "return_limit = 0.0"),
-        ({"entropy": float("nan")}, "entropy = nan: expected a finite number, 0 or more"),
-        ({"free_nats": -1.0}, "free_nats = -1.0"), ({"slow_regulariser": -1.0}, "slow_regulariser = -1.0"),
-        ({"scales.reward": -1.0}, "scales.reward = -1.0: expected a finite"),
-        ({"scales.cont": math.nan}, "scales.cont = nan"), ({"optim.eps": -1.0}, "optim.eps = -1.0"),
-        ({"optim.lr": math.inf}, "optim.lr = inf"),
-        ({"optim.warmup": 1e30}, r"optim.warmup = 10+\d+: expected at least 0, below 2\^63"),
-        ({"encoder.keys": "("}, r"encoder.keys = '\(': expected a valid regular expression \(missing \)"),
-        ({"decoder.keys": "["}, "decoder.keys = '\\['"), ({"encoder.kernel": 2}, "encoder.kernel = 2: expected an odd"),
-        ({"decoder.kernel": 0}, "decoder.kernel = 0"), ({"actor.units": 0}, "actor.units = 0: expected at least 1"),
-        ({"critic.scale": math.nan}, "critic.scale = nan"),
-        ({"rssm.posterior_layers": -1}, "rssm.posterior_layers = -1"),
-        ({"horizn": 3}, r"unknown option 'horizn'\. Did you mean 'horizon'"),
-        ({"rssm.deterr": 3}, r"unknown option 'rssm\.deterr'\. Did you mean 'rssm\.deter'"),
-    ],
-)  # fmt: skip
-def test_bad_settings(bad, says):
-    with pytest.raises(ConfigError, match=says):
-        DreamerV3Config().merge(bad)

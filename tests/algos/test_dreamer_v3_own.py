@@ -1,7 +1,6 @@
 """Parts, losses, optimisers and learners of one's own in place of DreamerV3's: they work, or what is wrong is named."""
 
 import copy
-import functools
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,119 +8,13 @@ import torch
 from dreamer import ACTIONS, OBS, TINY, batch, build
 
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
-from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
-from reverie.nn.adam import Adam
-from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig
-from reverie.nn.optim import OptimConfig
 from reverie.nn.rssm import RSSM, RSSMConfig
 
 # ---------------------------------------------------------------- encoders and decoders
-
-
-def updated(**changes):
-    agent = build(**changes)
-    return agent.update(batch(agent))
-
-
-@pytest.mark.parametrize(
-    ("width", "says"),
-    [(None, "has no attribute width: expected an int"), (5, r"has width = 5, but returned features .*, 3\]")],
-)
-def test_an_encoder_of_ones_own_without_its_width_is_named(width, says):
-    class Sized(torch.nn.Module):
-        def forward(self, obs, dtype):
-            return next(iter(obs.values())).flatten(2)[..., :3].to(dtype)
-
-    class Build(EncoderConfig):
-        def build(self, spec):
-            encoder = Sized()
-            if width is not None:
-                encoder.width = width
-            return encoder
-
-    with pytest.raises(ConfigError, match=f"the encoder Sized {says}"):
-        updated(encoder=Build())
-
-
-def test_a_decoder_of_ones_own_that_changes_latents_in_place_is_named():
-    agent = build()
-    own = agent.world.decoder
-
-    class Clamping(torch.nn.Module):
-        def forward(self, latent):
-            with torch.no_grad():
-                latent.deter.clamp_(-0.1, 0.1)
-            return own(latent)
-
-    agent.world.decoder = Clamping()
-    with pytest.raises(ConfigError, match="the decoder Clamping changed its input 'deter' in place"):
-        agent.update(batch(agent))
-
-
-def test_a_prediction_that_changes_its_target_in_place_is_named():
-    agent = build()
-    own = agent.world.decoder
-
-    class Dividing:
-        def loss(self, target):
-            target /= 10
-            return target.sum(-1)
-
-    class Decoder(torch.nn.Module):
-        def forward(self, latent):
-            return own(latent) | {"state": Dividing()}
-
-    agent.world.decoder = Decoder()
-    with pytest.raises(ConfigError, match="a prediction of the decoder Decoder changed its input 'state' in place"):
-        agent.update(batch(agent))
-
-
-class NoBuild(Config):
-    """Builds nothing."""
-
-
-@pytest.mark.parametrize(
-    ("encoder", "says"),
-    [
-        (EncoderConfig, r"That is a class: pass an object of it, such as EncoderConfig\(\)"),
-        (torch.nn.Flatten(), r"encoder = Flatten.*Pass an object whose build returns this module"),
-        (
-            NoBuild(),
-            r"encoder = NoBuild\(\): expected .* build\(obs_spec\)\. Define build\(obs_spec\) in the class NoBuild",
-        ),
-    ],
-)
-def test_what_builds_no_encoder_is_named_when_it_is_given(encoder, says):
-    with pytest.raises(ConfigError, match=says):
-        replace(DreamerV3Config(), encoder=encoder)
-    with pytest.raises(ConfigError, match=r"^decoder = .*build\(obs_spec, deter, stoch\)"):
-        replace(DreamerV3Config(), decoder=encoder if encoder is not EncoderConfig else DecoderConfig)
-
-
-@pytest.mark.parametrize(
-    ("decoded", "says"),
-    [
-        (torch.zeros(3), r"the decoder Decoder returned tensor.*expected a dictionary of predictions"),
-        ({"stat": 1}, "the decoder Decoder predicts 'stat', which is no observation. Did you mean 'state'"),
-        (
-            {"state": torch.zeros(1)},
-            r"the decoder Decoder returned tensor.* for 'state': expected an object with the me",
-        ),
-    ],
-)
-def test_a_decoder_of_ones_own_that_predicts_something_else_is_named(decoded, says):
-    class Decoder(torch.nn.Module):
-        def forward(self, latent):
-            return decoded
-
-    agent = build()
-    agent.world.decoder = Decoder()
-    with pytest.raises(ConfigError, match=says):
-        agent.update(batch(agent))
 
 
 class Sum(RSSM):
@@ -159,24 +52,15 @@ def own(learner):
 @pytest.mark.parametrize(
     ("method", "name", "term", "said"),
     [
-        ("world", "actor", lambda x: x[..., 0], "two loss terms called 'actor', of which one would be lost"),
-        ("world", "replay_critic", lambda x: x[..., 0], "two loss terms called 'replay_critic'"),
-        ("dream", "reward", lambda x: x[..., 0], "two loss terms called 'reward'"),
+        ("world", "actor", lambda x: x[..., 0], "two loss terms are called 'actor', of which one would be lost"),
+        ("world", "replay_critic", lambda x: x[..., 0], "two loss terms are called 'replay_critic'"),
+        ("dream", "reward", lambda x: x[..., 0], "two loss terms are called 'reward'"),
         (
             "world",
             "head/a",
             lambda x: x[..., 0],
-            "'head/a' has no scale, as LossScales has no field head. .*head: float",
+            "'head/a' has no scale: derive a class from LossScales that adds head: float",
         ),
-        (
-            "world",
-            "cont",
-            lambda x: x.mean(),
-            r"world_losses: the loss term 'cont' has shape \[\]: .*\[B, T\] = \[3, 6\]",
-        ),
-        ("world", "cont", lambda x: x[:, 1:, 0], r"'cont' has shape \[3, 5\]: expected a tensor \[B, T\] = \[3, 6\]"),
-        ("world", "cont", lambda x: 0.5, r"'cont' has the value 0\.5: expected a tensor \[B, T\]"),
-        ("dream", "actor", lambda x: x[0, :, 0], r"dream_losses: .*'actor' has shape \[18\]: .*\[H, M\], with M = 18"),
     ],
 )
 def test_a_loss_term_that_does_not_fit_is_named_before_anything_is_learned(method, name, term, said):
@@ -226,7 +110,7 @@ def test_parameters_that_are_in_no_optimiser_are_named():
     agent = own(WithHead)
     with pytest.raises(
         ConfigError,
-        match=r"^WithHead: no optimiser has 2 parameters.*: head.weight, head.bias. Give .*self\.optim\.params",
+        match=r"^WithHead: no optimiser has 2 parameters.*: head.weight, head.bias. Give",
     ):
         agent.update(batch(agent))
     agent.optim = agent.cfg.optim.build([*agent.optim.params, *agent.head.parameters()])
@@ -235,41 +119,6 @@ def test_parameters_that_are_in_no_optimiser_are_named():
     frozen.head.requires_grad_(False)
     for agent in (frozen, by_hand):
         agent.update(batch(agent))
-
-
-class OwnOptimiser(DreamerV3):
-    """Trains another network by an optimiser of its own; ``kept`` is what checkpoints hold."""
-
-    def __init__(self, make, kept, *given):
-        super().__init__(*given)
-        self.head, self.kept = torch.nn.Linear(self.world.rssm.feature_width, 1), kept
-        self.own = {"head": make(self.head.parameters())}
-
-    def learn(self, *given):
-        losses, metrics = super().learn(*given)
-        loss = self.head(losses.post.latent.feature.detach()).square().mean()
-        if isinstance(self.own["head"], torch.optim.Optimizer):
-            loss.backward()
-            self.own["head"].step()
-        else:
-            self.own["head"].step(loss)
-        return losses, metrics
-
-    def extra_state(self):
-        of_all = {**super().extra_state(), "own": {"head": self.own["head"].state_dict()}}
-        return {key: copy.deepcopy(of_all[key]) for key in self.kept}  # a copy holds the moments as well
-
-
-@pytest.mark.parametrize(
-    "make", [OptimConfig(warmup=0).build, lambda p: Adam(p, 1e-3), torch.optim.Adam], ids=["Optim", "Adam", "PyTorch"]
-)
-def test_optimisers_that_no_checkpoint_would_hold_are_named(make):
-    for kept, lost in ((["own"], "optim"), (["optim"], "own"), ([], "optim")):
-        agent = own(functools.partial(OwnOptimiser, make, kept))
-        with pytest.raises(ConfigError, match=rf"^OwnOptimiser\.{lost} is an optimiser that no checkpoint would hold"):
-            agent.update(batch(agent))
-    agent = own(functools.partial(OwnOptimiser, make, ["own", "optim"]))
-    agent.update(batch(agent))
 
 
 class TwoModed(torch.nn.Module):
@@ -340,23 +189,6 @@ def test_hooks_that_ask_for_the_mode_are_told():
     assert not layer.training
 
 
-def test_copies_of_moments_without_values_are_moments():
-    """As when the operations of an update are counted."""
-    kept, rows = (OptimConfig(warmup=0).build, ["own", "optim"]), batch(own(DreamerV3)).to("meta")
-    with torch.device("meta"):
-        agent = OwnOptimiser(*kept, OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("meta"))
-        agent.update(rows)
-
-
-def test_a_checkpoint_may_hold_moments_by_other_names():
-    class Flat(DreamerV3):
-        def extra_state(self):
-            return {name: getattr(self.optim, name) for name in ("square", "momentum", "updates")}
-
-    agent = own(Flat)
-    agent.update(batch(agent))
-
-
 # ---------------------------------------------------------------- actors and policies
 
 
@@ -372,27 +204,8 @@ class Module(torch.nn.Module):
     """Somebody's policy."""
 
 
-class Misplaced(DreamerV3):
-    """Assigns a policy to the wrong name."""
-
-    def __init__(self, *given):
-        super().__init__(*given)
-        self.policy = Module()
-
-
 def test_the_policy_acts_with_the_actor_that_is_there():
     learner = Acting(OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("cpu"))
     assert learner.policy.actor is learner.actor
     other = copy.deepcopy(learner)
     assert other.policy.actor is other.actor is not learner.actor
-
-
-def test_a_policy_at_the_wrong_place_is_told():
-    learner = Misplaced(OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"Misplaced: assign the policy to self\._policy, not to self\.policy"):
-        _ = learner.policy
-
-
-def test_an_actor_that_imagination_would_not_call_is_refused():
-    with pytest.raises(TypeError, match=r"Mine\.forward would only be called while acting: imagination calls"):
-        type("Mine", (Actor,), {"forward": lambda self, feature: None})

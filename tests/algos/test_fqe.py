@@ -6,9 +6,7 @@ import pytest
 import torch
 from windows import ACTS, TinyCritic, batch, gradients, moves, row
 
-from reverie.algos.fqe import CHOSEN, FQEConfig, FQEObjective, Units
-from reverie.core.discover import algorithms
-from reverie.core.errors import ConfigError, DataError
+from reverie.algos.fqe import CHOSEN, NO_UNITS, FQEConfig, FQEObjective, Units
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
 
@@ -17,9 +15,9 @@ OBS = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)})
 
 
-def objective(**settings):
+def objective(units=NO_UNITS, **settings):
     torch.manual_seed(0)
-    made = FQEObjective(TinyCritic(), discount=GAMMA, **settings)
+    made = FQEObjective(TinyCritic(), FQEConfig(discount=GAMMA, **settings), units)
     for p in made.target_critic.model.parameters():
         p.data += 0.3
     return made
@@ -43,7 +41,7 @@ def slow(made, data, acts, low=-1e9, high=1e9):
 @pytest.mark.parametrize("draws", [1, 3])
 @pytest.mark.parametrize("bounds", [{}, {"low": -0.1, "high": 0.2}], ids=["free", "bounded"])
 def test_loss_and_gradients_against_the_definition(draws, bounds):
-    made, data = objective(**bounds), batch(size=8)
+    made, data = objective(Units(**bounds)), batch(size=8)
     acts = chosen(data, draws)
     losses = made(data, acts)
     losses.terms["critic"].backward()
@@ -75,7 +73,7 @@ def test_the_target_follows():
         torch.testing.assert_close(new, (old + source) / 2)
 
 
-def learner(units=None, **settings):
+def learner(units=NO_UNITS, **settings):
     config = FQEConfig(batch_size=4, **settings).merge({"networks.units": (8,)})
     return config.build(OBS, MOVES, seed=1, units=units)
 
@@ -112,25 +110,3 @@ def test_updates_have_typed_stats_and_lower_the_loss():
     losses = [agent.stats.of(agent.update(data).metrics) for _ in range(200)]
     assert isinstance(losses[0], Stats)
     assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic
-
-
-def test_a_state_is_all_that_it_is():
-    one, data = learner(), shown()
-    one.update(data)
-    two = learner()
-    two.load_state_dict(one.state_dict())
-    torch.testing.assert_close(one.update(data).metrics, two.update(data).metrics, rtol=0, atol=0)
-    torch.testing.assert_close(one.worth(data), two.worth(data), rtol=0, atol=0)
-
-
-def test_it_is_none_of_the_algorithms_that_train_a_policy():
-    assert "fqe" not in algorithms()
-
-
-def test_what_cannot_be():
-    with pytest.raises(DataError, match=r"no extras\['chosen'\]"):
-        learner().update(batch(4, 2, dtype=torch.float32))
-    with pytest.raises(ConfigError, match="reward_scale = factor"):
-        FQEConfig().merge({"reward_scale": "factor(0.1)"})
-    with pytest.raises(ConfigError, match="tau = 0"):
-        FQEConfig(tau=0)

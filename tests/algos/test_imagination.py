@@ -7,14 +7,6 @@ import torch
 from dreamer import build
 
 from reverie.algos.imagination import imagine
-from reverie.nn.rssm import Latent
-
-
-def test_starts_of_imagination_have_one_axis():
-    learner = build()
-    start = Latent(torch.zeros(2, 3, 16), torch.zeros(2, 3, 3, 4))
-    with pytest.raises(ValueError, match=r"deter has shape \(2, 3, 16\): expected \(2, 16\)"):
-        imagine(learner.world.rssm, learner.actor, start, 2)
 
 
 class Residual(torch.nn.Sequential):
@@ -45,8 +37,7 @@ def test_imagination_on_a_gpu_calls_an_mlp_of_ones_own(wrap, monkeypatch):
         torch.nn.init.normal_(p)  # so that other hidden layers lead to other actions
     actor.mlp = wrap(Residual(torch.nn.Linear(rssm.feature_width, units), torch.nn.Linear(units, units)))
     for on_gpu in (False, True):
-        known = SimpleNamespace(ready=lambda *given, yes=on_gpu: yes)
-        monkeypatch.setattr("reverie.algos.imagination.gpu", known)
+        monkeypatch.setattr("reverie.kernels.rssm.gpu", SimpleNamespace(ready=lambda *given, yes=on_gpu: yes))
         torch.manual_seed(0)
         found.append(imagine(rssm, actor, rssm.initial(4, torch.float32), 3))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))

@@ -11,12 +11,10 @@ from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.imagination import Dream
-from reverie.algos.plan2explore import EnsembleConfig, Plan2ExploreConfig, actions_before
-from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
+from reverie.algos.plan2explore import EnsembleConfig, actions_before
 from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config, sized
 from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError
 from reverie.core.types import Step
 from reverie.experiment import Shared, begins
 
@@ -184,18 +182,3 @@ def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them(bas
     assert any(name.startswith("world.reward.") for name in differ)
     assert any(name.startswith(task[0]) for name in differ)
     assert all(name.startswith(("world.reward.", *task)) for name in differ), differ
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"ensemble.models": 1}, "models = 1: expected at least 2"),
-        ({"ensemble.target": "image"}, "target = 'image': expected one of"),
-        ({"ensemble.offset": -1}, "offset = -1"),
-        ({"grad_heads": ("value",)}, "grad_heads = .*'value' is none of decoder, reward, cont"),
-    ],
-)
-@pytest.mark.parametrize("config", [Plan2ExploreConfig, Plan2ExploreV1Config, Plan2ExploreV3Config])
-def test_settings_that_cannot_be_are_named(changes, says, config):
-    with pytest.raises(ConfigError, match=says):
-        config().merge(changes)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.ddpg import DDPGObjective
+from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.core.types import Batch
 from reverie.objectives.estimators import TD0, TD1, TDLambda, ValueEstimator
 
@@ -84,7 +84,8 @@ class Both:
     def __init__(self, estimator: ValueEstimator, theirs: ValueEstimators, **settings: float) -> None:
         torch.manual_seed(0)
         self.actor, self.critic = Actor().double(), Critic().double()
-        self.ours = DDPGObjective(self.actor, self.critic, discount=DISCOUNT, value_estimator=estimator, tau=TAU)
+        config = DDPGConfig(discount=DISCOUNT, value_estimator=estimator, tau=TAU, batch_length=8)
+        self.ours = DDPGObjective(self.actor, self.critic, config)
         self.theirs = DDPGLoss(
             TensorDictModule(self.actor, in_keys=["observation"], out_keys=["action"]),
             TensorDictModule(self.critic, in_keys=["observation", "action"], out_keys=["state_action_value"]),

@@ -20,7 +20,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import compiler
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn import gpu
+from reverie.kernels import gpu
 from reverie.nn.functional import norm_silu, unimix_probs
 from reverie.noise import noise_batch
 from tiny import NETWORKS

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.algos.bc import BCConfig, BCObjective, Stochastic
+from reverie.algos.crr import All, Binary, Exp
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig, DiscreteCQLObjective
 from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
@@ -16,9 +17,8 @@ from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.kernels import losses, steps
-from reverie.nn.choices import Choices
+from reverie.nn.distributions import Choices
 from reverie.objectives.estimators import NStep, TDLambda
-from reverie.objectives.filters import All, Binary, Exp
 
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(4,))})
 CHOICES = ActionSpec(

@@ -18,12 +18,15 @@ from reverie.core.types import Step
 from reverie.kernels import inference
 from reverie.kernels.inference import MAX_KEYS, captures_of
 from reverie.kernels.table import ROWS
-from reverie.nn.actor_critic import DeterministicActor, NetworkConfig
-from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
-from reverie.nn.gaussian import FixedStdGaussianActor, GaussianActor
-from reverie.nn.inference import Inference
-from reverie.nn.squashed import TanhGaussianActor
-from reverie.nn.values import DiscreteQNetwork
+from reverie.nn.actor_critic import (
+    DeterministicActor,
+    DiscreteQNetwork,
+    FixedStdGaussianActor,
+    GaussianActor,
+    NetworkConfig,
+    TanhGaussianActor,
+)
+from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, Inference, NoisyPolicy, SampledPolicy
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is recorded without a compiler")
 

@@ -1,13 +1,11 @@
 """Compiled perceptrons against their definition in PyTorch, in float64 and as layers of PyTorch."""
 
-import copy
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import nn
 
 from reverie.core.compiler import kernels
 from reverie.kernels import perceptron
@@ -77,52 +75,6 @@ def clear_inputs(net: ReluMLP, rows: int) -> torch.Tensor:
     return x.requires_grad_()
 
 
-@pytest.mark.parametrize(("inputs", "units", "outputs", "copies", "rows"), SHAPES)
-def test_results_and_gradients_are_those_of_the_definition(inputs, units, outputs, copies, rows, path):
-    torch.manual_seed(0)
-    net = ReluMLP(inputs, units, outputs, copies)
-    x = clear_inputs(net, rows)
-    y = net(x)
-    assert y.shape == ((rows, outputs) if copies is None else (copies, rows, outputs))
-    grad = torch.randn_like(y)
-    dx, dtheta = torch.autograd.grad(y, [x, net.theta], grad)
-    expected = exact(net, x, grad)
-    for found, right in zip((y, dx, dtheta), expected, strict=True):
-        scale = right.abs().max().item()
-        torch.testing.assert_close(found.double().view_as(right), right, rtol=1e-4, atol=1e-5 * max(scale, 1))
-    net.requires_grad_(False)
-    torch.testing.assert_close(torch.autograd.grad(net(x), [x], grad)[0], dx, rtol=1e-6, atol=1e-6)
-    assert torch.equal(net(x.detach()), y)  # without a way back
-
-
-@pytest.mark.parametrize(("shared", "own", "units", "outputs", "copies", "groups", "each"), [
-    (17, 6, (256, 256), 1, 2, 26, 10),  # groups that begin and end inside strips
-    (17, 12, (64, 48), 6, None, 13, 31),
-    (3, 1, (7, 5), 2, 3, 50, 2),
-    (1, 9, (40,), 33, None, 1, 200),  # one group, longer than strips
-    (5, 4, (33, 70), 1, 2, 3, 64),
-    (8, 3, (6,), 2, 2, 70, 1),
-])  # fmt: skip
-def test_inputs_that_rows_share_are_as_if_repeated(shared, own, units, outputs, copies, groups, each, path):
-    torch.manual_seed(0)
-    net = ReluMLP(shared + own, units, outputs, copies)
-    x = None
-    while x is None or not clear(net, x):
-        one, two = torch.randn(groups, shared), torch.randn(groups, each, own)
-        x = torch.cat([one.unsqueeze(1).expand(-1, each, -1), two], -1).reshape(-1, shared + own)
-    y = net(one.requires_grad_(), two.requires_grad_())
-    grad = torch.randn_like(y)
-    found = y, *torch.autograd.grad(y, [one, two, net.theta], grad)
-    right, dx, dtheta = exact(net, x, grad)
-    done, dtwo = dx.view(groups, each, -1).split([shared, own], -1)
-    for a, b in zip(found, (right, done.sum(1), dtwo, dtheta), strict=True):
-        torch.testing.assert_close(a.double().view_as(b), b, rtol=1e-4, atol=1e-5 * max(b.abs().max().item(), 1))
-    with torch.no_grad():
-        assert torch.equal(net(one, two), y)
-        for k in range(copies or 0):
-            torch.testing.assert_close(net(one, two, copy=k), y[k], rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize(("shapes", "told"), [
     ([(256, 4)], r"width 4: this network expects 3 numbers"),
     ([(256, 2)], r"width 2: this network expects 3 numbers"),
@@ -137,43 +89,6 @@ def test_inputs_that_do_not_fit_are_told_and_no_other_memory_is_read(shapes, tol
         net(*[torch.randn(shape) for shape in shapes])
 
 
-@needs_compiler
-def test_rows_and_gradients_that_do_not_fit_are_told():
-    net = ReluMLP(3, (64, 64), 1, copies=2)
-    with pytest.raises(ValueError, match=r"\[3, 8\] rows: expected the same number"):
-        perceptron.forward(net.theta, net.layout, torch.randn(3, 2), torch.randn(8, 1))
-    passed = perceptron.forward(net.theta, net.layout, torch.randn(8, 3))
-    with pytest.raises(ValueError, match=r"a gradient of shape \(2, 4, 1\): expected \(2, 8, 1\)"):
-        perceptron.backward(net.theta, net.layout, passed, torch.ones(2, 4, 1))
-
-
-def test_it_is_a_perceptron_of_pytorch(path):
-    net = ReluMLP(4, (7, 5), 2, copies=3)
-    x = torch.randn(6, 2, 4)
-    y = net(x)
-    for k in range(3):
-        parts: list[nn.Module] = []
-        for weight, bias in net.layers():
-            linear = nn.Linear(*weight.shape[1:])
-            linear.weight.data, linear.bias.data = weight[k].detach().T.clone(), bias[k, 0].detach().clone()
-            parts += [linear, nn.ReLU()]
-        torch.testing.assert_close(y[k], nn.Sequential(*parts[:-1])(x), rtol=1e-5, atol=1e-6)
-
-
-def test_squashed_numbers_are_tanh_of_the_others(path):
-    torch.manual_seed(0)
-    net, x = ReluMLP(5, (40,), 3, squash=True), 3 * torch.randn(70, 5, requires_grad=True)
-    x.retain_grad()
-    plain = ReluMLP(5, (40,), 3)
-    plain.load_state_dict(net.state_dict())
-    grad = torch.randn(70, 3)
-    found = torch.autograd.grad(net(x), [x, net.theta], grad)
-    expected = torch.autograd.grad(plain(x).tanh(), [x, plain.theta], grad)
-    torch.testing.assert_close(net(x), plain(x).tanh(), rtol=1e-5, atol=1e-6)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-
-
 def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
     net, x = ReluMLP(4, (7, 5), 2, copies=3), torch.randn(6, 4)
     torch.testing.assert_close(net(x, copy=1), net(x)[1], rtol=1e-6, atol=1e-7)
@@ -181,17 +96,6 @@ def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
         (grad,) = torch.autograd.grad(y.sum(), [net.theta])
         assert grad[1].abs().sum() > 0
         assert grad[0].abs().sum() == grad[2].abs().sum() == 0
-
-
-def test_parts_belong_side_by_side(path):
-    net = ReluMLP(5, (40,), 3, copies=2)
-    first, second = torch.randn(4, 7, 2, requires_grad=True), torch.randn(4, 7, 3)
-    whole = torch.cat([first, second], -1).detach().requires_grad_()
-    y = net(first, second)
-    assert torch.equal(y, net(whole))
-    (found,) = torch.autograd.grad(y.square().sum(), [first])
-    (expected,) = torch.autograd.grad(net(whole).square().sum(), [whole])
-    torch.testing.assert_close(found, expected[..., :2])
 
 
 def test_what_needs_no_gradient_gets_none(path):
@@ -280,18 +184,6 @@ def test_single_products_are_exact_to_the_last_bits(path):
 
 
 @needs_compiler
-def test_numbers_of_any_size_are_multiplied(monkeypatch):
-    """Sums of bfloat16 reach as far as float32 does, and underflow as a whole."""
-    monkeypatch.setattr(perceptron, "TILED", 1)
-    net = ReluMLP(2, (40,), 40)
-    for size in (1e-30, 1e-12, 1e12, 1e30):
-        x = size * torch.randn(70, 2)
-        with torch.no_grad():
-            expected = defined(x.double(), net.layout.layers(net.theta.double()))[0]
-        torch.testing.assert_close(net(x).double(), expected, rtol=1e-5, atol=1e-6 * max(size, 1))
-
-
-@needs_compiler
 def test_threads_wait_for_each_other_in_other_processes_too():
     """A child has none of the threads of its parent, and makes its own."""
     net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
@@ -367,30 +259,3 @@ def test_initial_weights_are_those_of_torch_linear():
         for p in (weight, bias):
             assert p.abs().max().item() <= weight.shape[1] ** -0.5
             assert p.std().item() == pytest.approx((3 * weight.shape[1]) ** -0.5, rel=0.1)
-
-
-def test_bfloat16_and_float64_are_computed_as_they_are():
-    net, x = ReluMLP(5, (40,), 3), torch.randn(6, 5)
-    assert net(x.bfloat16()).dtype == torch.bfloat16
-    torch.testing.assert_close(net(x.bfloat16()).float(), net(x), rtol=0.05, atol=0.05)
-    assert copy.deepcopy(net).double()(x.double()).dtype == torch.float64
-
-
-def test_no_rows_are_no_rows(path):
-    assert ReluMLP(5, (40,), 3, copies=2)(torch.zeros(0, 4, 5)).shape == (2, 0, 4, 3)
-
-
-def test_layers_of_other_widths_do_not_fit_although_they_are_as_many_numbers():
-    one, other = ReluMLP(3, (8,), 1), ReluMLP(3, (9,), 1)
-    assert one.theta.shape == other.theta.shape
-    with pytest.raises(RuntimeError, match=r"widths are \(3, 8, 1\) in the checkpoint, but \(3, 9, 1\) here"):
-        other.load_state_dict(one.state_dict())
-    with pytest.raises(RuntimeError, match=r"body.widths are"):
-        torch.nn.ModuleDict({"body": other}).load_state_dict(torch.nn.ModuleDict({"body": one}).state_dict())
-    again = ReluMLP(3, (8,), 1)
-    again.load_state_dict({"theta": one.theta})  # as it was saved before
-    assert torch.equal(again.theta, one.theta)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        again.load_state_dict({})
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        again.load_state_dict({**one.state_dict(), "more": one.theta})

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.core.compiled import library
 from reverie.core.compiler import kernels
 from reverie.kernels import tape_ops
+from reverie.kernels.call import library
 from reverie.kernels.tape import Compiled, Tape, _blank, current
 
 

@@ -8,8 +8,8 @@ import torch
 
 from reverie.algos.bc import BCConfig, Stochastic
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import CQLConfig, Fixed
-from reverie.algos.crr import CRRConfig
+from reverie.algos.cql import RETURN, CQLConfig, Fixed
+from reverie.algos.crr import Binary, CRRConfig, Exp
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
@@ -19,8 +19,7 @@ from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.returns_to_go import RETURN, returns_to_go
-from reverie.objectives.filters import Binary, Exp
+from reverie.objectives.returns import returns_to_go
 from reverie.replay.config import ReplayConfig
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}

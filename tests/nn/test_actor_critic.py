@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
-from reverie.nn.adam import Adam
-from reverie.nn.frozen import frozen
+from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
-from reverie.nn.values import DiscreteQEnsemble
 
 SMALL = NetworkConfig(units=(7, 5))
 SPEC = {
@@ -39,40 +36,6 @@ def test_images_pass_through_a_cnn():
     assert inputs.width == 9 + inputs.encoder.width
 
 
-@pytest.mark.parametrize("units", [64, (64.0,), "64", ("64",), None])
-def test_widths_that_are_no_whole_numbers_are_refused(units):
-    with pytest.raises(ConfigError, match=r"^units = .*: expected a tuple of whole numbers"):
-        NetworkConfig(units=units)
-
-
-def test_widths_instead_of_a_network_configuration_are_refused():
-    with pytest.raises(ConfigError, match=r"^networks = \(64, 64\): expected a NetworkConfig of reverie"):
-        DeterministicActor(SPEC, 2, (64, 64))
-
-
-def test_an_encoder_of_ones_own_says_its_width():
-    class Eye:
-        def build(self, spec):
-            return nn.Flatten()
-
-    spec = {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
-    with pytest.raises(ConfigError, match="the encoder Flatten has no attribute width: expected an int"):
-        Inputs(spec, NetworkConfig(encoder=Eye()), torch.float32)
-
-
-def test_an_encoder_of_another_width_than_it_says_is_named():
-    class Flat(nn.Flatten):
-        width = 60
-
-        def forward(self, obs, dtype):
-            return obs["eye"].flatten(-3).to(dtype)
-
-    spec = {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
-    inputs = Inputs(spec, NetworkConfig(encoder=SimpleNamespace(build=lambda spec: Flat())), torch.float32)
-    with pytest.raises(ConfigError, match=r"the encoder Flat has width = 60, but returned features .*\[3, 64\]"):
-        inputs({"eye": torch.zeros(3, 8, 8, 1, dtype=torch.uint8)})
-
-
 def test_actor_and_critics_keep_leading_axes():
     obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.randn(3, 4, 2, 2)}
     action = DeterministicActor(SPEC, 2, SMALL)(obs)
@@ -85,7 +48,7 @@ def test_actor_and_critics_keep_leading_axes():
     assert torch.equal(both, torch.stack([one(obs, action), two(obs, action)]))
 
 
-@pytest.mark.parametrize("units", [(), (8, 0)])
+@pytest.mark.parametrize("units", [(), (8, 0), 64, None])
 def test_sizes_that_cannot_be(units):
     with pytest.raises(ConfigError, match="units = "):
         NetworkConfig(units=units)
@@ -206,12 +169,6 @@ def test_a_target_that_never_follows_or_overshoots_is_refused(rate, every):
         Target(nn.Linear(2, 2), rate, every)
 
 
-@pytest.mark.parametrize("kind", [QEnsemble, DiscreteQEnsemble])
-def test_an_ensemble_of_nothing_is_refused(kind):
-    with pytest.raises(ConfigError, match="copies = 0: expected at least 1"):
-        kind(SPEC, 2, SMALL, copies=0)
-
-
 @pytest.mark.parametrize("path", ["compiled", "defined"])
 def test_adam_leaves_alone_what_was_frozen_since(path, request):
     if path == "defined":
@@ -226,7 +183,7 @@ def test_adam_leaves_alone_what_was_frozen_since(path, request):
         assert all(map(torch.equal, before, (a, both.mean[0], both.square[0]))) == stays
     assert torch.equal(b, alone)
     b.requires_grad_(False)
-    with pytest.raises(RunError, match="at least one of them not frozen"):
+    with pytest.raises(RunError, match="not all of them frozen"):
         both.step(torch.ones(1, requires_grad=True).sum())
 
 
@@ -234,19 +191,17 @@ def test_adam_refuses_what_does_not_fit():
     a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     with pytest.raises(RunError, match=r"1 of 2 parameters have no gradient, the first of shape \[3\]: the loss does"):
         Adam([a, b], 0.1).step(a.sum())
-    with pytest.raises(RunError, match=r"optimiser of 1 parameter, the first of shape \[3\], was .* without gradient"):
+    with pytest.raises(RunError, match=r"optimiser of 1 parameter, the first of shape \[3\], was .* without"):
         Adam([b], 0.1).step(b.detach().sum())
-    with pytest.raises(RunError, match=r"was given a loss of shape \[2\]: expected a scalar"):
+    with pytest.raises(RunError, match=r"was given a loss of shape \[2\] with gradient: expected a scalar"):
         Adam([a], 0.1).step(a)
-    with pytest.raises((ValueError, RuntimeError), match=r"gradient has shape \(2,\): expected \(3,\)|same size"):
-        Adam([b], 0.1).apply([torch.ones(2)])
     with pytest.raises(ConfigError, match="Adam was given no parameters to train"):
         Adam([a.detach()], 0.1)
-    with pytest.raises(RunError, match=r"'mean.0' is \(3,\) in the checkpoint and \(2,\) here"):
+    with pytest.raises(RunError, match=r"'mean.0' is \(3,\) in the checkpoint, and \(2,\) here"):
         Adam([a], 0.1).load_state_dict(Adam([b], 0.1).state_dict())
     with pytest.raises(RunError, match="absent"):
         Adam([a], 0.1).load_state_dict(Adam([a, b], 0.1).state_dict())
     with pytest.raises(ConfigError, match="lr = 0"):
         Adam([a], 0.0)
-    with pytest.raises(ConfigError, match="cosine = -1: expected a number of updates"):
+    with pytest.raises(ConfigError, match="cosine = -1"):
         Adam([a], 0.1, cosine=-1)

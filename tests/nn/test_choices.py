@@ -5,8 +5,8 @@ import math
 import torch
 
 from reverie.core.specs import ObsPart
-from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.choices import Choices, ChoicesActor
+from reverie.nn.actor_critic import ChoicesActor, NetworkConfig
+from reverie.nn.distributions import Choices
 
 
 def test_probabilities_are_of_each_choice_alone():

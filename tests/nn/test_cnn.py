@@ -106,15 +106,10 @@ def test_bfloat16():
     assert y.dtype is torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("encoder", "size", "said"),
-    [("nature", (35, 84), r"'nature' for images of 35 x 84 pixels: its 3 x 3 kernels would have an input of 2 x 9"),
-     ("nature", (10, 10), r"'nature' for images of 10 x 10 pixels: its 4 x 4 kernels would have an input of 1 x 1"),
-     ("minatar", (2, 2), r"'minatar' for images of 2 x 2 pixels: its 3 x 3 kernels would have an input of 2 x 2")],
-)  # fmt: skip
-def test_images_that_are_too_small(encoder, size, said):
+@pytest.mark.parametrize(("encoder", "size"), [("nature", (35, 84)), ("nature", (10, 10)), ("minatar", (2, 2))])
+def test_images_that_are_too_small(encoder, size):
     config = DQNConfig().merge({"networks.encoder": encoder})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=f"'{encoder}': images of {size[0]} x {size[1]} pixels are too small"):
         config.build({"eye": image(*size, 1)}, CHOICE)
 
 
@@ -207,21 +202,3 @@ def test_one_of_your_own_learns_with_the_rest(config):
     encoders = {name for name in before if name.endswith("encoder.weight")}
     assert len(encoders) >= 3
     assert encoders <= learned
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ("eye", r"Sum\.reads leaves out the image 'camera': nothing else encodes images\..*env\.exclude"),
-        (3, r"Mine\.reads returned 3: expected the entries of the observation spec that it encodes, of scan/left, .*"),
-        ({"scan/left": SCANS["vector"]}, r"Mine\.reads returned .*: expected the entries of the observation spec"),
-    ],
-)
-def test_what_an_encoder_cannot_read_is_named(keys, says):
-    class Mine(Sum):
-        def reads(self, spec):
-            return keys
-
-    spec = {**SCANS, "camera": image(8, 8, 3)}
-    with pytest.raises(ConfigError, match=says):
-        Inputs(spec, NetworkConfig(encoder=Sum(keys) if keys == "eye" else Mine()), torch.float32)

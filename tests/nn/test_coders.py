@@ -2,15 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.kernels.tape import Tape
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.encoder import EncoderConfig, encoded, one_hot, stage_depths, stage_sizes, width_of
+from reverie.nn.encoder import EncoderConfig, one_hot, stage_depths, stage_sizes
 from reverie.nn.rssm import Latent
 
 SPEC = {
@@ -125,62 +123,3 @@ def test_vectors_are_squashed():
     prediction.squashed = torch.tensor([[math.log(2)]])
     torch.testing.assert_close(prediction.value(), torch.tensor([[1.0]]))
     assert float(prediction.loss(torch.tensor([[math.e - 1]]))) == pytest.approx((math.log(2) - 1) ** 2)
-
-
-class Dividing(torch.nn.Module):
-    """Scales vectors, in place if asked to."""
-
-    width = 5
-
-    def __init__(self, how):
-        super().__init__()
-        self.how = how
-
-    def forward(self, obs, dtype):
-        if self.how == "entry":
-            obs["state"] = obs["state"] / 10
-        elif self.how == "in place":
-            x = obs["state"].float()  # the same tensor
-            x /= 10
-        return obs["state"].to(dtype)
-
-
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode, Tape])
-def test_an_encoder_that_changes_observations_in_place_is_named(mode):
-    obs = {"state": torch.ones(2, 5), "scalar": torch.ones(2)}
-    with mode(), pytest.raises(ConfigError, match=r"the encoder Dividing changed its input 'state' in place.*x / 10"):
-        encoded(Dividing("in place"), obs, torch.float32)
-
-
-def test_what_an_encoder_puts_into_its_dictionary_stays_its_own():
-    obs = {"state": torch.ones(2, 5)}
-    assert encoded(Dividing("entry"), obs, torch.float32).max() < 1
-    assert obs["state"].sum() == 10
-
-
-def test_tensors_that_do_not_count_their_changes_are_encoded_as_well():
-    with torch.inference_mode():
-        obs = {"state": torch.ones(2, 5)}
-        assert encoded(Dividing("no"), obs, torch.float32).shape == (2, 5)
-
-
-def test_the_width_of_an_encoder_may_be_a_number_of_numpy():
-    encoder = Dividing("no")
-    encoder.width = np.int64(5)
-    assert type(width_of(encoder)) is int
-    encoder.width = 5.0
-    with pytest.raises(ConfigError, match=r"the encoder Dividing has width = 5\.0: expected an int"):
-        width_of(encoder)
-
-
-def test_an_encoder_that_returns_no_tensor_is_named():
-    class Silent(torch.nn.Module):
-        width = 5
-
-        def forward(self, obs, dtype):
-            return None
-
-    with pytest.raises(
-        ConfigError, match=r"the encoder Silent returned None: expected a tensor of features \[\.\.\., 5\]"
-    ):
-        encoded(Silent(), {"state": torch.ones(2, 5)}, torch.float32)

@@ -169,9 +169,9 @@ def test_images_are_stacked_unless_others_are_chosen() -> None:
 
 def test_nothing_to_stack_is_told() -> None:
     vectors = {key: SPEC[key] for key in ("arm", "time")}
-    with pytest.raises(ConfigError, match=r"frames = 4 without frame_keys.* 'arm' \(vector\), 'time' \(vector\)"):
+    with pytest.raises(ConfigError, match=r"frames = 4, .* 'arm' \(vector\), 'time' \(vector\)"):
         Frames(vectors, 4)
-    with pytest.raises(ConfigError, match=r"frame_keys = 'amr' matches no observation. Did you mean 'arm'\?"):
+    with pytest.raises(ConfigError, match=r"frame_keys = 'amr': no observation matches"):
         Frames(vectors, 4, "amr")
 
 

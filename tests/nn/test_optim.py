@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.nn.adam import Adam
 from reverie.nn.normalise import PercentileScale, percentiles
-from reverie.nn.optim import OptimConfig
+from reverie.nn.optim import Adam, OptimConfig
 from reverie.nn.target import Target
 
 
@@ -57,30 +56,17 @@ def test_the_first_update_of_a_warm_up_moves_nothing():
 
 
 def test_a_parameter_outside_the_loss_is_an_error():
-    a, b, *more = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3, 4, 5, 6))
-    with pytest.raises(RunError, match=r"1 of 2 parameters have no gradient, of the shapes \[3\]: the loss does not"):
-        OptimConfig().build([a, b]).step(a.sum())
-    with pytest.raises(
-        RunError, match=r"4 of 5 parameters have no gradient, of the shapes \[3\], \[4\], \[5\], \.\.\.: "
-    ):
-        OptimConfig().build([a, b, *more]).step(a.sum())
-
-
-def test_a_parameter_that_was_frozen_since_is_named_as_the_reason():
     a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))
-    optim = OptimConfig().build([a, b])
-    b.requires_grad_(False)
     with pytest.raises(
-        RunError, match=r"1 of 2 parameters were frozen after .*, the first of shape \[3\]: make it anew"
+        RunError, match=r"1 of 2 parameters have no gradient, the first of shape \[3\]: the loss does not"
     ):
-        optim.step(a.sum() + b.sum())
-    OptimConfig().build(optim.params).step(a.sum() + b.sum())
+        OptimConfig().build([a, b]).step(a.sum())
 
 
 @pytest.mark.parametrize("make", [lambda p: OptimConfig().build(p), lambda p: Adam(p, 1e-3)])
 def test_no_parameters_or_one_given_twice_is_refused(make):
     a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))
-    with pytest.raises(ConfigError, match=r"was given 1 of its parameters more than once, the first of shape \[3\]"):
+    with pytest.raises(ConfigError, match=r"a parameter of shape \[3\] more than once"):
         make([a, b, b])
     with pytest.raises(ConfigError, match="was given no parameters to train"):
         make([torch.nn.Parameter(torch.ones(2), requires_grad=False)])
@@ -105,7 +91,7 @@ def test_state_round_trip_continues_equally():
 def test_state_of_other_parameters_is_refused_and_changes_nothing():
     small, large = (OptimConfig().build([torch.nn.Parameter(torch.ones(n))]) for n in (1, 3))
     small.updates += 1
-    with pytest.raises(RunError, match=r"'square' has shape \(1,\) in the checkpoint and \(3,\) here"):
+    with pytest.raises(RunError, match=r"is \(1,\) in the checkpoint, and \(3,\) here"):
         large.load_state_dict(small.state_dict())
     assert float(large.updates) == 0
 
@@ -114,12 +100,9 @@ def test_state_of_the_same_parameters_in_another_order_is_refused():
     a, b = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
     saved, other = OptimConfig().build([a, b]), OptimConfig().build([b, a])
     saved.updates += 1
-    with pytest.raises(RunError, match=r"order: number 0 has shape \[2, 3\] in the checkpoint and \[3\] here"):
+    with pytest.raises(RunError, match=r"'shapes' is .*in the checkpoint"):
         other.load_state_dict(saved.state_dict())
     assert float(other.updates) == 0
-    older = {k: v for k, v in saved.state_dict().items() if k != "shapes"}  # of a version that did not save them
-    other.load_state_dict(older)
-    assert float(other.updates) == 1
 
 
 @pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": -1.0}, {"beta1": 1.0}, {"agc": -0.1}, {"warmup": -1}])
@@ -162,18 +145,6 @@ def test_a_target_follows_its_source_to_another_device():
     assert all(p.device.type == "meta" for p in both.parameters())
 
 
-@pytest.mark.parametrize("functions", ["compiled", "plain"])
-def test_a_source_whose_parameter_was_replaced_by_a_smaller_one_is_told(functions, monkeypatch):
-    """Its memory ends before that of the copy."""
-    if functions == "plain":
-        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
-    source = torch.nn.Linear(3, 2)
-    target = Target(source, 0.5)
-    source.weight = torch.nn.Parameter(torch.ones(1, 3))
-    with pytest.raises(ValueError, match=r"parameter has shape \(1, 3\): expected \(2, 3\)"):
-        target.update()
-
-
 def test_target_moves_by_its_rate():
     source = torch.nn.Linear(2, 2)
     target = Target(source, 0.25)
@@ -190,7 +161,7 @@ def test_target_moves_by_its_rate():
 @pytest.mark.parametrize(("rate", "every"), [(1.0, 3), (0.5, 2), (0.25, 1)])
 def test_target_moves_at_every_nth_call_and_stands_still_between(rate, every, functions, monkeypatch):
     if functions == "plain":
-        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+        monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
     source = torch.nn.Linear(2, 3)
     target = Target(source, rate, every)
     for call in range(1, 3 * every + 1):

@@ -74,11 +74,3 @@ def test_rows_that_are_lived_widen_it():
     assert bounds.bounds.tolist() == [-4.0, 6.0]
     bounds.fit(torch.tensor([[1.0]]), torch.tensor([[False]]))
     assert bounds.bounds.tolist() == [1.0, 2.0]
-
-
-def test_a_checkpoint_from_before_there_were_bounds():
-    bounds = torch.nn.Sequential(ReturnRange(0.9))
-    bounds.load_state_dict({})
-    assert bounds(torch.tensor(1e9)) == 1e9
-    bounds.load_state_dict(torch.nn.Sequential(fitted([1.0], 0.5)).state_dict())
-    assert bounds(torch.tensor(1e9)) == 2

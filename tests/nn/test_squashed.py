@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from reverie.nn.action_samples import draws
-from reverie.nn.squashed import LOG_STD, SquashedNormal
+from reverie.nn.actor_critic import draws
+from reverie.nn.distributions import LOG_STD, SquashedNormal
 
 
 @pytest.fixture(params=[True, False], ids=["compiled", "defined"])

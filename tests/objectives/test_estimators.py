@@ -11,8 +11,6 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.objectives import returns
 from reverie.objectives.estimators import (
-    ESTIMATORS,
-    FROM_ROWS,
     GAE,
     TD0,
     TD1,
@@ -21,8 +19,9 @@ from reverie.objectives.estimators import (
     TDLambda,
     ValueEstimator,
     VTrace,
-    check_estimator,
 )
+
+ESTIMATORS = (TD0, TD1, NStep, TDLambda, GAE, VTrace)
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_estimates(rows, behaviour):
 def test_targets_keep_the_gradient_they_are_given(rows):
     assert not TDLambda().targets(**rows).requires_grad
     rows["value"].requires_grad_()
-    for kind in FROM_ROWS:
+    for kind in ESTIMATORS[:-1]:
         assert kind().targets(**rows).requires_grad
         with torch.no_grad():
             assert not kind().targets(**rows).requires_grad
@@ -88,45 +87,21 @@ def test_rows_is_the_least_window(rows):
     for estimator in (TD0(), TD1(), NStep(1), NStep(5), TDLambda(), GAE()):
         assert estimator.targets(**window(estimator.rows)).shape == (3, estimator.rows - 1)
         short = window(estimator.rows - 1)
-        with pytest.raises(ConfigError, match=f"expected at least {estimator.rows} rows"):
+        with pytest.raises(ConfigError, match=f"of at least {estimator.rows}"):
             estimator.targets(**short)
-        with pytest.raises(ConfigError, match=f"expected at least {estimator.rows} rows"):
+        with pytest.raises(ConfigError, match=f"of at least {estimator.rows}"):
             estimator.estimate(**short)
-    with pytest.raises(ConfigError, match="expected at least 2 rows"):
+    with pytest.raises(ConfigError, match="of at least 2"):
         VTrace().estimate(**window(1))
-
-
-def test_a_short_window_says_which_n_would_do(rows):
-    with pytest.raises(ConfigError, match=r"NStep\(n=8\) in windows of 8 rows: .* longer windows, or n of at most 7\."):
-        NStep(8).targets(**rows)
-    without = {k: v for k, v in rows.items() if k != "value"}
-    with pytest.raises(ConfigError, match="or n of at most 7"):
-        NStep(8).bootstrap(**without)
-    with pytest.raises(ConfigError, match=r"Use longer windows\.$"):
-        NStep(1).check_window(1)
-
-
-@pytest.mark.parametrize("n", [0, -3, 2.5])
-def test_n_is_a_whole_number_of_steps(n):
-    with pytest.raises(ConfigError, match=rf"NStep.n = {n}: expected an integer, at least 1"):
-        NStep(n=n)
-
-
-@pytest.mark.parametrize("kind", [TDLambda, GAE, VTrace])
-@pytest.mark.parametrize("lam", [-0.1, 1.1, math.nan, math.inf])
-def test_lambda_lies_between_0_and_1(kind, lam):
-    with pytest.raises(ConfigError, match=rf"{kind.__name__}.lam = {lam}: expected a number in \[0, 1\]"):
-        kind(lam=lam)
-    assert [kind(lam=x).lam for x in (0.0, 1.0)] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rho_max": 0.0}, "rho_max = 0.0: expected a number above 0"),
-        ({"rho_max": math.nan}, "rho_max = nan: expected a number above 0"),
-        ({"c_max": -1.0}, "c_max = -1.0: expected a number from 0 to rho_max = 1.0"),
-        ({"c_max": 1.5}, "c_max = 1.5: expected a number from 0 to rho_max = 1.0"),
+        ({"rho_max": 0.0}, "rho_max = 0.0: expected a number in "),
+        ({"rho_max": math.nan}, "rho_max = nan: expected a number in "),
+        ({"c_max": -1.0}, "c_max = -1.0: expected a number in "),
+        ({"c_max": 1.5}, "c_max = 1.5: expected at most rho_max = 1.0"),
     ],
 )
 def test_thresholds_of_vtrace(options, message):
@@ -137,51 +112,10 @@ def test_thresholds_of_vtrace(options, message):
 
 
 def test_vtrace_needs_to_know_how_likely_each_action_was(rows, behaviour):
-    with pytest.raises(
-        ConfigError, match=r"without log_pi and log_mu: .* or use one of TD0, TD1, NStep, TDLambda, GAE"
-    ):
+    with pytest.raises(ConfigError, match="needs the log-probabilities"):
         VTrace().targets(**rows)
-    with pytest.raises(ConfigError, match="without log_mu: "):
+    with pytest.raises(ConfigError, match="needs the log-probabilities"):
         VTrace().estimate(**rows, log_pi=behaviour["log_pi"])
-
-
-def test_targets_of_another_shape_are_refused(rows):
-    @dataclass(frozen=True)
-    class All(ValueEstimator):
-        def look_ahead(self, **rows):
-            return rows["reward"]
-
-    with pytest.raises(ConfigError, match=r"All\(\): its targets have the shape \(3, 8\); .* \[B, T - 1\] = \(3, 7\)"):
-        All().targets(**rows)
-
-
-@pytest.mark.parametrize("found", [None, 2.0])
-def test_targets_that_are_no_tensor_are_refused(rows, found):
-    @dataclass(frozen=True)
-    class Nothing(ValueEstimator):
-        def look_ahead(self, **rows):
-            return found
-
-    with pytest.raises(ConfigError, match=rf"Nothing\(\): look_ahead returned {found}; expected a tensor of targets"):
-        Nothing().targets(**rows)
-
-
-def test_an_algorithm_says_which_estimators_fit():
-    for kind in FROM_ROWS:
-        check_estimator(kind(), algorithm="ddpg", rows=4)
-    with pytest.raises(ConfigError, match=r"VTrace\(.*\): ddpg expects one of TD0, .* log-probabilities"):
-        check_estimator(VTrace(), algorithm="ddpg", rows=4)
-    with pytest.raises(
-        ConfigError, match=r"TDLambda\(lam=0.9\): qr_dqn expects one of TD0, TD1, NStep, or .* OneRow\. .* single row"
-    ):
-        check_estimator(TDLambda(0.9), algorithm="qr_dqn", rows=4, fits=OneRow)
-    with pytest.raises(
-        ConfigError, match=r"'td0': ddpg expects one of .*GAE, or your own subclass of ValueEstimator\.$"
-    ):
-        check_estimator("td0", algorithm="ddpg", rows=4)
-    with pytest.raises(ConfigError, match=r"NStep\(n=4\) in windows of 4 rows: expected at least 5"):
-        check_estimator(NStep(4), algorithm="ddpg", rows=4)
-    check_estimator(VTrace(), algorithm="impala", rows=4, fits=VTrace)
 
 
 @dataclass(frozen=True)
@@ -213,12 +147,6 @@ def test_others_derive_from_the_same_classes(rows):
     hopeful = Hopeful(0.9).targets(**rows)
     assert (hopeful >= returns.td0(**rows)).all()
     assert (hopeful > returns.td0(**rows)).any()
-    check_estimator(Hopeful(), algorithm="ddpg", rows=4)
-    check_estimator(Sooner(), algorithm="qr_dqn", rows=4, fits=OneRow)
-    with pytest.raises(ConfigError, match=r"steps\(4\) of Sooner\(several=None\) returned 0: expected at least 1"):
-        check_estimator(Sooner(None), algorithm="qr_dqn", rows=4, fits=OneRow)
-    with pytest.raises(ConfigError, match="qr_dqn expects one of TD0, TD1, NStep, or your own"):
-        check_estimator(Hopeful(), algorithm="qr_dqn", rows=4, fits=OneRow)
 
 
 def test_they_are_settings():

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from reverie.core.compiler import kernels
-from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.kernels import losses as compiled_losses
 from reverie.objectives.estimators import TD0, TD1, NStep, OneRow
 from reverie.objectives.quantile import (
-    check_kappa,
     greedy_quantiles,
     quantile_error,
     quantile_huber,
@@ -28,7 +26,7 @@ COMPILED = ["compiled", "defined"]
 def either(request, monkeypatch):
     """With the compiled loop over pairs where it fits, and without."""
     if request.param == "defined":
-        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+        monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
 
 
 def defined(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
@@ -148,20 +146,6 @@ def test_what_is_not_a_number_stays_none(either, where, kappa):
     assert torch.equal(loss[0], clean[0])
 
 
-def test_threads_change_nothing():
-    prediction, target = torch.randn(64, 51), torch.randn(64, 70)
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(quantile_huber(prediction, target))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2])
-
-
 @pytest.mark.parametrize("kappa", [0.0, 0.05])
 def test_its_minimum_is_the_quantiles(kappa):
     """Of an exponential distribution: -ln(1 - tau)."""
@@ -240,24 +224,6 @@ def test_targets_are_those_of_each_number_alone(either, estimator: OneRow, seed)
     assert torch.isfinite(got).all()
 
 
-class Halved(TD0):
-    """An estimator of one's own, which bootstraps otherwise."""
-
-    def bootstrap(self, **rows):
-        view = super().bootstrap(**rows)
-        return view._replace(reward=0.5 * view.reward)
-
-
-def test_an_estimator_that_bootstraps_otherwise_is_asked(either):
-    """Also where compiled functions know those of this library."""
-    data, following = rows(), torch.randn(B, T - 1, N)
-    data.reward.abs_()
-    got, whole = (quantile_targets(following, data, estimator, 0.9) for estimator in (Halved(), TD0()))
-    followed = ~data.is_last[:, :-1]
-    expected = 0.5 * data.reward[:, 1:, None].expand_as(got)
-    torch.testing.assert_close((whole - got)[followed], expected[followed])
-
-
 @pytest.mark.parametrize("kappa", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):
@@ -281,50 +247,3 @@ def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):
     torch.testing.assert_close(
         losses.metrics["train/target"], torch.stack([target[b, t].mean() for b, t in moves]).mean()
     )
-
-
-def test_threads_change_no_error(monkeypatch):
-    monkeypatch.setattr(compiled_losses, "PAIRS", 0)
-    data, before, results = rows(), torch.get_num_threads(), []
-    prediction, target = torch.randn(B, T - 1, A, N, requires_grad=True), torch.randn(B, T - 1, N)
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            losses = quantile_error(prediction, target, data, 1.0)
-            loss = losses.terms["critic"]
-            results.append((loss, *torch.autograd.grad(loss, prediction), losses.priority))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for others in results[1:] for a, b in zip(results[0], others, strict=True))
-
-
-def test_weights_get_their_gradient(either):
-    data = rows()
-    data.weight.requires_grad_()
-    loss = quantile_error(torch.randn(B, T - 1, A, N), torch.randn(B, T - 1, N), data, 1.0).terms["critic"]
-    (grad,) = torch.autograd.grad(loss, data.weight)
-    torch.testing.assert_close((grad * data.weight).sum(), loss)
-
-
-def test_a_batch_without_a_move_is_worth_nothing(either):
-    data = rows()
-    data.is_last.fill_(True)
-    prediction = torch.randn(B, T - 1, A, N, requires_grad=True)
-    losses = quantile_error(prediction, torch.randn(B, T - 1, N), data, 1.0)
-    losses.terms["critic"].backward()
-    assert losses.terms["critic"] == losses.metrics["train/value"] == 0
-    assert not prediction.grad.any()
-    assert not losses.priority.any()
-
-
-def test_a_window_that_is_too_short_is_refused(either):
-    with pytest.raises(ConfigError, match="windows of 3 rows: expected at least 4"):
-        quantile_targets(torch.zeros(B, 2, N), rows(length=3), NStep(3), 0.9)
-
-
-@pytest.mark.parametrize("kappa", [-1.0, float("inf"), float("nan")])
-def test_kappas_that_cannot_be(kappa):
-    with pytest.raises(ConfigError, match="kappa = "):
-        check_kappa(kappa)
-    with pytest.raises(ConfigError, match="kappa = "):
-        quantile_huber(torch.zeros(2, 3), torch.zeros(2, 3), kappa)

@@ -23,7 +23,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig, build
-from reverie.nn.minimise import TrainStep
+from reverie.nn.optim import TrainStep
 from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {

@@ -37,7 +37,7 @@ from reverie.core.words import Say, plural
 from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded, shown
 from reverie.experiment import NO_ENV, ExperimentConfig, looked_at
 from reverie.log.console import span
-from reverie.nn.returns_to_go import returns_to_go
+from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.replay import Replay

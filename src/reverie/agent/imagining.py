@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.agent.dream_figures import FPS, SIDE, light, newest, painted
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import Dreaming, WorldModel
+from reverie.algos.world_model import Dreamer, WorldModel
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
 
 STEPS = 15
 """Steps that are imagined by default."""
-
-
-class Describing(Dreaming, Protocol):
-    """A learner with a world model, whose latents can be described."""
-
-    def described(self, latent: Latent) -> dict[str, Tensor]:
-        """Return what the networks say of latents ``[B, T, ...]``, by the names of ``Algorithm.dream``."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,11 +151,11 @@ class Imagined:
             return write_video(Path(path), tile(np.stack([border(one, frames) for one in shown])), FPS)
 
 
-def describing(agent: Agent) -> Describing:
+def describing(agent: Agent) -> Dreamer:
     """Return the agent's learner; ConfigError if it has no world model."""
     if not isinstance(getattr(agent.algo, "world", None), WorldModel):
         raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
-    return cast(Describing, agent.algo)
+    return cast(Dreamer, agent.algo)
 
 
 def seeded(agent: Agent, seed: int | None) -> int:

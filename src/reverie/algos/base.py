@@ -1,58 +1,52 @@
-"""Base classes of algorithms and of their configurations."""
+"""Base classes of algorithms, of their configurations and of their losses."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from reverie.algos.complete import bad_moment, check_complete, check_saved, check_trained, written
-from reverie.core.checks import at_least, check_pattern
+from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_name
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
-from reverie.nn.adam import Adam
-from reverie.nn.minimise import Loss, TrainStep, gradients, run
-from reverie.nn.modes import has_two_modes, switch
-from reverie.nn.normalise import Normalise
+from reverie.core.words import plural
+from reverie.nn.actor_critic import NetworkConfig, kind_of
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam, Loss, Optim, TrainStep, gradients, run
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
-from reverie.objectives.estimators import ValueEstimator
-from reverie.objectives.td import Losses
+from reverie.nn.target import Target
+from reverie.objectives.estimators import TD0, ValueEstimator
+from reverie.objectives.td import Losses, after, td_targets
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw weights from ``seed`` within, and restore PyTorch's CPU generator afterwards.
-
-    Weights are drawn on the CPU. So, unlike ``torch.manual_seed``, this leaves the generators of GPUs alone.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
+Optimiser = Adam | Optim | torch.optim.Optimizer
 
 
 @contextmanager
 def building(seed: int) -> Iterator[None]:
     """Make a learner within, with float32 weights drawn from ``seed``, whatever PyTorch's default dtype and mode are.
 
+    PyTorch's CPU generator is restored afterwards; those of GPUs are left alone, as weights are drawn on the CPU.
     Tensors made in inference mode do not count writes, by which copies of weights in other layouts are kept up to date.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with seeded(seed), torch.inference_mode(False):
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            torch.default_generator.manual_seed(seed)
             yield
     finally:
         torch.set_default_dtype(default)
@@ -70,14 +64,14 @@ class AlgorithmConfig(Config):
     """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
     configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
     action_kinds: ClassVar[frozenset[str]] = frozenset()
-    """Kinds of action spaces that it learns (``nn/actor_critic.py: kind_of``). Errors about actions name the algorithms
-    that fit by this, so one that does not say is not named."""
+    """Kinds of action spaces that it learns (``nn/actor_critic.py: kind_of``), which ``build`` checks. Errors about
+    actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
 
-    batch_size: int = 16
+    batch_size: Annotated[int, AtLeast(1)] = 16
     """B, windows in a batch."""
-    batch_length: int = 64
+    batch_length: Annotated[int, AtLeast(2)] = 64
     """T, rows of each window that the losses cover, context rows not counted."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Dtype that networks compute in. Parameters, losses and optimisers stay float32."""
@@ -85,18 +79,15 @@ class AlgorithmConfig(Config):
     """Capture updates and replay them: as CUDA graphs on CUDA devices; on CPUs as tapes (recorded calls), for
     model-free algorithms only. The results are the same."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch_size < 1 or self.batch_length < 2:
-            raise ConfigError(
-                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected batch_size >= 1 and "
-                "batch_length >= 2."
-            )
-
     @property
     def algorithm(self) -> str:
         """Name of the algorithm on the command line, such as ``dreamer_v3``; ``module:Class`` for your own."""
         return algorithm_name(type(self))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """``precision`` as PyTorch's."""
+        return PRECISIONS[self.precision]
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """Raise ConfigError unless the settings fit those of the run.
@@ -122,14 +113,37 @@ class AlgorithmConfig(Config):
             ConfigError: the settings do not fit the observations, the algorithm is not for such actions, or it has no
                 learner.
         """
-        if not hasattr(self, "learner"):
-            name = type(self).__name__
-            raise ConfigError(f"{name} does not say what it builds: set {name}.learner to the class of your learner.")
+        self.check_actions(action_spec)
         with building(seed):
-            learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+            kind = self.learner_for(action_spec)
+            learner: Algorithm = kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
         if isinstance(learner, Algorithm):
             learner.rest()
         return learner
+
+    def learner_for(self, action_spec: ActionSpec) -> type[Any]:
+        """Return the class of the learner of these actions."""
+        if not hasattr(self, "learner"):
+            name = type(self).__name__
+            raise ConfigError(f"{name} does not say what it builds: set {name}.learner to the class of your learner.")
+        return self.learner
+
+    def check_actions(self, spec: ActionSpec) -> None:
+        """Raise ConfigError, which names the algorithms that fit, unless the algorithm is for such actions."""
+        kind = kind_of(spec)
+        if not self.action_kinds or kind in self.action_kinds:
+            return
+        fit: dict[bool, list[str]] = {False: [], True: []}
+        for name in sorted(algorithms()):
+            with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
+                other: Any = algorithm_config(name)
+                if kind in other.action_kinds:
+                    fit[other.needs_data].append(name)
+        also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
+        raise ConfigError(
+            f"{self.algorithm} is for {' or '.join(sorted(self.action_kinds))} actions, but these are {kind}. "
+            f"Suitable algorithms: {', '.join(fit[False])}{also}."
+        )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
         """Return these settings without defaults that do not fit the observations."""
@@ -138,31 +152,34 @@ class AlgorithmConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFreeConfig(AlgorithmConfig):
-    """Settings of model-free agents: how observations are preprocessed."""
+    """Settings of model-free agents: windows, networks, and how observations are preprocessed."""
 
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Layers of the networks."""
     normalise: Normalise | None = None
     """Normalise vectors, (x - mean) / std: by the first 1000 rows with fixed(1000), by all rows with running."""
-    frames: int = 1
+    frames: Annotated[int, AtLeast(1)] = 1
     """Number of latest frames that the networks see together. The replay stores each frame once."""
-    frame_keys: str = ""
+    frame_keys: Annotated[str, Regex()] = ""
     """Regular expression of the observation keys that `frames` stacks, matched in full. Empty: all images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, frames=1)
         if self.frame_keys and self.frames == 1:
             raise ConfigError(
                 f"frame_keys = {self.frame_keys!r}, frames = 1: set frames to the number of frames to stack."
             )
-        check_pattern(self, "frame_keys")
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """See :class:`AlgorithmConfig`. ``normalise = fixed(n)`` needs its n rows before the policy acts or learns."""
         wanted = 0 if self.normalise is None else self.normalise.limit or 0
         if wanted > min(random_steps, learning_starts):
-            assert self.normalise is not None
             raise ConfigError(
-                f"algo.normalise = {self.normalise.text()}, random_steps = {random_steps}, learning_starts = "
+                f"algo.normalise = fixed({wanted}), random_steps = {random_steps}, learning_starts = "
                 f"{learning_starts}: the policy would act or learn before the statistics of observations are fixed. "
                 f"Raise both to at least {wanted}, or use algo.normalise = running, which does not need this."
             )
@@ -184,7 +201,8 @@ class ModelFreeConfig(AlgorithmConfig):
         Raises:
             ConfigError: there is nothing to normalise or to stack.
         """
-        return Preprocessor(obs_spec, normalise=self.normalise, frames=self.frames, frame_keys=self.frame_keys)
+        names = ("normalise", "frames", "frame_keys", "reward_scale", "discount", "bound_values")
+        return Preprocessor(obs_spec, **{name: getattr(self, name) for name in names if hasattr(self, name)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,33 +212,66 @@ class ValueConfig(ModelFreeConfig):
     in_units_of_values: ClassVar[str] = ""
     """Name of a setting in units of values, so that its default fits rewards near 1 only; "" if there is none."""
 
-    discount: float = 0.99
-    """Discount factor gamma per agent step, in [0, 1]."""
+    discount: Annotated[float, Within("[0, 1]")] = 0.99
+    """Discount factor gamma per agent step."""
     reward_scale: RewardScale | None = None
     """Multiply rewards in the losses: by a constant with factor(0.1), or with return_std by one over the standard
     deviation of discounted returns. Stored rows and scores keep the true rewards."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class TDConfig(ValueConfig):
+    """Settings of temporal-difference learning with target networks."""
+
+    estimators: ClassVar[type[ValueEstimator]] = ValueEstimator
+    """Class of the value estimators that fit."""
+
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How targets are computed from the rows of a window. The paper uses TD(0)."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
+    """Step of the target networks towards their networks at each target update; 1 copies them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        chosen, fit = self.value_estimator, self.estimators
+        if not isinstance(chosen, fit) or chosen.needs_behaviour:
+            known = [k for k, v in fit.kinds().items() if not v.needs_behaviour]
+            raise ConfigError(
+                f"value_estimator = {chosen.text()}: {self.algorithm} expects one of {', '.join(known)}, or your own "
+                f"subclass of {fit.__name__} that needs rows alone."
+            )
+        chosen.check_window(self.batch_length)
+
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """See :class:`ModelFreeConfig`. An estimator of several steps needs windows of more than one transition."""
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
-        estimator = getattr(self, "value_estimator", None)
-        if self.batch_length == 2 and isinstance(estimator, ValueEstimator) and estimator.whole_window:
+        if self.batch_length == 2 and self.value_estimator.whole_window:
             raise ConfigError(
-                f"algo.value_estimator = {estimator.text()}, algo.batch_length = 2: windows of a single transition "
-                "leave nothing to look ahead to, so this equals td0. Set algo.batch_length to at least 3, or use td0."
+                f"algo.value_estimator = {self.value_estimator.text()}, algo.batch_length = 2: windows of a single "
+                "transition leave nothing to look ahead to, so this equals td0. Set algo.batch_length to at least 3, "
+                "or use td0."
             )
 
-    def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
-        """See :class:`ModelFreeConfig`."""
-        return Preprocessor(
-            obs_spec,
-            normalise=self.normalise,
-            frames=self.frames,
-            frame_keys=self.frame_keys,
-            reward_scale=self.reward_scale,
-            discount=self.discount,
-            bound_values=getattr(self, "bound_values", False),
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedConfig(Config):
+    """What learners of recorded data set otherwise."""
+
+    needs_data: ClassVar[bool] = True
+
+    normalise: Normalise | None = field(default_factory=Running)
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset; none leaves them as they are. In the papers
+    TD3+BC does, the others do not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedConfig(RecordedConfig):
+    """Recorded data, and values that stay within what the rewards allow."""
+
+    bound_values: bool = True
+    """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
+    that the data lack are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
+    return_std."""
 
 
 INSIDE = "inside/"
@@ -237,7 +288,7 @@ def dreamt_name(key: str) -> str:
 
 
 class Algorithm(nn.Module):
-    """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds.
+    """A learner as a module: its state is its parameters, buffers and optimisers, and what :meth:`extra_state` adds.
 
     A subclass implements :meth:`train_step`. It must change all state in place, as a captured update goes on using the
     same memory; ``load_state_dict`` copies for the same reason.
@@ -257,7 +308,7 @@ class Algorithm(nn.Module):
         """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
-        self.since = object()  # see nn/minimise.py: Learner
+        self.since = object()  # see nn/optim.py: Learner
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
 
@@ -276,17 +327,11 @@ class Algorithm(nn.Module):
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``.
-
-        Raises:
-            ConfigError: there is none, or it was assigned to ``self.policy``.
-        """
-        if "policy" in self._modules:  # PyTorch puts a module there, and this property hides it
-            raise ConfigError(f"{type(self).__name__}: assign the policy to self._policy, not to self.policy.")
+        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
         if not hasattr(self, "_policy"):
             raise ConfigError(
                 f"{type(self).__name__} has no policy: assign one to self._policy in its __init__, for example "
-                "self.preprocess.policy(GreedyPolicy(...), device)."
+                "GreedyPolicy(self.network, cfg.exploration, classes, device)."
             )
         if self._two_moded is None:  # a config with a `build` of its own has made this learner
             self.rest()
@@ -309,7 +354,7 @@ class Algorithm(nn.Module):
         are in train mode: see :meth:`rest`.
 
         Raises:
-            ConfigError: the class forgot something, which shows after the first update (``algos/complete.py``).
+            ConfigError: after the first update, a parameter is in no optimiser.
             DataError: the batch has flags that are not bool, or shapes that do not fit.
         """
         batch.check(getattr(self, "window", None))
@@ -317,20 +362,26 @@ class Algorithm(nn.Module):
             self.rest()
         if self._checked:
             return self._in_train_mode(step, batch)
-        before = written(self)
+        before = {name: p._version for name, p in self.named_parameters()}
         found = self._in_train_mode(step, batch)
-        self._check_complete()
         check_trained(self, before)
-        check_saved(self, self.extra_state())
         self._checked = True
         return found
 
-    def _check_complete(self) -> None:
-        """Raise ConfigError if a kind of learner needs something that this one lacks; called after its first update."""
+    def prepared(self, batch: Batch) -> Batch:
+        """Return what :meth:`train_step` gets of a batch on the learner's device; by default the batch itself."""
+        return batch
 
     def bad_moment(self) -> str | None:
-        """Return the name of a parameter whose moments in an optimiser are NaN or infinite, or None. Reads all."""
-        return bad_moment(self)
+        """Return the name of an optimiser that holds NaN or infinity, so that a parameter may never move; or None.
+
+        One gradient whose square float32 does not hold is enough. Reads all moments and waits for the device.
+        """
+        for name, optim in self.optimisers().items():
+            held = (x for x in tree_leaves(optim.state_dict()) if isinstance(x, Tensor) and x.is_floating_point())
+            if not all(bool(torch.isfinite(x).all()) for x in held):
+                return name
+        return None
 
     def rest(self) -> None:
         """Put the modules that learn in train mode, and differ in it, into eval mode until :meth:`run_step`.
@@ -343,16 +394,18 @@ class Algorithm(nn.Module):
         found = [module for module in self.modules() if module.training and has_two_modes(module)]
         kept = [module for module in self._two_moded or () if module not in found]
         self._two_moded = (*kept, *found)
-        switch(self._two_moded, training=False)
+        self._switch(training=False)
+
+    def _switch(self, *, training: bool) -> None:
+        for module in self._two_moded or ():
+            vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
 
     def _in_train_mode(self, step: TrainStep, batch: Batch) -> Update:
-        if not self._two_moded:
-            return run(self, step, batch)
-        switch(self._two_moded, training=True)
+        self._switch(training=True)
         try:
             return run(self, step, batch)
         finally:
-            switch(self._two_moded, training=False)
+            self._switch(training=False)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.
@@ -377,8 +430,21 @@ class Algorithm(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
+    def optimisers(self) -> dict[str, Optimiser]:
+        """Return each optimiser that this learner and its modules hold as attributes, or in a dictionary.
+
+        Their names end with ``optim``: ``actor_optim`` is ``self.optims["actor"]``.
+        """
+        found: dict[str, Optimiser] = {}
+        for place, module in self.named_modules():
+            for key, value in vars(module).items():
+                for name, optim in value.items() if isinstance(value, dict) else ((key, value),):
+                    if isinstance(optim, Optimiser) and not any(optim is other for other in found.values()):
+                        found[f"{place}.{name}".lstrip(".") + ("" if name.endswith("optim") else "_optim")] = optim
+        return found
+
     def extra_state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold beside parameters and buffers: optimisers, counters."""
+        """Return what a checkpoint must hold beside parameters, buffers and optimisers, such as counters in Python."""
         return {}
 
     def load_extra_state(self, state: State) -> None:
@@ -386,21 +452,56 @@ class Algorithm(nn.Module):
 
     # The next two narrow torch's overloads on purpose: an algorithm is always the root module, never a child.
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return ``{"model": parameters and buffers by name, **extra_state}``."""
-        return {"model": super().state_dict(), **self.extra_state()}
+        """Return ``{"model": parameters and buffers by name, "NAME_optim": moments, ..., **extra_state}``."""
+        optims = {name: optim.state_dict() for name, optim in self.optimisers().items()}
+        return {"model": super().state_dict(), **optims, **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
         """Restore what ``state_dict`` returned."""
         super().load_state_dict(state["model"])
+        for name, optim in self.optimisers().items():
+            optim.load_state_dict(state[name])
         self.load_extra_state(state)
+
+
+def has_two_modes(module: nn.Module) -> bool:
+    """Return whether ``module`` might read its flag ``training``, which none of this library does; hooks might, too."""
+    known = type(module) in (nn.Linear, nn.Sequential, nn.ModuleList) or type(module).__module__.startswith("reverie.")
+    return not known or bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def check_trained(learner: Algorithm, before: Mapping[str, int]) -> None:
+    """Check after a learner's first update that each parameter is in an optimiser, frozen, or was written to.
+
+    ``before``: how often each was written to before. A learner without any optimiser that is known here may train in a
+    way of its own.
+
+    Raises:
+        ConfigError: a parameter is none of that, and would never be trained.
+    """
+    held: set[int] = set()
+    for optim in learner.optimisers().values():
+        groups = optim.param_groups if isinstance(optim, torch.optim.Optimizer) else [{"params": optim.params}]
+        held |= {id(p) for group in groups for p in group["params"]}
+    left = [
+        name
+        for name, p in learner.named_parameters()
+        if p.requires_grad and id(p) not in held and p._version == before.get(name)
+    ]
+    if held and left:
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        raise ConfigError(
+            f"{type(learner).__name__}: no optimiser has {plural(len(left), 'parameter')}, which would never be "
+            f"trained: {', '.join(left[:3])}{more}. Give them to one, as in self.optims['head'] = "
+            "Adam(self.head.parameters(), lr), or freeze them by requires_grad_(False)."
+        )
 
 
 class ModelFree(Algorithm):
     """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
 
-    A subclass builds its networks for ``self.preprocess.spec``, wraps its policy in ``self.preprocess.policy`` and
-    begins its ``train_step`` with ``batch = self.preprocess(batch)``. Checkpoints hold ``self.optims``; a learner with
-    more state adds it in :meth:`extra_state`.
+    A subclass builds its networks for ``self.preprocess.spec``. Its ``train_step`` gets preprocessed batches, and its
+    ``_policy`` preprocessed observations.
     """
 
     tapes = True
@@ -413,9 +514,15 @@ class ModelFree(Algorithm):
         self.extra_spec = {}
         self.optims: dict[str, Adam] = {}
 
-    def _check_complete(self) -> None:
-        """Raise ConfigError if it forgot preprocessing that the settings ask for, or to save an optimiser."""
-        check_complete(self, self.optims, self.preprocess, self.extra_state())
+    @property
+    def policy(self) -> Policy[Any]:
+        """See :class:`Algorithm`: the policy behind the preprocessor."""
+        return self.preprocess.policy(super().policy, self.device)
+
+    def prepared(self, batch: Batch) -> Batch:
+        """See :class:`Algorithm`: the preprocessed batch."""
+        ready: Batch = self.preprocess(batch)
+        return ready
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:
@@ -439,13 +546,43 @@ class ModelFree(Algorithm):
         for optim in self.optims.values():
             optim.renew()
 
-    def extra_state(self) -> dict[str, Any]:
-        """Return the moments of all optimisers."""
-        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
 
-    def load_extra_state(self, state: State) -> None:
-        """Restore the moments of all optimisers."""
-        for name, optim in self.optims.items():
-            key = f"{name}_optim"
-            # Learners with a single optimiser called it "optim" in checkpoints of before.
-            optim.load_state_dict(state["optim" if key not in state and "optim" in state else key])
+class TDObjective(nn.Module):
+    """The losses of temporal-difference learning, over any networks; nothing else of this library is needed.
+
+    ``objective(batch)`` is their terms by name. The gradient of each reaches its own networks alone. Paper by paper,
+    subclasses define :meth:`critic_loss`, :meth:`actor_loss` (if there is an actor) and :meth:`next_value`.
+    """
+
+    def __init__(self, cfg: Any, within: Callable[[Tensor], Tensor] | None = None) -> None:
+        """``cfg``: settings of the algorithm. ``within`` clips the values that targets bootstrap from."""
+        super().__init__()
+        self.cfg, self.within = cfg, within
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        return self.critic_loss(batch).joined(self.actor_loss(batch))
+
+    def critic_loss(self, *inputs: Any, **more: Any) -> Losses:
+        """The term ``critic`` of a batch ``[B, T]``."""
+        raise unwritten(self, "critic_loss")
+
+    def actor_loss(self, *inputs: Any, **more: Any) -> Losses:
+        """The term ``actor`` of a batch ``[B, T]``; by default there is none."""
+        return Losses({}, {})
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) V(s'), V as in :meth:`next_value`."""
+        value, c = self.next_value(after(batch.obs)), self.cfg  # [B, T-1]
+        return td_targets(batch, value, c.value_estimator, c.discount, within=self.within)
+
+    def next_value(self, *inputs: Any, **more: Any) -> Any:
+        """Return the value of states for the targets, ``[...]``."""
+        raise unwritten(self, "next_value")
+
+    def update_targets(self) -> None:
+        """Update the target networks: theta' <- tau theta + (1 - tau) theta'."""
+        for part in self.children():
+            if isinstance(part, Target):
+                part.update()

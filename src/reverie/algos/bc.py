@@ -5,25 +5,23 @@ Supervised learning of the actions in a dataset. Rewards are not used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, ModelFree, ModelFreeConfig
+from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig
+from reverie.core.bounds import Above
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, all_classes, only_kind
-from reverie.nn.adam import Adam
-from reverie.nn.choices import ChoicesActor
+from reverie.nn.actor_critic import ChoicesActor, DeterministicActor, GaussianActor, NetworkConfig, all_classes
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
-from reverie.nn.gaussian import GaussianActor
-from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
@@ -78,25 +76,16 @@ class Categorical(Clone):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCConfig(ModelFreeConfig):
+class BCConfig(RecordedConfig, ModelFreeConfig):
     """Settings of behaviour cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
-    needs_data: ClassVar[bool] = True
 
-    batch_size: int = 256
-    """B, windows in a batch."""
-    batch_length: int = 2
-    """T, rows of each window. The loss covers the actions of all rows but the last."""
     clone: Clone | None = None
     """Kind of policy. Continuous actions: deterministic, or stochastic, which learns their spread too. Discrete
     actions: categorical. None: deterministic or categorical, by the action space."""
-    lr: float = 3e-4
+    lr: Annotated[float, Above(0)] = 3e-4
     """Learning rate of Adam."""
-    networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Layers of the actor."""
-    normalise: Normalise | None = field(default_factory=Running)
-    """Normalise vectors: (x - mean) / std, over all rows of the dataset. None: leave them as they are."""
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data are needed."""
@@ -110,9 +99,9 @@ class BCConfig(ModelFreeConfig):
         """Return ``clone``, or its default for these actions.
 
         Raises:
-            ConfigError: the actions are of both kinds, or of the kind that ``clone`` is not for.
+            ConfigError: the actions are of the kind that ``clone`` is not for.
         """
-        kind = only_kind("bc", spec)
+        kind = next(iter(spec.parts.values())).kind
         if self.clone is None:
             return Deterministic() if kind == "continuous" else Categorical()
         if self.clone.kind != kind:
@@ -149,8 +138,7 @@ class BCObjective(nn.Module):
         found, action = self.actor(before(batch.obs)), batch.action[:, :-1]
         deterministic = isinstance(found, Tensor)
         error = (found - action).square().mean(-1) if deterministic else -found.log_prob(action)  # [B, T-1]
-        loss = mean_over(error, transition_mask(batch.is_last))
-        return Losses({"actor": loss}, {"loss/actor": loss.detach()})
+        return Losses.of(actor=mean_over(error, transition_mask(batch.is_last)))
 
 
 class BC(ModelFree):
@@ -163,15 +151,15 @@ class BC(ModelFree):
         self.cfg = cfg
         self.window = replace(self.window, gives_priorities=False)
         clone = cfg.fitting(action_spec)
-        actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, PRECISIONS[cfg.precision])
+        actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         self.objective = BCObjective(actor)
         self.to(device)
         self.optims = {"actor": Adam(actor.parameters(), cfg.lr)}
-        self._policy = self.preprocess.policy(clone.policy(actor, action_spec.width, device), device)
+        self._policy = clone.policy(actor, action_spec.width, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step of the actor."""
-        return Update(metrics=self.minimise(self.objective.forward, self.preprocess(batch)).metrics)
+        return self.minimise(self.objective.forward, batch).update()
 
 
 BCConfig.learner = BC

@@ -6,28 +6,24 @@ best of a few such actions is taken, both to act and in the critics' targets.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
-from reverie.core.errors import ConfigError
+from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import BestOfSeveral, several
-from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width, first
-from reverie.nn.adam import Adam
-from reverie.nn.frozen import frozen
-from reverie.nn.generative import ActionVAE, Perturbation
-from reverie.nn.normalise import Normalise, Running
+from reverie.core.types import Batch, Mode, Obs, Step, Update
+from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, first, several
+from reverie.nn.exploration import Unaffected
+from reverie.nn.optim import Adam, frozen
+from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
-from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, check_td, mean_over, squared_error, td_targets
+from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error, td_targets
 from reverie.objectives.transforms import exp
 
 LATENT = 0.5
@@ -35,61 +31,142 @@ LATENT = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCQConfig(ValueConfig):
+class BCQConfig(RecordedConfig, TDConfig):
     """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    needs_data: ClassVar[bool] = True
 
     batch_size: int = 100
-    """B, windows in a batch."""
-    batch_length: int = 2
-    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
-    value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critics' targets are computed from the rows of a window. The paper uses TD(0)."""
-    samples: int = 10
+    samples: Annotated[int, AtLeast(1)] = 10
     """n, actions sampled for each next state; the target uses the best."""
-    act_samples: int = 10
+    act_samples: Annotated[int, AtLeast(1)] = 10
     """n, actions sampled to act; the best is taken. The authors' code samples 100."""
-    phi: float = 0.05
+    phi: Annotated[float, AtLeast(0)] = 0.05
     """Largest perturbation of an action, in units of the policy's range [-1, 1]. 0 leaves actions as they are."""
-    lmbda: float = 0.75
-    """Lambda in [0, 1], weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
-    latent: int | None = None
+    lmbda: Annotated[float, Within("[0, 1]")] = 0.75
+    """Lambda, weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
+    latent: Annotated[int | None, AtLeast(1)] = None
     """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
-    lr: float = 1e-3
+    lr: Annotated[float, Above(0)] = 1e-3
     """Learning rate of all networks."""
-    tau: float = 0.005
-    """Step of the targets towards their networks at each update, in (0, 1]; 1 copies them."""
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
     """Layers of the perturbation network and of the critics."""
     vae: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(750, 750)))
     """Layers of the VAE's encoder and decoder."""
-    normalise: Normalise | None = field(default_factory=Running)
-    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
-        check_choice(self.samples, self.phi, self.lmbda)
-        if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
-            raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected at least 1.")
 
 
-def check_choice(samples: int, phi: float, lmbda: float) -> None:
-    """Raise ConfigError if one of these is out of range."""
-    if samples < 1:
-        raise ConfigError(f"samples = {samples}: expected at least 1.")
-    if not 0 <= phi < math.inf:
-        raise ConfigError(f"phi = {phi}: expected a finite number, 0 or more; 0 leaves actions unchanged.")
-    if not 0 <= lmbda <= 1:
-        raise ConfigError(f"lmbda = {lmbda}: expected a number in [0, 1].")
+LATENT_LOG_STD = (-4.0, 15.0)
+"""Limits of ln sigma of the latent, for numerical stability: from the code of the authors of BCQ."""
+
+
+class Coded(NamedTuple):
+    """The output of a variational autoencoder for an action."""
+
+    action: Tensor  # [..., A], decoded from a sampled latent
+    mean: Tensor  # [..., L], mean of the latent
+    log_std: Tensor  # [..., L], ln sigma of the latent
+
+
+class ActionVAE(nn.Module):
+    """A conditional variational autoencoder, E(s, a) and D(s, z): Kingma and Welling 2014; Sohn, Lee and Yan 2015."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, latent: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
+        super().__init__()
+        self.latent = latent
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.encoder = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
+        self.decoder = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
+
+    def forward(self, obs: Obs, action: Tensor) -> Coded:
+        """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
+        features = self.inputs(obs)  # [..., F]
+        code: Tensor = self.encoder(features, action.to(features.dtype))
+        mean, raw = code.float().chunk(2, -1)  # [..., L]
+        log_std = raw.clamp(*LATENT_LOG_STD)
+        latent = mean + exp(log_std) * torch.randn_like(mean)
+        return Coded(self._decoded(features, latent), mean, log_std)
+
+    def decode(self, obs: Obs, latent: Tensor) -> Tensor:
+        """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
+        return self._decoded(self.inputs(obs), latent)
+
+    def _decoded(self, features: Tensor, latent: Tensor) -> Tensor:
+        y: Tensor = self.decoder(features, latent.to(features.dtype))
+        return y.float()
+
+
+class Perturbation(nn.Module):
+    """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = ReluMLP(self.inputs.width + width, cfg.units, width, squash=True)
+        self.phi = phi
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the perturbed actions ``[..., A]``, clipped to [-1, 1], given observations ``[..., *shape]``."""
+        return self._moved(self.inputs(obs), action)
+
+    def several(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the perturbed actions of n actions ``[..., n, A]`` for each observation."""
+        return self._moved(self.inputs(obs), action)
+
+    def _moved(self, features: Tensor, action: Tensor) -> Tensor:
+        y: Tensor = self.body(features, action.to(features.dtype))
+        return (action + self.phi * y.float()).clamp(-1, 1)
+
+
+class Decided(NamedTuple):
+    """The state of :class:`BestOfSeveral`."""
+
+    steps: Tensor  # [] int64, number of decisions in mode "eval"
+
+
+class BestOfSeveral(Unaffected[Decided]):
+    """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
+
+    Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
+    that evaluations are reproducible and do not change the default generator.
+    """
+
+    def __init__(
+        self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, clip: float, device: torch.device
+    ) -> None:
+        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``.
+
+        Latents are standard normal, clipped to ``[-clip, clip]``; ``latent`` is L.
+        """
+        self.best, self.samples, self.latent, self.clip, self.device = best, samples, latent, clip, device
+
+    def initial(self, num_envs: int) -> Decided:
+        """Return the state before the first decision."""
+        return Decided(torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
+        """Return ``(action [N, A] on the CPU, state)``."""
+        generator = None
+        if mode == "eval":
+            generator = torch.Generator().manual_seed(int(state.steps))
+            state = Decided(state.steps + 1)
+        latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-self.clip, self.clip)
+        obs = step.obs_on(self.device)
+        return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Return True: the state only counts decisions, which seed the latents of evaluations."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCQStats(Stats):
-    """Metrics of an update of BCQ."""
+class BCQStats(ActorCriticStats):
+    """Metrics of an update of BCQ. ``loss_actor`` is -E[Q_1] of sampled and perturbed actions."""
 
     loss_vae: Tensor
     """Loss of the VAE: reconstruction error plus half of the divergence."""
@@ -97,49 +174,24 @@ class BCQStats(Stats):
     """Mean squared error of decoded actions."""
     train_divergence: Tensor
     """KL(N(mean, std) || N(0, 1)) in nats, per dimension of the latent."""
-    loss_critic: Tensor
-    """E[w (Q - y)^2], summed over both critics."""
-    train_value: Tensor
-    """Mean Q of the dataset's actions over both critics."""
-    train_target: Tensor
-    """Mean target y."""
-    loss_actor: Tensor
-    """-E[Q_1] of sampled and perturbed actions."""
 
 
-class BCQObjective(nn.Module):
-    """The losses of BCQ. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+class BCQObjective(TDObjective):
+    """The losses of BCQ, with a term ``vae`` too.
 
     ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.nn.generative.ActionVAE` does.
     ``vae.decode(obs, latent)`` gives n actions ``[..., n, A]`` for n latents ``[..., n, vae.latent]`` of each
     observation. ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1].
-    ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics. The gradient of each term reaches its own
-    networks alone.
+    ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics.
     """
 
+    cfg: BCQConfig
     vae: Any
 
-    def __init__(
-        self,
-        vae: nn.Module,
-        perturb: nn.Module,
-        critic: nn.Module,
-        *,
-        samples: int = 10,
-        lmbda: float = 0.75,
-        discount: float = 0.99,
-        value_estimator: ValueEstimator | None = None,
-        tau: float = 0.005,
-    ) -> None:
-        """``samples``: n; ``lmbda``: lambda of equation 13; ``value_estimator``: TD(0) unless given."""
-        super().__init__()
-        check_td(discount, tau, value_estimator=value_estimator)
-        check_choice(samples, 0.0, lmbda)
+    def __init__(self, vae: nn.Module, perturb: nn.Module, critic: nn.Module, cfg: BCQConfig) -> None:
+        super().__init__(cfg)
         self.vae, self.perturb, self.critic = vae, perturb, critic
-        self.target_perturb, self.target_critic = Target(perturb, tau), Target(critic, tau)
-        self.samples, self.lmbda = samples, lmbda
-        self.discount = discount
-        self.value_estimator = value_estimator or TD0()
+        self.target_perturb, self.target_critic = Target(perturb, cfg.tau), Target(critic, cfg.tau)
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
@@ -156,14 +208,19 @@ class BCQObjective(nn.Module):
         reconstruction = mean_over((coded.action - action).square().mean(-1), mask)
         divergence = mean_over(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
         loss = reconstruction + 0.5 * divergence
-        metrics = {"loss/vae": loss, "loss/reconstruction": reconstruction, "train/divergence": divergence}
-        return Losses({"vae": loss}, {name: x.detach() for name, x in metrics.items()})
+        metrics = {"loss/reconstruction": reconstruction.detach(), "train/divergence": divergence.detach()}
+        return Losses.of(metrics, vae=loss)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
         values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        worth = self.next_value(after(batch.obs), self.latents(batch.reward[:, 1:], self.samples))  # [B, T-1]
-        return squared_error(values, td_targets(batch, worth, self.value_estimator, self.discount), batch)
+        return squared_error(values, self.targets(batch), batch)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) V(s'): equation 13."""
+        latent, c = self.latents(batch.reward[:, 1:], self.cfg.samples), self.cfg
+        return td_targets(batch, self.next_value(after(batch.obs), latent), c.value_estimator, c.discount)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, a + xi(s, a))], a ~ G(s): equation 12."""
@@ -173,8 +230,7 @@ class BCQObjective(nn.Module):
         action = self.perturb(obs, drawn)
         with frozen(self.critic):
             value = first(self.critic, obs, action)  # [B, T-1]
-        loss = -mean_over(value, transition_mask(batch.is_last))
-        return Losses({"actor": loss}, {"loss/actor": loss.detach()})
+        return Losses.of(actor=-mean_over(value, transition_mask(batch.is_last)))
 
     def latents(self, rows: Tensor, n: int) -> Tensor:
         """Sample n latents ``[..., n, L]`` for each of ``rows`` ``[...]``: normal, clipped to ``LATENT``."""
@@ -190,8 +246,9 @@ class BCQObjective(nn.Module):
         drawn = self.vae.decode(obs, latent)  # [..., n, A]
         action = several(self.target_perturb.model, obs, drawn)
         values = several(self.target_critic.model, obs, action)  # [2, ..., n]
-        worth = self.lmbda * values.amin(0) + (1 - self.lmbda) * values.amax(0)  # [..., n]
-        return worth.amax(-1)
+        share = self.cfg.lmbda
+        value = share * values.amin(0) + (1 - share) * values.amax(0)  # [..., n]
+        return value.amax(-1)
 
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
@@ -200,11 +257,6 @@ class BCQObjective(nn.Module):
         best = several(self.critic, obs, action, copy=0).argmax(-1)  # [...]
         index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
         return action.gather(-2, index).squeeze(-2)
-
-    def update_targets(self) -> None:
-        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta'."""
-        self.target_perturb.update()
-        self.target_critic.update()
 
 
 def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
@@ -220,37 +272,22 @@ class BCQ(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
-        width = continuous_width(cfg.algorithm, action_spec)
-        vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, dtype)
-        perturb = Perturbation(seen, width, cfg.phi, cfg.networks, dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=dtype)
-        self.objective = BCQObjective(
-            vae,
-            perturb,
-            critic,
-            samples=cfg.samples,
-            lmbda=cfg.lmbda,
-            discount=cfg.discount,
-            value_estimator=cfg.value_estimator,
-            tau=cfg.tau,
-        )
+        seen, width = self.preprocess.spec, action_spec.width
+        vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
+        perturb = Perturbation(seen, width, cfg.phi, cfg.networks, cfg.dtype)
+        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        self.objective = BCQObjective(vae, perturb, critic, cfg)
         self.to(device)
-        self.optims = {
-            "vae": Adam(vae.parameters(), cfg.lr),
-            "critic": Adam(critic.parameters(), cfg.lr),
-            "actor": Adam(perturb.parameters(), cfg.lr),
-        }
-        best = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, LATENT, device)
-        self._policy = self.preprocess.policy(best, device)
+        for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
+            self.optims[name] = Adam(network.parameters(), cfg.lr)
+        self._policy = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, LATENT, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
-        batch, o = self.preprocess(batch), self.objective
+        o = self.objective
         vae, critic, actor = (self.minimise(loss, batch) for loss in (o.vae_loss, o.critic_loss, o.actor_loss))
-        losses = vae.joined(critic).joined(actor)
         self.objective.update_targets()
-        return Update(metrics=losses.metrics, priority=losses.priority)
+        return vae.joined(critic).joined(actor).update()
 
 
 BCQConfig.learner = BCQ

@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.sac import SAC, SACConfig, SACObjective
-from reverie.core.checks import above, at_least, finite
+from reverie.algos.base import RecordedConfig
+from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
+from reverie.core import types
+from reverie.core.bounds import Above, AtLeast, Finite, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.protocols import Hindsight
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import draws, several
-from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.adam import Adam
+from reverie.core.protocols import Hindsight, RowStorage
+from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import FLAGS, Batch, Obs, Step, Update
+from reverie.nn.actor_critic import NetworkConfig, draws, several
+from reverie.nn.exploration import SampledPolicy
 from reverie.nn.functional import log_sum_exp
-from reverie.nn.normalise import Normalise, Running
-from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, Unreturned
+from reverie.nn.optim import Adam
 from reverie.nn.rewards import ReturnStd
-from reverie.objectives.returns import transition_mask
+from reverie.objectives.returns import returns_to_go, transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 
 MAX_MULTIPLIER = 1e6
@@ -45,33 +45,24 @@ class Conservatism(Choice):
 class Fixed(Conservatism):
     """A constant weight."""
 
-    weight: float = 5.0
+    weight: Annotated[float, AtLeast(0)] = 5.0
     """Alpha of equation 4: the authors' code for MuJoCo, which does not halve the squared error as the equation
     does."""
-
-    def __post_init__(self) -> None:
-        at_least(self, weight=0)
 
 
 @dataclass(frozen=True)
 class Lagrange(Conservatism):
     """A learned weight, a Lagrange multiplier that keeps the gap at a threshold (appendix F, "CQL(Lagrange)")."""
 
-    threshold: float = 10.0
+    threshold: Annotated[float, Finite()] = 10.0
     """Tau, the target gap between the soft maximum of Q and Q of the dataset's actions: the authors' code and paper for
     MuJoCo. Smaller is more conservative."""
-    lr: float = 3e-4
+    lr: Annotated[float, Above(0)] = 3e-4
     """Learning rate of the multiplier: the authors' code."""
-    initial: float = 1.0
-    """Initial multiplier, above 0. Code that has a weight w beside a multiplier that begins at 1 translates to initial
+    initial: Annotated[float, Within(f"(0, {MAX_MULTIPLIER:g}]")] = 1.0
+    """Initial multiplier. Code that has a weight w beside a multiplier that begins at 1 translates to initial
     = w: the authors' multiplier (w gap - tau) is lagrange(tau / w, lr, w), d3rlpy's multiplier w (gap - tau) is
     lagrange(tau, lr, w)."""
-
-    def __post_init__(self) -> None:
-        above(self, lr=0)
-        finite(self, "threshold")
-        if not 0 < self.initial <= MAX_MULTIPLIER:
-            raise ConfigError(f"initial = {self.initial}: expected a number above 0, at most {MAX_MULTIPLIER:g}.")
 
 
 @dataclass(frozen=True)
@@ -103,12 +94,8 @@ class Mode(Backup):
 class Best(Backup):
     """min_i max_a Q'_i(s', a) over n actions sampled from the policy: the paper for AntMaze (appendix F)."""
 
-    n: int = 10
-    """Number of sampled actions, at least 1."""
-
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigError(f"n = {self.n}: expected at least 1.")
+    n: Annotated[int, AtLeast(1)] = 10
+    """Number of sampled actions."""
 
 
 @dataclass(frozen=True)
@@ -121,18 +108,21 @@ class MonteCarlo(Floor):
     """The discounted return from each row on, where its episode ended in a terminal state: Cal-QL, section 5."""
 
 
+RETURN = "return"
+"""Name of the column of returns-to-go."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class CQLConfig(SACConfig):
+class CQLConfig(RecordedConfig, SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
-    needs_data: ClassVar[bool] = True
     in_units_of_values: ClassVar[str] = "conservatism"
 
     conservatism: Conservatism = field(default_factory=Fixed)
     """Weight alpha of the CQL penalty: fixed(5), or lagrange(10), which learns it so that the gap is about 10."""
-    samples: int = 10
+    samples: Annotated[int, AtLeast(1)] = 10
     """N, actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
-    cql_temperature: float = 1.0
+    cql_temperature: Annotated[float, Above(0)] = 1.0
     """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); towards 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
@@ -140,52 +130,26 @@ class CQLConfig(SACConfig):
     """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of episodes that ended
     in a terminal state. None: no bound, as in CQL."""
     actor_lr: float = 1e-4
-    """Learning rate of the actor."""
     temperature_lr: float = 1e-4
-    """Learning rate of SAC's temperature; 0 keeps the temperature constant."""
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(256, 256, 256)))
-    """Layers of the actor and the critics."""
-    normalise: Normalise | None = field(default_factory=Running)
-    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, samples=1)
-        above(self, cql_temperature=0)
         if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()}, floor = {self.floor.text()}: values of clipped rewards "
                 "cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
             )
 
-    def common(self) -> dict[str, Any]:
-        """Return the settings that the objective takes unchanged, by name."""
-        names = ("conservatism", "samples", "cql_temperature", "backup", "floor")
-        return {**super().common(), **{name: getattr(self, name) for name in names}}
-
 
 @dataclass(frozen=True, kw_only=True)
-class CQLStats(Stats):
-    """Metrics of an update of CQL."""
+class CQLStats(SACStats):
+    """Metrics of an update of CQL. ``loss_critic`` is the temporal-difference error alone, not halved."""
 
-    loss_critic: Tensor
-    """Temporal-difference error, E[w (Q - y)^2], summed over both critics."""
     loss_conservative: Tensor
     """CQL penalty: weight times gap (less the threshold with lagrange), summed over both critics."""
     train_gap: Tensor
     """Soft maximum of Q less Q of the dataset's actions, mean over both critics."""
-    train_value: Tensor
-    """Mean Q of the dataset's actions over both critics."""
-    train_target: Tensor
-    """Mean target y."""
-    loss_actor: Tensor
-    """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
-    loss_temperature: Tensor
-    """E[-alpha (ln pi(a | s) + target entropy)]."""
-    train_entropy: Tensor
-    """-E[ln pi(a | s)], in nats."""
-    train_temperature: Tensor
-    """Alpha, the weight of the entropy."""
     loss_multiplier: Tensor | None = None
     """Loss of the multiplier, -multiplier (gap - threshold); only with lagrange."""
     train_multiplier: Tensor | None = None
@@ -201,27 +165,14 @@ class CQLObjective(SACObjective):
     is unknown. With lagrange there is a term ``multiplier`` of the one parameter ``log_multiplier``.
     """
 
+    cfg: CQLConfig
     log_multiplier: nn.Parameter | None
 
-    def __init__(
-        self,
-        actor: nn.Module,
-        critic: nn.Module,
-        *,
-        conservatism: Conservatism | None = None,
-        samples: int = 10,
-        cql_temperature: float = 1.0,
-        backup: Backup | None = None,
-        floor: Floor | None = None,
-        **settings: Any,
-    ) -> None:
-        """``conservatism``: fixed(5) unless given; ``backup``: expected; the rest as in SAC."""
-        super().__init__(actor, critic, **settings)
-        self.conservatism, self.backup, self.floor = conservatism or Fixed(), backup or Expected(), floor
-        self.samples, self.cql_temperature = samples, cql_temperature
-        self.log_multiplier = None
-        if isinstance(self.conservatism, Lagrange):
-            self.log_multiplier = nn.Parameter(torch.tensor(math.log(self.conservatism.initial)))
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
+        """See :class:`~reverie.algos.sac.SACObjective`."""
+        super().__init__(actor, critic, cfg, target_entropy)
+        learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
+        self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
@@ -237,23 +188,24 @@ class CQLObjective(SACObjective):
         taken = taken.squeeze(-1)  # [2, B, T-1]
         losses = squared_error(taken, self.targets(batch), batch)
         others, floored = self.raised(others, batch)
-        soft = self.cql_temperature * log_sum_exp((others - log_density) / self.cql_temperature)  # [2, B, T-1]
+        heat = self.cfg.cql_temperature
+        soft = heat * log_sum_exp((others - log_density) / heat)  # [2, B, T-1]
         gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
         return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
 
     def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
         """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
         terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/gap": gap.detach()}
-        if self.log_multiplier is None:
-            assert isinstance(self.conservatism, Fixed)
-            conservative = self.conservatism.weight * gap
-        else:
-            assert isinstance(self.conservatism, Lagrange)
+        kind = self.cfg.conservatism
+        if isinstance(kind, Lagrange):
+            assert self.log_multiplier is not None
             multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
-            beyond = gap - self.conservatism.threshold
-            conservative = multiplier.detach() * beyond
-            terms["multiplier"] = -multiplier * beyond.detach()
+            conservative = multiplier.detach() * (gap - kind.threshold)
+            terms["multiplier"] = -multiplier * (gap - kind.threshold).detach()
             metrics |= {"train/multiplier": multiplier.detach(), "loss/multiplier": terms["multiplier"].detach()}
+        else:
+            assert isinstance(kind, Fixed)
+            conservative = kind.weight * gap
         conservative = critics * conservative
         terms["critic"] = terms["critic"] + conservative
         return Losses(terms, {**metrics, "loss/conservative": conservative.detach()}, losses.priority)
@@ -264,7 +216,7 @@ class CQLObjective(SACObjective):
 
         N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
         """
-        taken, n = batch.action[:, :-1], self.samples
+        taken, n = batch.action[:, :-1], self.cfg.samples
         wide = (*taken.shape[:-1], n, taken.shape[-1])
         uniform = torch.empty(wide, dtype=taken.dtype, device=taken.device).uniform_(-1, 1)
         density = torch.full_like(uniform[..., 0], -taken.shape[-1] * math.log(2))  # ln(1 / 2^A)
@@ -279,15 +231,15 @@ class CQLObjective(SACObjective):
         Raises:
             DataError: there is a floor, and the batch has no returns.
         """
-        if self.floor is None:
+        if self.cfg.floor is None:
             return values, {}
         if RETURN not in batch.extras:
             raise DataError(
-                f"floor = {self.floor.text()}: the batch has no extras['{RETURN}']. Use a dataset whose returns are "
-                "known, or set floor = none."
+                f"floor = {self.cfg.floor.text()}: the batch has no extras['{RETURN}']. Use a dataset whose "
+                "returns are known, or set floor = none."
             )
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
-        uniform, policy = values[..., : self.samples], values[..., self.samples :]
+        uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
         below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
         metrics = {"train/floored": mean_over(below, transition_mask(batch.is_last))}
         return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
@@ -295,20 +247,22 @@ class CQLObjective(SACObjective):
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """Return the value of states for the targets and the entropy to add to it, ``[...]`` each."""
-        if isinstance(self.backup, Best):
-            action, density = draws(self.actor(obs), self.backup.n)  # [..., n, A]
+        backup = self.cfg.backup
+        if isinstance(backup, Best):
+            action, density = draws(self.actor(obs), backup.n)  # [..., n, A]
             values = several(self.target_critic.model, obs, action)  # [2, ..., n]
             return values.amax(-1).amin(0), torch.zeros_like(density[..., 0])
-        if isinstance(self.backup, Mode):
+        if isinstance(backup, Mode):
             value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [...]
             return value, torch.zeros_like(value)
         value, entropy = super().next_value(obs)
-        return value, entropy if isinstance(self.backup, Soft) else torch.zeros_like(entropy)
+        return value, entropy if isinstance(backup, Soft) else torch.zeros_like(entropy)
 
 
 class CQL(SAC):
     """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
 
+    cfg: CQLConfig
     losses = CQLObjective
     stats = CQLStats
 
@@ -319,24 +273,26 @@ class CQL(SAC):
             self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
             self.extra_spec = {RETURN: ExtraPart(shape=(), dtype="float32", blank=-math.inf, kept=False)}
-            self._policy = self.preprocess.policy(Unreturned(self.objective.actor, device), device)
+            self._policy = Unreturned(self.objective.actor, device)
 
     @property
     def hindsight(self) -> Hindsight | None:
         """With a floor, the returns of episodes that a run collects are known when they have ended."""
-        return None if self.objective.floor is None else ReturnsInHindsight(self.cfg.discount)
+        return None if self.cfg.floor is None else ReturnsInHindsight(self.cfg.discount)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
         assert isinstance(self.objective, CQLObjective)
-        batch = self.scaled(self.preprocess(batch))
-        critic = self.minimise(self.objective.critic_loss, batch)
-        losses = critic.joined(self.minimise(self.objective.actor_loss, batch))
+        batch = self.scaled(batch)
+        critic, actor = (
+            self.minimise(self.objective.critic_loss, batch),
+            self.minimise(self.objective.actor_loss, batch),
+        )
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
         self.objective.update_targets()
-        return Update(metrics=losses.metrics, priority=losses.priority)
+        return critic.joined(actor).update()
 
     def scaled(self, batch: Batch) -> Batch:
         """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
@@ -344,6 +300,55 @@ class CQL(SAC):
         if RETURN not in batch.extras or rewards is None:
             return batch
         return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
+
+
+class ReturnsInHindsight:
+    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``Hindsight``."""
+
+    def __init__(self, discount: float) -> None:
+        self.discount = discount
+        self.begun: list[int] = []  # number of the row at which each stream's episode began
+
+    def added(self, storage: RowStorage, step: Step) -> None:
+        """See ``Hindsight``."""
+        now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
+        for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
+            if first:
+                self.begun[stream] = now
+            if terminal:
+                self._write(storage, stream, self.begun[stream])
+
+    def filled(self, storage: RowStorage) -> None:
+        """See ``Hindsight``."""
+        self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
+
+    def _write(self, storage: RowStorage, stream: int, start: int) -> int:
+        """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
+        start = max(start, storage.oldest)  # an episode may be longer than the memory
+        names = ["reward", *FLAGS]
+        rows = storage.read(start, storage.count, names, stream)
+        reward, first, last, terminal = (rows[name][0] for name in names)
+        found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
+        storage.replace(EXTRAS + RETURN, start, stream, found)
+        begins = np.flatnonzero(first)
+        return start + int(begins[-1]) if len(begins) else start
+
+
+class Unreturned(SampledPolicy):
+    """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
+
+    def initial(self, num_envs: int) -> Any:
+        """Return the values to store, -inf ``[N]``."""
+        return torch.full((num_envs,), -math.inf)
+
+    def act(self, step: Step, state: Any, mode: types.Mode) -> tuple[Tensor, Any]:
+        """Return ``(action [N, A] on the CPU, state)``."""
+        action, _ = super().act(step, None, mode)
+        return action, state
+
+    def extras(self, state: Any) -> dict[str, Tensor]:
+        """Return the column's values, one for each environment."""
+        return {RETURN: state}
 
 
 CQLConfig.learner = CQL

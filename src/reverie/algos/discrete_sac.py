@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from reverie.algos.base import PRECISIONS
 from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import single_choice
-from reverie.nn.choices import ChoicesActor
-from reverie.nn.values import DiscreteQEnsemble
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,7 @@ class DiscreteSACConfig(SACConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
 
-    target_entropy: float | None = None
+    target_entropy: Annotated[float | None, Finite()] = None
     """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
     author's code."""
 
@@ -36,7 +34,7 @@ class DiscreteSACConfig(SACConfig):
 class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action, and ``critic(obs)`` the values of all
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices` of one action, and ``critic(obs)`` the values of all
     actions, ``[2, ..., A]``.
     """
 
@@ -65,14 +63,15 @@ class DiscreteSACObjective(SACObjective):
 class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one discrete action."""
 
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteSACObjective:
+    losses = DiscreteSACObjective
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
         """Build the networks for these specs and the losses over them."""
-        c = self.cfg
-        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        actor = ChoicesActor(obs_spec, (classes,), c.networks, dtype)
-        critic = DiscreteQEnsemble(obs_spec, classes, c.networks, copies=2, dtype=dtype)
+        c, classes = self.cfg, action_spec.width
+        actor = ChoicesActor(obs_spec, (classes,), c.networks, c.dtype)
+        critic = DiscreteQEnsemble(obs_spec, classes, c.networks, copies=2, dtype=c.dtype)
         entropy = 0.98 * math.log(classes) if c.target_entropy is None else c.target_entropy
-        return DiscreteSACObjective(actor, critic, target_entropy=entropy, **c.common())
+        return self.losses(actor, critic, c, entropy)
 
 
 DiscreteSACConfig.learner = DiscreteSAC

@@ -47,38 +47,22 @@ class DreamerV1Config(DenseDreamerConfig):
     """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
 
     batch_size: int = 50
-    """B, windows in a batch."""
     noise: float = 0.3
-    """Exploration noise beside the policy's own, 0 or more: the deviation of a normal that is added to continuous
-    actions, and the probability of a random discrete one."""
     learn_cont: bool = False
-    """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
     scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
-    """Weights of the world model's loss terms."""
     kl: KLLoss = field(default_factory=Free)
-    """The loss between posterior and prior: free(nats=3) of DreamerV1, or balanced(balance=0.8, nats=0) of V2."""
     rssm: DenseRSSMConfig = field(
         default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
     )
-    """Sizes, cell and latents of the recurrent state-space model."""
     encoder: EncoderField = field(default_factory=lambda: DenseEncoderConfig(depth=32, act="relu"))
-    """Builds the encoder: this one, or any object with ``build(obs_spec)`` (``nn/encoder.py``)."""
     decoder: DecoderField = field(default_factory=lambda: DenseDecoderConfig(depth=32, act="relu"))
-    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
     reward: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=2))
-    """Layers of the reward head."""
     cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    """Layers of the continuation head."""
     actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
-    """Layers of the policy, and its distribution."""
     critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    """Layers of the value head."""
     model_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(6e-4))
-    """Optimiser of the world model."""
     actor_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(8e-5))
-    """Optimiser of the policy."""
     critic_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(8e-5))
-    """Optimiser of the value head."""
 
 
 class DreamLosses(NamedTuple):

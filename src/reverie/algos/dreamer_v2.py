@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from reverie.algos.world_model import (
     starts,
     stopped_heads,
 )
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -49,15 +49,12 @@ from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
 class RewardNormConfig(Config):
     """Division of imagined rewards by their average magnitude."""
 
-    momentum: float = 1.0
-    """Share that the average keeps at each update, in [0, 1]; 1 does not normalise."""
+    momentum: Annotated[float, Within("[0, 1]")] = 1.0
+    """Share that the average keeps at each update; 1 does not normalise."""
     scale: float = 1.0
     """Factor of the normalised rewards."""
-    eps: float = 1e-8
-    """Added to the magnitude, 0 or more."""
-
-    def __post_init__(self) -> None:
-        at_least(self, eps=0)
+    eps: Annotated[float, AtLeast(0)] = 1e-8
+    """Added to the magnitude."""
 
     def build(self) -> MagnitudeScale:
         """Return the norm."""
@@ -68,22 +65,16 @@ class RewardNormConfig(Config):
 class AuxCriticConfig(Config):
     """A critic of recorded rewards, whose loss trains the world model."""
 
-    weight: float = 0.0
-    """Weight of its loss, 0 or more; 0: there is none."""
-    discount: float = 0.99
-    """Discount factor gamma per agent step, in [0, 1]."""
-    lam: float = 0.95
-    """Lambda, in [0, 1]."""
-    slow_every: int = 1000
+    weight: Annotated[float, AtLeast(0)] = 0.0
+    """Weight of its loss; 0: there is none."""
+    discount: Annotated[float, Within("[0, 1]")] = 0.99
+    """Discount factor gamma per agent step."""
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
+    """Lambda."""
+    slow_every: Annotated[int, AtLeast(1)] = 1000
     """Updates from one copy of its slow critic to the next."""
     head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Its layers."""
-
-    def __post_init__(self) -> None:
-        at_least(self, weight=0, slow_every=1)
-        for name in ("discount", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1].")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,24 +82,23 @@ class DreamerV2Config(DenseDreamerConfig):
     """Settings of DreamerV2; the defaults are those of the authors' code."""
 
     rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
-    """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
     grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
     """Those of decoder, reward and cont whose losses train the latents as well."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
-    entropy: float = 2e-3
+    entropy: Annotated[float, AtLeast(0)] = 2e-3
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
-    slow_every: int = 100
+    slow_every: Annotated[int, AtLeast(0)] = 100
     """Updates from one move of the slow critic to the next; 0: the critic itself gives the targets."""
-    slow_rate: float = 1.0
-    """Step of the slow critic towards the critic at each move, in (0, 1]."""
+    slow_rate: Annotated[float, Within("(0, 1]")] = 1.0
+    """Step of the slow critic towards the critic at each move."""
     slow_moves: Literal["after", "before"] = "after"
     """Whether it moves after an update has used it, or before."""
     returns: DreamReturn = field(default_factory=OwnReward)
     """The return of imagined states: own_reward, or next_reward of PyDreamer."""
     dream_in: Literal["updated", "same"] = "updated"
     """Imagine with the world model that this update made, or with the one before."""
-    samples: int = 1
+    samples: Annotated[int, AtLeast(1)] = 1
     """Posterior samples of each row: Burda et al. (2016). Above 1 the model minimises their bound, with ln q(z) -
     ln p(z) of each in place of ``kl``."""
     carry: bool = False
@@ -116,23 +106,17 @@ class DreamerV2Config(DenseDreamerConfig):
     episodes. It needs ``replay.sequence``. False: windows begin with the zero latent."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Heads beside the model that show what its latents contain; none by default."""
-    aux: AuxCriticConfig = field(default_factory=lambda: AuxCriticConfig())
+    aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)
     """A critic of recorded rewards that shapes the latents; off by default."""
     reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
     """Normalisation of imagined rewards; off by default."""
     model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, decay=1e-6))
-    """Optimiser of the world model."""
     actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, decay=1e-6))
-    """Optimiser of the policy."""
     critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, decay=1e-6))
-    """Optimiser of the value head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, entropy=0, slow_every=0, samples=1)
         stopped_heads(self.grad_heads)
-        if not 0 < self.slow_rate <= 1:
-            raise ConfigError(f"slow_rate = {self.slow_rate}: expected a number in (0, 1].")
         if self.slow_every == 0 and self.slow_rate != 1:
             raise ConfigError(f"slow_every = 0, slow_rate = {self.slow_rate}: without a slow critic leave slow_rate 1.")
 
@@ -371,13 +355,11 @@ class DreamerV2(DenseDreamer):
                 self.get_buffer(name).copy_(x)
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the moments of all optimisers, and the carried state."""
-        carried = {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
-        return super().extra_state() | carried
+        """Return the carried state."""
+        return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
 
     def load_extra_state(self, state: State) -> None:
-        """Restore them; a state of another number of windows is left out, as all cursors begin anew then."""
-        super().load_extra_state(state)
+        """Restore it; that of another number of windows is left out, as all cursors begin anew then."""
         for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
             if (own := self.get_buffer(name)).shape == x.shape:
                 own.copy_(x)

@@ -6,28 +6,25 @@ code. Three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from reverie.algos.base import PRECISIONS, AlgorithmConfig
+from reverie.algos.base import AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, sample_action
-from reverie.algos.loss_terms import check_terms, joined, scales_of
-from reverie.algos.world_model import Context, Dreamer, LatentPolicy, Posterior, WorldModel
-from reverie.core.checks import at_least
+from reverie.algos.world_model import Context, Dreamer, DreamerStats, LatentPolicy, Posterior, WorldModel, scales_of
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, State, Update, Window
-from reverie.core.words import plural
+from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
-from reverie.nn.encoder import EncoderConfig, check_builder, width_of
+from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
@@ -47,27 +44,24 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class LossScales(Config):
-    """Weights of the loss terms, 0 or more: DreamerV3 (2025), equation 2, and the text for actor and critic."""
+    """Weights of the loss terms: DreamerV3 (2025), equation 2, and the text for actor and critic."""
 
-    reconstruction: float = 1.0
+    reconstruction: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the reconstruction loss of each observation key."""
-    reward: float = 1.0
+    reward: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the reward loss."""
-    cont: float = 1.0
+    cont: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the continuation loss."""
-    dynamics: float = 1.0
+    dynamics: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the KL that trains the prior."""
-    representation: float = 0.1
+    representation: Annotated[float, AtLeast(0)] = 0.1
     """Weight of the KL that makes the posterior predictable."""
-    actor: float = 1.0
+    actor: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the actor's loss."""
-    critic: float = 1.0
+    critic: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the critic's loss on imagined trajectories."""
-    replay_critic: float = 0.3
+    replay_critic: Annotated[float, AtLeast(0)] = 0.3
     """Weight of the critic's loss on replayed trajectories."""
-
-    def __post_init__(self) -> None:
-        at_least(self, **{f.name: 0 for f in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +70,23 @@ class DreamerV3Config(AlgorithmConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
-    replay_context: int = 1
+    replay_context: Annotated[int, AtLeast(0)] = 1
     """Rows at the start of each window that only supply the stored latent to start from; 0 starts from zeros."""
-    horizon: int = 15
+    horizon: Annotated[int, AtLeast(1)] = 15
     """H, length of imagined trajectories in agent steps."""
-    discount_horizon: float = 333.0
-    """Discount as a horizon in agent steps, above 1: gamma = 1 - 1 / discount_horizon."""
-    lam: float = 0.95
-    """Lambda of the lambda-returns, in [0, 1]."""
-    entropy: float = 3e-4
+    discount_horizon: Annotated[float, Above(1)] = 333.0
+    """Discount as a horizon in agent steps: gamma = 1 - 1 / discount_horizon."""
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
+    """Lambda of the lambda-returns."""
+    entropy: Annotated[float, AtLeast(0)] = 3e-4
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
-    free_nats: float = 1.0
+    free_nats: Annotated[float, AtLeast(0)] = 1.0
     """KL in nats below which a KL loss gives no gradient."""
-    slow_rate: float = 0.02
-    """Step of the slow critic towards the critic at each update, in (0, 1]."""
-    slow_regulariser: float = 1.0
+    slow_rate: Annotated[float, Within("(0, 1]")] = 0.02
+    """Step of the slow critic towards the critic at each update."""
+    slow_regulariser: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the slow critic's prediction as a second target of the critic."""
-    imagine_last: int = 0
+    imagine_last: Annotated[int, AtLeast(0)] = 0
     """Imagine from only this many last rows of each window, at least 2; 0 imagines from all rows."""
     scales: LossScales = field(default_factory=LossScales)
     """Weights of the loss terms."""
@@ -111,27 +105,15 @@ class DreamerV3Config(AlgorithmConfig):
     """Layers of the policy head, and its distribution."""
     critic: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=3))
     """Layers and bins of the value head."""
-    return_rate: float = 0.01
-    """Step of the running percentiles of returns towards those of the newest batch, in (0, 1]."""
-    return_limit: float = 1.0
+    return_rate: Annotated[float, Within("(0, 1]")] = 0.01
+    """Step of the running percentiles of returns towards those of the newest batch."""
+    return_limit: Annotated[float, Above(0)] = 1.0
     """Smallest scale that returns are divided by, so that small returns are not scaled up."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The single optimiser of all parts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_builder("encoder", self.encoder, "obs_spec")
-        check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
-        at_least(self, horizon=1, replay_context=0, entropy=0, free_nats=0, slow_regulariser=0)
-        if not self.discount_horizon > 1:
-            raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected a number of steps above 1.")
-        if not 0 <= self.lam <= 1:
-            raise ConfigError(f"lam = {self.lam}: expected a number in [0, 1].")
-        for name in ("slow_rate", "return_rate"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in (0, 1].")
-        if not 0 < self.return_limit < math.inf:
-            raise ConfigError(f"return_limit = {self.return_limit}: expected a finite number above 0.")
         if self.imagine_last and not 2 <= self.imagine_last <= self.batch_length:  # one row has no return to replay
             raise ConfigError(
                 f"imagine_last = {self.imagine_last}: expected 0, or from 2 to batch_length = {self.batch_length}."
@@ -145,9 +127,9 @@ class DreamerV3Config(AlgorithmConfig):
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
         encoder = self.encoder.build(obs_spec)
-        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        rssm = self.rssm.build(encoder.width, action_spec.width)
         decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
-        width, dtype = rssm.feature_width, PRECISIONS[self.precision]
+        width, dtype = rssm.feature_width, self.dtype
         reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
         return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, stopped=stopped)
 
@@ -201,37 +183,21 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamerV3Stats(Stats):
-    """Metrics of an update of DreamerV3. Losses are unweighted; imagined means are over all imagined rows."""
+class DreamerV3Stats(DreamerStats):
+    """Metrics of an update of DreamerV3. ``loss_critic`` includes the slow critic: equation 5."""
 
     loss_dynamics: Tensor
     """KL that trains the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
     loss_representation: Tensor
     """KL that makes the posterior predictable: the mean of max(free_nats, KL[posterior | sg(prior)])."""
-    loss_reward: Tensor
-    """-ln p(reward) of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows, whose target is the discount, or 0 at terminal rows."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """Reconstruction error of each observation by key: a sum of squares, or -ln p of classes."""
-    loss_actor: Tensor
-    """Loss of the policy: equation 6."""
-    loss_critic: Tensor
-    """Loss of the critic on imagined rows: equation 5, slow critic included."""
     loss_replay_critic: Tensor
     """Loss of the critic on replayed rows."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats, summed over the stochastic variables."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats, summed over the stochastic variables."""
     train_advantage: Tensor
     """Mean advantage: imagined return less value, over the scale of returns."""
     train_advantage_std: Tensor
     """Standard deviation of the advantage."""
     train_advantage_magnitude: Tensor
     """Mean absolute advantage."""
-    train_reward: Tensor
-    """Mean imagined reward per step."""
     train_cont: Tensor
     """Mean imagined probability to continue, discount included."""
     train_return: Tensor
@@ -244,12 +210,8 @@ class DreamerV3Stats(Stats):
     """Fraction of scaled returns whose absolute value is 1 or more."""
     train_return_scale: Tensor
     """Scale of returns: the running range between their percentiles, at least ``return_limit``."""
-    train_value: Tensor
-    """Mean value of imagined rows by the critic."""
     train_slow_value: Tensor
     """Mean value of imagined rows by the slow critic."""
-    train_target: Tensor
-    """Mean imagined lambda-return, unscaled."""
     train_weight: Tensor
     """Mean probability that an imagined row is reached, discount included."""
     train_entropy: Mapping[str, Tensor]
@@ -460,27 +422,20 @@ class DreamerV3(ActorCritic, Dreamer):
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
 
         Raises:
-            ConfigError: two terms have the same name, one has another shape than its method promises, or T is less
-                than ``imagine_last``.
+            ConfigError: two terms have the same name, of which one would be lost.
         """
         last = self.cfg.imagine_last or rows.shape[1]
-        if last > rows.shape[1]:
-            raise ConfigError(
-                f"imagine_last = {last}, but windows have {plural(rows.shape[1], 'row')} to learn from: use windows of "
-                f"at least {last} rows, or a lower imagine_last."
-            )
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
-        check_terms("world_losses", terms, rows.shape, "[B, T]")
         dream = self.imagine(self.actor, post.latent, choose, pick)
         actor_critic, returns, more = self.dream_losses(dream)
         shape = (rows.shape[0], last)
-        check_terms("dream_losses", actor_critic, tuple(dream.action.shape[1:2]), "[H, M], with M")
-        replayed = self.replay_critic_loss(
-            rows.rows(-last), post.latent.feature[:, -last:], returns[0].view(shape)
-        )  # [B, last - 1]
-        imagined = {k: v.mean(0).view(shape) for k, v in actor_critic.items()}  # [B, last]
-        terms = joined(terms, imagined, {"replay_critic": replayed})
+        bootstrap = returns[0].view(shape)
+        replayed = self.replay_critic_loss(rows.rows(-last), post.latent.feature[:, -last:], bootstrap)  # [B, last-1]
+        learned = {k: v.mean(0).view(shape) for k, v in actor_critic.items()} | {"replay_critic": replayed}
+        if twice := terms.keys() & learned.keys():
+            raise ConfigError(f"two loss terms are called {min(twice)!r}, of which one would be lost: rename yours.")
+        terms |= learned
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)
 
@@ -539,16 +494,6 @@ class DreamerV3(ActorCritic, Dreamer):
                 lam=self.cfg.lam,
             )  # [B, T-1]
         return (~rows.is_last).float()[:, :-1] * self.value_loss(value[:, :-1], returns, slow)
-
-    # ------------------------------------------------------------------ checkpoints
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the optimiser's moments."""
-        return {"optim": self.optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
-        self.optim.load_state_dict(state["optim"])
 
 
 DreamerV3Config.learner = DreamerV3

@@ -9,24 +9,22 @@ the algorithms; ``agent/estimate.py`` uses it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig, building
+from reverie.algos.base import ModelFree, RecordedConfig, ValueConfig, building
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_samples import several
-from reverie.nn.actor_critic import NetworkConfig, QEnsemble
-from reverie.nn.adam import Adam
-from reverie.nn.normalise import Normalise, Running
+from reverie.nn.actor_critic import QEnsemble, several
+from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
-from reverie.objectives.td import Losses, after, before, check_td, squared_error, td_targets
+from reverie.objectives.td import CriticStats, Losses, after, before, squared_error, td_targets
 
 CHOSEN = "chosen"
 """Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
@@ -45,87 +43,50 @@ class Units(NamedTuple):
     """Upper bound of values."""
 
 
+NO_UNITS = Units()
+
+
 @dataclass(frozen=True, kw_only=True)
-class FQEConfig(ValueConfig):
+class FQEConfig(RecordedConfig, ValueConfig):
     """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
 
-    batch_size: int = 256
-    """B, windows in a batch."""
-    batch_length: int = 2
-    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
-    lr: float = 1e-3
+    lr: Annotated[float, Above(0)] = 1e-3
     """Learning rate of Adam."""
-    tau: float = 0.1
-    """Step of the target critic towards the critic at each target update, in (0, 1]; 1 copies it. The remaining error
-    shrinks by a factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
-    target_every: int = 1
+    tau: Annotated[float, Within("(0, 1]")] = 0.1
+    """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a
+    factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
+    target_every: Annotated[int, AtLeast(1)] = 1
     """Updates between two updates of the target. The paper's regressions are tau = 1 with many updates in between."""
-    networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Layers of the critic."""
-    normalise: Normalise | None = field(default_factory=Running)
-    """Normalise vectors: (x - mean) / std, over all rows of the dataset."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_td(self.discount, self.tau, self.target_every)
         if self.reward_scale is not None:
             raise ConfigError(f"reward_scale = {self.reward_scale.text()}: expected none; FQE needs unscaled rewards.")
 
     def build(
-        self,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        device: str = "cpu",
-        seed: int = 0,
-        units: Units | None = None,
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0, units: Units = NO_UNITS
     ) -> FQE:
         """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
         with building(seed):
-            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units or Units())
-
-
-@dataclass(frozen=True, kw_only=True)
-class FQEStats(Stats):
-    """Metrics of an update of FQE, with values in units of ``Units.scale``."""
-
-    loss_critic: Tensor
-    """E[w (Q(s, a) - y)^2]."""
-    train_value: Tensor
-    """Mean Q of the dataset's actions."""
-    train_target: Tensor
-    """Mean target y."""
+            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units)
 
 
 class FQEObjective(nn.Module):
-    """The loss of FQE. ``objective(batch, chosen)`` is its one term; nothing else of this library is needed.
+    """The loss of FQE over any ``critic(obs, action) -> [...]``. Discrete actions are one-hot."""
 
-    ``critic(obs, action)`` gives values ``[...]``. Discrete actions are one-hot.
-    """
-
-    def __init__(
-        self,
-        critic: nn.Module,
-        *,
-        discount: float = 0.99,
-        tau: float = 0.1,
-        target_every: int = 1,
-        low: float = -math.inf,
-        high: float = math.inf,
-        unit: float = 1.0,
-    ) -> None:
-        """``low`` and ``high``: bounds that target values are clipped to; the paper's functions are bounded as well.
-
-        ``unit``: value that counts as an error of 1, so that float32 holds the squares of large errors.
-        """
+    def __init__(self, critic: nn.Module, cfg: FQEConfig, units: Units = NO_UNITS) -> None:
+        """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
         super().__init__()
-        check_td(discount, tau, target_every)
-        self.critic, self.target_critic = critic, Target(critic, tau, target_every)
-        self.discount, self.low, self.high, self.unit = discount, low, high, unit
+        self.critic, self.target_critic = critic, Target(critic, cfg.tau, cfg.target_every)
+        self.discount, self.units = cfg.discount, units
 
     def forward(self, batch: Batch, chosen: Tensor) -> Losses:
-        """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy."""
+        """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy.
+
+        The unit keeps the squares of large errors within float32, and gradients near 1, which Adam's eps is for.
+        """
         values: Tensor = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
-        return squared_error(values / self.unit, self.targets(batch, chosen) / self.unit, batch)
+        return squared_error(values / self.units.scale, self.targets(batch, chosen) / self.units.scale, batch)
 
     @torch.no_grad()
     def targets(self, batch: Batch, chosen: Tensor) -> Tensor:
@@ -138,7 +99,7 @@ class FQEObjective(nn.Module):
     @torch.no_grad()
     def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
         """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
-        return several(self.target_critic.model, obs, chosen).mean(-1).clamp(self.low, self.high)
+        return several(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
 
     def update_targets(self) -> None:
         """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
@@ -166,20 +127,17 @@ class UnitCritic(nn.Module):
 class FQE(ModelFree):
     """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
 
-    stats = FQEStats
+    stats = CriticStats
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: Units
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=PRECISIONS[cfg.precision])
-        settings = {name: getattr(cfg, name) for name in ("discount", "tau", "target_every")}
-        critic = UnitCritic(inner, units)
-        # Losses are in units, as Adam's eps is for gradients near 1.
-        self.objective = FQEObjective(critic, low=units.low, high=units.high, unit=units.scale, **settings)
+        inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=cfg.dtype)
+        self.objective = FQEObjective(UnitCritic(inner, units), cfg, units)
         self.to(device)
-        self.optims = {"critic": Adam(inner.parameters(), cfg.lr)}
+        self.optims["critic"] = Adam(inner.parameters(), cfg.lr)
         self.scale = units.scale
 
     def train_step(self, batch: Batch) -> Update:
@@ -190,10 +148,9 @@ class FQE(ModelFree):
         """
         if CHOSEN not in batch.extras:
             raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A], the policy's actions in each row.")
-        batch = self.preprocess(batch)
         losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
         self.objective.update_targets()
-        return Update(metrics=losses.metrics, priority=losses.priority)
+        return losses.update()
 
     @torch.no_grad()
     def worth(self, batch: Batch) -> Tensor:

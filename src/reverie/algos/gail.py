@@ -10,24 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, building
+from reverie.algos.base import RecordedConfig
 from reverie.algos.discrete_sac import DiscreteSAC
-from reverie.algos.sac import SAC, SACConfig
-from reverie.core.checks import above, at_least
+from reverie.algos.sac import SAC, SACConfig, SACStats
+from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
-from reverie.nn.adam import Adam
-from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
@@ -73,36 +71,30 @@ class Negative(Reward):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAILConfig(SACConfig):
+class GAILConfig(RecordedConfig, SACConfig):
     """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete"})
-    needs_data: ClassVar[bool] = True
 
+    batch_size: Annotated[int, AtLeast(2)] = 256
+    """B, windows in a batch, the expert's and the agent's."""
     reward: Reward = field(default_factory=Difference)
     """The agent's reward, a function of the discriminator: difference, positive or negative."""
-    discriminator_lr: float = 1e-3
+    discriminator_lr: Annotated[float, Above(0)] = 1e-3
     """Learning rate of the discriminator."""
-    gradient_penalty: float = 10.0
+    gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
     """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
-    between the expert's rows and the agent's. 0 or more."""
+    between the expert's rows and the agent's."""
     discriminator: NetworkConfig = field(default_factory=NetworkConfig)
     """Layers of the discriminator, with tanh after each hidden layer."""
-    normalise: Normalise | None = field(default_factory=Running)
-    """Normalise vectors: (x - mean) / std, over the expert's and the agent's rows. The gradient penalty depends on the
-    units of observations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        above(self, discriminator_lr=0)
-        at_least(self, gradient_penalty=0)
         if self.reward_scale is not None:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()}: expected none; gail does not learn from the "
                 "environment's rewards. Use algo.temperature and algo.temperature_lr to weigh entropy."
             )
-        if self.batch_size < 2:
-            raise ConfigError(f"batch_size = {self.batch_size}: expected at least 2, for recorded and new windows.")
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data and an environment are both needed."""
@@ -114,13 +106,13 @@ class GAILConfig(SACConfig):
                 "without --experience. Use bc to imitate from data alone."
             )
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
-        """Return a learner: over SAC for continuous actions, over discrete SAC for one discrete action.
+    def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
+        """Return the learner: over SAC for continuous actions, over discrete SAC for one discrete action.
 
         A :attr:`learner` of a user's own is for one kind of actions: that of the class it is derived from.
 
         Raises:
-            ConfigError: the actions are of both kinds, several discrete ones, or not of the kind of the own learner.
+            ConfigError: the actions are not of the kind of the own learner.
         """
         continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
         wanted: type[SAC] = GAIL if continuous else DiscreteGAIL
@@ -130,12 +122,11 @@ class GAILConfig(SACConfig):
                 f"learner = {kind.__name__}: expected a class derived from {wanted.__name__}, as the actions are "
                 f"{'continuous' if continuous else 'discrete'}."
             )
-        with building(seed):
-            return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+        return kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAILStats(Stats):
+class GAILStats(SACStats):
     """Metrics of an update of GAIL: of the discriminator, and of SAC over the agent's rows."""
 
     loss_discriminator: Tensor
@@ -148,20 +139,6 @@ class GAILStats(Stats):
     """Mean D of the agent's actions."""
     train_imitation: Tensor
     """Mean reward from the discriminator of the agent's actions, which SAC learns from."""
-    loss_critic: Tensor
-    """E[w (Q - y)^2 / 2], summed over both critics."""
-    train_value: Tensor
-    """Mean Q of the agent's actions over both critics."""
-    train_target: Tensor
-    """Mean target y."""
-    loss_actor: Tensor
-    """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
-    loss_temperature: Tensor
-    """E[-alpha (ln pi(a | s) + target entropy)]."""
-    train_entropy: Tensor
-    """-E[ln pi(a | s)], in nats."""
-    train_temperature: Tensor
-    """Alpha, the weight of the entropy."""
 
 
 class Discriminator(nn.Module):
@@ -201,10 +178,9 @@ class DiscriminatorObjective(nn.Module):
 
     discriminator: Any
 
-    def __init__(self, discriminator: nn.Module, *, gradient_penalty: float = 10.0) -> None:
-        """``gradient_penalty``: weight of the gradient penalty."""
+    def __init__(self, discriminator: nn.Module, cfg: GAILConfig) -> None:
         super().__init__()
-        self.discriminator, self.gradient_penalty = discriminator, gradient_penalty
+        self.discriminator, self.cfg = discriminator, cfg
 
     def forward(self, expert: Batch, agent: Batch) -> Losses:
         """Return the term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
@@ -224,7 +200,7 @@ class DiscriminatorObjective(nn.Module):
             "train/expert": mean_over(f.detach().sigmoid(), seen),
             "train/agent": mean_over(g.detach().sigmoid(), lived),
         }
-        return Losses({"discriminator": found + self.gradient_penalty * slope}, metrics)
+        return Losses({"discriminator": found + self.cfg.gradient_penalty * slope}, metrics)
 
     def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, lived: Tensor) -> Tensor:
         """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
@@ -259,8 +235,8 @@ class GAIL(SAC):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.recorded = cfg.batch_size // 2
-        network = Discriminator(self.preprocess.spec, action_spec.width, cfg.discriminator, PRECISIONS[cfg.precision])
-        self.imitation = DiscriminatorObjective(network, gradient_penalty=cfg.gradient_penalty).to(device)
+        network = Discriminator(self.preprocess.spec, action_spec.width, cfg.discriminator, cfg.dtype)
+        self.imitation = DiscriminatorObjective(network, cfg).to(device)
         self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
 
     def expect_recorded(self, windows: int) -> None:
@@ -272,17 +248,15 @@ class GAIL(SAC):
 
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
-        expert, agent = (self.preprocess(part) for part in parted(batch, self.recorded))
+        expert, agent = parted(batch, self.recorded)
         losses = self.minimise(self.imitation, expert, agent)
         with torch.no_grad():
             earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
             mean = mean_over(earned, transition_mask(agent.is_last))
-        update = self.learn(replace(agent, reward=F.pad(earned, (1, 0))))  # the reward of row t + 1 is that of action t
-        priority = update.priority
-        if priority is not None:
-            priority = torch.cat([priority.new_ones(self.recorded), priority])
-        metrics = {**update.metrics, **losses.metrics, "train/imitation": mean}
-        return Update(metrics=metrics, priority=priority)
+        update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
+        assert update.priority is not None
+        priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
+        return Update(metrics={**update.metrics, **losses.metrics, "train/imitation": mean}, priority=priority)
 
 
 class DiscreteGAIL(GAIL, DiscreteSAC):

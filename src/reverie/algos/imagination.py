@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.shapes import expect
-from reverie.nn import gpu
+from reverie.core.accelerate import accelerated
 from reverie.nn.heads import Actor, JointDistribution
-from reverie.nn.layers import MLP, StepLayers
 from reverie.nn.rssm import Chooser, Latent, StateSpaceModel
 
 Picker = Callable[[JointDistribution], Tensor]
@@ -37,6 +35,7 @@ def reparameterised_action(policy: JointDistribution) -> Tensor:
     return policy.rsample()
 
 
+@accelerated
 @torch.no_grad()
 def imagine(
     rssm: StateSpaceModel,
@@ -48,36 +47,20 @@ def imagine(
 ) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
 
-    No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the
-    actor's last hidden layer is needed with its gradient. On CPUs that of each step is kept. On GPUs it is computed
-    again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass. That of an ``mlp`` of a
-    user's own is kept everywhere, as it may not be a chain of layers, or compute something else the second time.
-
-    Raises:
-        ValueError: ``start`` has other axes.
+    No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the actor's last hidden
+    layer of each step is kept with its gradient.
     """
-    _check_start(rssm, start)
-    dtype, mlp = start.deter.dtype, actor.mlp
-    again = gpu.ready(start.deter) and type(mlp) is MLP and mlp.unchanged
-    hidden, actions, cell = [], [], rssm.cell(dtype)
-    layers = StepLayers(mlp, dtype) if again else mlp
+    hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
     start.write_feature(features[0])
     for step, now in enumerate(features):
-        with torch.set_grad_enabled(not again):
-            hidden.append(layers(now))  # [M, units]
+        with torch.enable_grad():
+            hidden.append(actor.mlp(now))  # [M, units]
         actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        kept = mlp(features[:-1]) if again else torch.stack(hidden[:-1])  # [H, M, units]
-        return Dream(features, kept, torch.stack(actions))
-
-
-def _check_start(rssm: StateSpaceModel, start: Latent) -> None:
-    c = rssm.cfg
-    expect((len(start.deter), c.deter), deter=start.deter)
-    expect((len(start.deter), c.stoch, c.classes), stoch=start.stoch)
+        return Dream(features, torch.stack(hidden[:-1]), torch.stack(actions))
 
 
 def imagine_through_time(
@@ -93,11 +76,7 @@ def imagine_through_time(
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
     through what its actions lead to. With ``through_policy`` it reads them with gradient.
-
-    Raises:
-        ValueError: ``start`` has other axes.
     """
-    _check_start(rssm, start)
     latent, cell = start, rssm.cell(start.deter.dtype)
     features, hidden, actions = [], [], []
     for step in range(horizon + 1):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ from reverie.algos.dreamer_v2 import (
 from reverie.algos.imagination import Dream, Picker
 from reverie.algos.world_model import (
     Context,
-    Dreaming,
     LatentPolicy,
     Posterior,
     WorldModel,
@@ -35,30 +34,26 @@ from reverie.algos.world_model import (
     repeated,
     starts,
 )
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode
-from reverie.nn.encoder import width_of
 from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.optim import GlobalAdamConfig, descend
 from reverie.nn.rssm import Chooser
-
-TARGETS = ("stoch", "deter", "embed", "feature")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig(Config):
     """The ensemble whose disagreement is the reward for exploring."""
 
-    models: int = 10
-    """Number of predictors, 2 or more."""
+    models: Annotated[int, AtLeast(2)] = 10
+    """Number of predictors."""
     target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
     """What they predict of a later row: z, h, the embedded observation, or h and z."""
-    offset: int = 1
-    """How many rows later, 0 or more."""
+    offset: Annotated[int, AtLeast(0)] = 1
+    """How many rows later."""
     action_conditioned: bool = True
     """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
     the feature alone."""
@@ -67,16 +62,12 @@ class EnsembleConfig(Config):
     head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Layers of each predictor."""
 
-    def __post_init__(self) -> None:
-        at_least(self, models=2, offset=0)
-        if self.target not in TARGETS:
-            raise ConfigError(f"target = {self.target!r}: expected one of {', '.join(TARGETS)}.")
-
     def build(self, world: WorldModel, action: int) -> Ensemble:
         """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
         c = world.rssm.cfg
         widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
-        width = width_of(world.encoder) if self.target == "embed" else widths[self.target]
+        encoder: Any = world.encoder
+        width = encoder.width if self.target == "embed" else widths[self.target]
         return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
 
 
@@ -162,18 +153,12 @@ class Plan2ExploreStats(ExploringStats, DreamerV2Stats):
     """Metrics of an update of Plan2Explore: those of the task as of DreamerV2, and those of exploring."""
 
 
-class Behaving(Protocol):
-    """The exploring behaviour: whatever a paper trains, it has a policy."""
-
-    actor: Actor
-
-
 class Exploring:
     """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behaviour that explores, and its policy."""
 
     cfg: ExploringConfig
     world: WorldModel
-    explorer: Behaving
+    explorer: Any
 
     def make_ensemble(self, action_spec: ActionSpec) -> None:
         """Create the ensemble, and the norms of its rewards."""
@@ -200,13 +185,14 @@ class Exploring:
 class Explorer(LatentPolicy):
     """Explores with the exploring behaviour, and is evaluated with the task's: zero-shot."""
 
-    def __init__(self, learner: Dreaming, explorer: Behaving, noise: float = 0.0) -> None:
+    def __init__(self, learner: Exploring, explorer: Any, noise: float = 0.0) -> None:
         super().__init__(learner, noise)
         self.explorer = explorer
 
     def acting(self, mode: Mode) -> Actor:
         """Return the exploring policy for ``explore``, and that of the task for ``eval``."""
-        return self.explorer.actor if mode == "explore" else self.actor
+        actor: Actor = self.explorer.actor if mode == "explore" else self.actor
+        return actor
 
 
 class Plan2Explore(Exploring, DreamerV2):

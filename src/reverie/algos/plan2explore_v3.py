@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,7 @@ from reverie.algos.imagination import Dream, Picker, sample_action
 from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
 from reverie.algos.world_model import Context, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, State
+from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
 from reverie.nn.rssm import Chooser
 
@@ -128,15 +127,6 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         """See :meth:`DreamerV3.replay_critic_loss`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
         train = "reward" in self.cfg.grad_heads
         return super().replay_critic_loss(rows, feature if train else feature.detach(), bootstrap)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the moments of both optimisers."""
-        return super().extra_state() | {"explore_optim": self.explore_optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the moments of both optimisers."""
-        super().load_extra_state(state)
-        self.explore_optim.load_state_dict(state["explore_optim"])
 
 
 Plan2ExploreV3Config.learner = Plan2ExploreV3

@@ -6,25 +6,24 @@ The papers differ by the parts that are passed in, never by a flag in here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, dreamt_name
+from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import Dream, open_loop, stacked_video
-from reverie.algos.loss_terms import scales_of
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, Mode, Obs, State, Step, Window
-from reverie.nn.decoder import DenseDecoderConfig, Prediction, check_predictions
-from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, check_builder, encoded, width_of
+from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Window
+from reverie.nn.decoder import DenseDecoderConfig, Prediction
+from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig
 from reverie.nn.heads import (
     Actor,
     BernoulliHead,
@@ -35,7 +34,6 @@ from reverie.nn.heads import (
     SupportHead,
     TwoHotHead,
 )
-from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.optim import GlobalAdamConfig, Optim
 from reverie.nn.rssm import Chooser, DenseRSSMConfig, Latent, StateSpaceModel
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound
@@ -85,7 +83,7 @@ class WorldModel(nn.Module):
         """Put the parts together.
 
         Args:
-            encoder: see ``nn/encoder.py: EncoderModule``.
+            encoder: see ``nn/encoder.py: EncoderBuilder``.
             rssm: the model of latents.
             decoder: from latents to a dictionary of predictions.
             reward: from features to a number's distribution, which has ``mean()`` and ``loss(value)``.
@@ -107,7 +105,8 @@ class WorldModel(nn.Module):
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
         if reward is not None and is_terminal is not None and getattr(self.encoder, "arrival", False):
             obs = {**obs, ARRIVAL: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
-        return encoded(self.encoder, obs, self.dtype)
+        embed: Tensor = self.encoder(dict(obs), self.dtype)
+        return embed
 
     def observe(
         self, batch: Batch, context: Context | None = None, choose: Chooser | None = None, samples: int = 1
@@ -127,16 +126,10 @@ class WorldModel(nn.Module):
         return Posterior(embed, latent, stats)
 
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], Any, Any]:
-        """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``.
-
-        Raises:
-            ConfigError: the decoder changed the latents in place.
-        """
-        feature, before = latent.feature, writes(latent._asdict())  # [..., F]
+        """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``."""
+        feature = latent.feature  # [..., F]
         given = {part: feature.detach() if part in self.stopped else feature for part in ("reward", "cont")}
         decoded = self.decoder(latent.map(Tensor.detach) if "decoder" in self.stopped else latent)
-        name = f"the decoder {type(self.decoder).__name__}"
-        check_unchanged(name, latent._asdict(), before, "The actor, the critic and the replay read it as well.")
         return decoded, self.reward(given["reward"]), self.cont(given["cont"])
 
     def prediction_losses(self, rows: Batch, latent: Latent) -> dict[str, Tensor]:
@@ -145,17 +138,12 @@ class WorldModel(nn.Module):
         The learned continuation includes the discount, so imagination applies no other.
         """
         decoded, reward, cont = self.predict(latent)
-        check_predictions(self.decoder, decoded, rows.obs)
-        before = writes(rows.obs)
         alive = (~rows.is_terminal).float() * self.discount  # [B, T]
-        terms = {
+        return {
             "reward": reward.loss(self.transform(rows.reward)),
             "cont": cont.loss(alive),
             **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
         }
-        name = f"a prediction of the decoder {type(self.decoder).__name__}"
-        check_unchanged(name, rows.obs, before, "Other parts of the update read it as well.")
-        return terms
 
 
 PARTS = frozenset({"decoder", "reward", "cont"})
@@ -189,37 +177,24 @@ class PolicyState(NamedTuple):
     action: Tensor  # [N, A]
 
 
-class Dreaming(Protocol):
-    """What a latent policy acts with: a learner, or any object that has its parts."""
-
-    world: WorldModel
-
-    @property
-    def actor(self) -> Actor:
-        """The policy's head."""
-        ...
-
-    def pack(self, latent: Latent) -> dict[str, Tensor]:
-        """Return the columns that are stored with the rows."""
-        ...
-
-
 class LatentPolicy:
     """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
 
-    def __init__(self, learner: Dreaming, noise: float = 0.0) -> None:
-        """``noise``: see ``nn/heads.py: JointDistribution.disturbed``; for exploring actions."""
+    def __init__(self, learner: Any, noise: float = 0.0) -> None:
+        """``learner`` has ``world``, ``actor`` and ``pack``. ``noise``: see ``nn/heads.py: disturbed``."""
         self.learner, self.noise = learner, noise
 
     @property
     def world(self) -> WorldModel:
         """The world model."""
-        return self.learner.world
+        world: WorldModel = self.learner.world
+        return world
 
     @property
     def actor(self) -> Actor:
         """The policy's head."""
-        return self.learner.actor
+        actor: Actor = self.learner.actor
+        return actor
 
     def acting(self, mode: Mode) -> Actor:
         """Return the head that acts in ``mode``: the same in all of them, but for subclasses."""
@@ -349,26 +324,65 @@ class Dreamer(Algorithm):
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class DreamerStats(Stats):
+    """Metrics of an update of any Dreamer. Losses are unweighted; imagined means are over all imagined rows."""
+
+    loss_reward: Tensor
+    """-ln p of the rewards of replayed rows."""
+    loss_cont: Tensor
+    """Cross entropy of the continuation of replayed rows, which includes the discount; 0 if it is not learned."""
+    loss_reconstruction: Mapping[str, Tensor]
+    """-ln p of each observation by key: a sum of squares, or that of classes."""
+    loss_actor: Tensor
+    """Loss of the policy."""
+    loss_critic: Tensor
+    """Loss of the value head on imagined rows."""
+    train_prior_entropy: Tensor
+    """Entropy of the prior in nats, summed over the stochastic variables."""
+    train_posterior_entropy: Tensor
+    """Entropy of the posterior in nats, summed over the stochastic variables."""
+    train_reward: Tensor
+    """Mean imagined reward per step."""
+    train_value: Tensor
+    """Mean value of imagined rows by the critic."""
+    train_target: Tensor
+    """Mean imagined lambda-return, unscaled."""
+
+
+def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
+    """Return the scale of each loss term. Names with a ``/`` have that of the part before it.
+
+    Raises:
+        ConfigError: there is none for one of them.
+    """
+    known = scales.to_dict()
+    for name in terms:
+        if (part := name.split("/")[0]) not in known:
+            raise ConfigError(
+                f"the loss term {name!r} has no scale: derive a class from {type(scales).__name__} that adds {part}: "
+                "float = 1.0, and make it the default of scales in your configuration."
+            )
+    return {name: known[name.split("/")[0]] for name in terms}
+
+
 # ---------------------------------------------------------------------- DreamerV1 and V2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelScales(Config):
-    """Weights of the world model's loss terms, 0 or more."""
+    """Weights of the world model's loss terms."""
 
-    reconstruction: float = 1.0
+    reconstruction: Annotated[float, AtLeast(0)] = 1.0
     """Weight of -ln p of each observation key."""
-    vectors: float = 1.0
+    vectors: Annotated[float, AtLeast(0)] = 1.0
     """Factor of that weight for vectors."""
-    reward: float = 1.0
+    reward: Annotated[float, AtLeast(0)] = 1.0
     """Weight of -ln p of rewards."""
-    cont: float = 1.0
+    cont: Annotated[float, AtLeast(0)] = 1.0
     """Weight of -ln p of continuations."""
-    kl: float = 1.0
+    kl: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the KL loss."""
-
-    def __post_init__(self) -> None:
-        at_least(self, **{f.name: 0 for f in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,14 +395,14 @@ class DenseDreamerConfig(AlgorithmConfig):
     """T, rows of each window. Each begins with the zero latent."""
     horizon: int = 15
     """H, length of imagined trajectories in agent steps."""
-    discount: float = 0.99
-    """Discount factor gamma per agent step, in [0, 1]."""
-    lam: float = 0.95
-    """Lambda of the lambda-returns, in [0, 1]."""
+    discount: Annotated[float, Within("[0, 1]")] = 0.99
+    """Discount factor gamma per agent step."""
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
+    """Lambda of the lambda-returns."""
     rewards: Literal["identity", "sign", "tanh", "log1p"] = "identity"
     """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
-    noise: float = 0.0
-    """Exploration noise beside the policy's own, 0 or more: the deviation of a normal that is added to continuous
+    noise: Annotated[float, AtLeast(0)] = 0.0
+    """Exploration noise beside the policy's own: the deviation of a normal that is added to continuous
     actions, and the probability of a random discrete one."""
     learn_cont: bool = True
     """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
@@ -422,22 +436,17 @@ class DenseDreamerConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_builder("encoder", self.encoder, "obs_spec")
-        check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
-        at_least(self, horizon=self.least_horizon, noise=0)
+        AtLeast(self.least_horizon).check("horizon", self.horizon)
         if len(self.reward_support) == 1:
             raise ConfigError(f"reward_support = {self.reward_support}: expected two rewards or more, or none.")
-        for name in ("discount", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1].")
 
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
         discount = self.learned_discount
         encoder = self.encoder.build(obs_spec)
-        rssm = self.rssm.build(width_of(encoder), action_spec.width)
+        rssm = self.rssm.build(encoder.width, action_spec.width)
         decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
-        width, dtype = rssm.feature_width, PRECISIONS[self.precision]
+        width, dtype = rssm.feature_width, self.dtype
         cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(discount)
         transform, support = REWARDS[self.rewards], torch.tensor(self.reward_support)
         reward = SupportHead(width, self.reward, transform(support)) if len(support) else NumberHead(width, self.reward)
@@ -455,33 +464,13 @@ class DenseDreamerConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseDreamerStats(Stats):
-    """Metrics of an update of DreamerV1 or V2. Losses are unweighted; imagined means are over all imagined rows."""
+class DenseDreamerStats(DreamerStats):
+    """Metrics of an update of DreamerV1 or V2. Rewards are transformed."""
 
     loss_kl: Tensor
     """KL loss, with free nats."""
-    loss_reward: Tensor
-    """-ln p of the transformed rewards of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows; 0 if it is not learned."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """-ln p of each observation by key."""
-    loss_actor: Tensor
-    """Loss of the policy."""
-    loss_critic: Tensor
-    """Loss of the value head."""
     train_kl: Tensor
     """KL[posterior | prior] in nats."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats."""
-    train_reward: Tensor
-    """Mean imagined reward per step, transformed."""
-    train_value: Tensor
-    """Mean value of imagined rows by the critic."""
-    train_target: Tensor
-    """Mean lambda-return."""
     opt_loss: Mapping[str, Tensor]
     """What each of model, actor and critic minimises."""
     opt_grad_norm: Mapping[str, Tensor]
@@ -539,15 +528,6 @@ class DenseDreamer(Dreamer):
         """-ln p of all that was predicted in each window, ``[B]``: a priority for the replay."""
         rows = [v.detach().mean(1) for k, v in terms.items() if k != "kl"]  # [B] each
         return torch.stack(rows).sum(0).view(-1, self.samples).mean(1).clamp(min=0)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the moments of all optimisers."""
-        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the moments of all optimisers."""
-        for name, optim in self.optims.items():
-            optim.load_state_dict(state[f"{name}_optim"])
 
 
 def repeated(batch: Batch, samples: int) -> Batch:

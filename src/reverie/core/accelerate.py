@@ -60,6 +60,12 @@ def _load(*_: Any, **__: Any) -> bool:
     return True
 
 
+def status(device: Any) -> str:
+    """Return which kernels are used on a ``torch.device``, or why none are: for reports."""
+    found: str = importlib.import_module(f"{ROOM}.table").status(device)
+    return found
+
+
 @contextmanager
 def only(*chosen: Kernel) -> Iterator[None]:
     """Use these kernels alone, or none, within: for tests and measurements."""

@@ -63,7 +63,7 @@ class Within(Bound):
     def refusal(self, value: Any) -> str:
         """See ``Bound``."""
         low, high = (float(end) for end in self.interval[1:-1].split(","))
-        fits = _is_finite(value) and low <= value <= high
+        fits = isinstance(value, Real) and low <= float(value) <= high
         fits = fits and (value != low or self.interval[0] == "[") and (value != high or self.interval[-1] == "]")
         return "" if fits else f"a number in {self.interval}"
 

@@ -39,11 +39,11 @@ def load_triton() -> None:
     """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: behind that the import crashes.
 
     Both contain LLVM. PyTorch imports Triton when it first needs it, also on CPUs. Where the program has already drawn
-    something by Mesa, nobody can import Triton any more: PyTorch and ``nn/gpu.py`` then go without it.
+    something by Mesa, nobody can import Triton any more: PyTorch and ``kernels/gpu.py`` then go without it.
     """
     if "triton" not in sys.modules and loaded_by_mesa():
         sys.modules["triton"] = None  # type: ignore[assignment]  # the import raises ModuleNotFoundError from now on
-    with contextlib.suppress(Exception):  # a broken one is not used, as none is (nn/gpu.py)
+    with contextlib.suppress(Exception):  # a broken one is not used, as none is (kernels/gpu.py)
         importlib.import_module("triton")
 
 

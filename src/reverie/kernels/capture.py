@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers
 from reverie.kernels.tape import Tape
-from reverie.nn.minimise import Learner, TrainStep
+from reverie.nn.optim import Learner, TrainStep
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
 """Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
@@ -39,25 +39,11 @@ _SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is
 WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
-class Recorder(Protocol):
-    """A backend that runs, captures and replays a call."""
-
-    @property
-    def title(self) -> str:
-        """Name of a captured call, for messages."""
-        ...
-
-    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        """Run ``call``. Return its result and the reason why it cannot be captured, or an empty string."""
-        ...
-
-    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Run ``call``. Return the tensors that it wrote to, and a function that replays it into the same tensors."""
-        ...
-
-
 class CudaGraphs:
-    """Captures CUDA graphs on a stream of its own. They share one memory pool, as no two are replayed at once."""
+    """Runs, captures and replays calls as CUDA graphs, on a stream of its own.
+
+    They share one memory pool, as no two are replayed at once.
+    """
 
     title = "a CUDA graph"
 
@@ -118,6 +104,9 @@ class Tapes:
         return outputs, tape.replay
 
 
+Recorder = CudaGraphs | Tapes
+
+
 def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
     """Run ``call``. Return its result and where it first waited for the device, by PyTorch's sync debug mode."""
     before = torch.cuda.get_sync_debug_mode()
@@ -140,8 +129,8 @@ def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
 class CapturedStep:
     """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
 
-    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
-        self.step = _weak(train_step)
+    def __init__(self, step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder, learner: Any) -> None:
+        self.step, self.learner = step, weakref.ref(learner)
         self.recorder = recorder
         self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
         self.input_buffers = InputBuffers(list(tensors(self.batch).values()))  # copies every batch into self.batch
@@ -156,7 +145,7 @@ class CapturedStep:
         self.runs += 1
         if self.obstacle or self.runs <= WARM_UPS:
             # A batch of its own: what a learner keeps of it is not overwritten by later ones.
-            step = functools.partial(self.step(), self.batch.map(torch.clone))
+            step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
             outputs, self.replay = self.recorder.capture(self._step)
@@ -166,12 +155,12 @@ class CapturedStep:
         return self.hand_out()
 
     def _step(self) -> Update:
-        return self.step()(self.batch)
+        return self.step(self.batch)
 
     def _warm_up(self, step: Callable[[], Update]) -> Update:
         if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
             return self.recorder.warm_up(step)[0]
-        learner = getattr(self.step(), "__self__", None)
+        learner = self.learner()
         before = _python_state(learner)
         update, obstacle = self.recorder.warm_up(step)
         if obstacle := obstacle or _changed(before, _python_state(learner)):
@@ -180,12 +169,18 @@ class CapturedStep:
         return update
 
 
-def _weak(step: TrainStep) -> Callable[[], TrainStep]:
-    """Return a function that returns ``step`` and, if it is a method, keeps no reference to its object."""
+def _weak(step: TrainStep) -> Callable[[Batch], Update]:
+    """Return a function that does ``step`` on a prepared batch and, if it is a method, does not refer to its object."""
     if not hasattr(step, "__self__"):
-        return lambda: step
+        return step
     held = weakref.WeakMethod(step)
-    return lambda: cast(TrainStep, held())
+
+    def prepared(batch: Batch) -> Update:
+        method: Any = held()
+        found: Update = method(method.__self__.prepared(batch))
+        return found
+
+    return prepared
 
 
 def _python_state(learner: object) -> dict[str, object]:
@@ -250,6 +245,7 @@ class Captured:
         self.recorder = recorder
         self.addresses = Addresses(learner)
         self.since = getattr(learner, "since", None)
+        self.learner = weakref.ref(learner)
         self.state = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
         self.told = False
@@ -261,7 +257,7 @@ class Captured:
         if key not in self.steps and len(self.steps) == MAX_KEYS:
             return self._uncaptured(batch)
         if key not in self.steps:
-            self.steps[key] = CapturedStep(self.step(), batch, self.device, self.recorder)
+            self.steps[key] = CapturedStep(self.step, batch, self.device, self.recorder, self.learner())
         update = self.steps[key](given)
         if self.steps[key].replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
@@ -275,7 +271,7 @@ class Captured:
                 f"others run without {self.recorder.title}, which is slower. Use the same for all batches.",
                 stacklevel=3,
             )
-        return self.step()(batch.to(self.device))
+        return self.step(batch.to(self.device))
 
 
 _captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.WeakKeyDictionary()
@@ -288,7 +284,7 @@ def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
 
 
 def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
-    """Compute ``nn/minimise.py: run``."""
+    """Compute ``optim.run``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
     if captured is None or captured.since is not learner.since or captured.addresses.moved():

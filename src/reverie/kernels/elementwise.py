@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, floats, library, threads
-from reverie.kernels.conditions import cpu32, untracked
+from reverie.kernels.call import call, compute, cpu32, first_order, floats, threads, untracked
 
 # ---------------------------------------------------------------------- norm and activation
 
@@ -24,47 +23,43 @@ def fits_norm(x: Tensor, scale: Tensor, eps: float) -> bool:
 
 def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Compute ``functional.norm_silu``."""
-    y: Tensor = call(_NormSiLU, x.float(), scale, eps, (0, 0))
+    y: Tensor = call(_NormSiLU, x.float(), scale, eps)
     return y.to(x.dtype)
 
 
-def fits_unfold(x: Tensor, scale: Tensor, eps: float) -> bool:
-    """Return whether :func:`unfold_norm_silu` can be used."""
-    return x.ndim == 6 and x.shape[3:5] == (2, 2) and fits_norm(x, scale, eps)
+def norm_backward(
+    x: Tensor, scale: Tensor, grad: Tensor, dscale: Tensor, eps: float, unfolded: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """Return the gradient with respect to x of ``norm_silu``, or of it after ``unfold_parities`` to a size.
 
-
-def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Compute ``functional.unfold_norm_silu``, writing each pixel directly to its final place."""
-    m, h, w, _, _, channels = x.shape
-    y: Tensor = call(_NormSiLU, x.float(), scale, eps, (h, w))
-    return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
+    The gradient of the scale is added to ``dscale`` ``[threads, C]``, float64, in parts.
+    """
+    dx, width, workers = torch.empty_like(x), len(scale), threads(x)
+    scratch = x.new_empty(workers, 2 * width)
+    compute(
+        "norm_silu_backward", x, scale, grad, dx, dscale, scratch, x.numel() // width, width, *unfolded, eps, workers,
+    )  # fmt: skip
+    return dx
 
 
 class _NormSiLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float, size: tuple[int, int]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> Tensor:
         x, scale = x.contiguous(), scale.contiguous()
         if ctx is not None:
             ctx.save_for_backward(x, scale)
-            ctx.eps, ctx.size = eps, size
+            ctx.eps = eps
         y, width = torch.empty_like(x), x.shape[-1]
-        library().norm_silu(
-            x.data_ptr(), scale.data_ptr(), y.data_ptr(), x.numel() // width, width, *size, eps, threads(x)
-        )
+        compute("norm_silu", x, scale, y, x.numel() // width, width, 0, 0, eps, threads(x))
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale = ctx.saved_tensors
-        grad, width, workers = grad.contiguous(), x.shape[-1], threads(x)
-        dx, dscale = torch.empty_like(x), x.new_zeros(workers, width, dtype=torch.float64)
-        scratch = floats(workers, 2 * width)
-        library().norm_silu_backward(
-            x.data_ptr(), scale.data_ptr(), grad.data_ptr(), dx.data_ptr(), dscale.data_ptr(), scratch.data_ptr(),
-            x.numel() // width, width, *ctx.size, ctx.eps, workers,
-        )  # fmt: skip
-        return dx, dscale.sum(0).float(), None, None
+        dscale = x.new_zeros(threads(x), len(scale), dtype=torch.float64)
+        dx = norm_backward(x, scale, grad.contiguous(), dscale, ctx.eps)
+        return dx, dscale.sum(0).float(), None
 
 
 def elu(x: Tensor) -> Tensor:
@@ -77,7 +72,7 @@ class _ELU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
         y = torch.empty_like(x)
-        library().elu(x.data_ptr(), y.data_ptr(), x.numel(), threads(x))
+        compute("elu", x, y, x.numel(), threads(x))
         if ctx is not None:
             ctx.save_for_backward(y)
         return y
@@ -87,7 +82,7 @@ class _ELU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (y,), grad = ctx.saved_tensors, grad.contiguous()
         out = torch.empty_like(y)
-        library().elu_backward(y.data_ptr(), grad.data_ptr(), out.data_ptr(), y.numel(), threads(y))
+        compute("elu_backward", y, grad, out, y.numel(), threads(y))
         return out
 
 
@@ -112,7 +107,7 @@ class _GRU(torch.autograd.Function):
         if ctx is not None:
             ctx.save_for_backward(gates, h)
         out, (rows, blocks, _, width) = torch.empty_like(h), gates.shape
-        library().gru(gates.data_ptr(), h.data_ptr(), out.data_ptr(), rows, blocks, width, threads(gates))
+        compute("gru", gates, h, out, rows, blocks, width, threads(gates))
         return out
 
     @staticmethod
@@ -122,10 +117,7 @@ class _GRU(torch.autograd.Function):
         grad, dgates, dh, (rows, blocks, _, width) = (
             grad.contiguous(), torch.empty_like(gates), torch.empty_like(h), gates.shape,
         )  # fmt: skip
-        library().gru_backward(
-            gates.data_ptr(), h.data_ptr(), grad.data_ptr(), dgates.data_ptr(), dh.data_ptr(), rows, blocks, width,
-            threads(gates),
-        )  # fmt: skip
+        compute("gru_backward", gates, h, grad, dgates, dh, rows, blocks, width, threads(gates))
         return dgates, dh
 
 
@@ -147,7 +139,7 @@ class _Unimix(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, mix: float) -> Tensor:
         logits = logits.contiguous()
         probs, width = torch.empty_like(logits), logits.shape[-1]
-        library().unimix(logits.data_ptr(), probs.data_ptr(), logits.numel() // width, width, mix, threads(logits))
+        compute("unimix", logits, probs, logits.numel() // width, width, mix, threads(logits))
         if ctx is not None:
             ctx.save_for_backward(probs)
             ctx.mix = mix
@@ -158,9 +150,7 @@ class _Unimix(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (probs,) = ctx.saved_tensors
         grad, out, width = grad.contiguous(), torch.empty_like(probs), probs.shape[-1]
-        library().unimix_backward(
-            probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // width, width, ctx.mix, threads(probs)
-        )
+        compute("unimix_backward", probs, grad, out, probs.numel() // width, width, ctx.mix, threads(probs))
         return out, None
 
 
@@ -173,7 +163,7 @@ def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     """Compute ``functional.inverse_cdf``."""
     probs, uniform = probs.contiguous(), uniform.contiguous()
     out = torch.empty_like(uniform, dtype=torch.int64)
-    library().draw(probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs))
+    compute("draw", probs, uniform, out, out.numel(), probs.shape[-1], threads(probs))
     return out
 
 
@@ -189,7 +179,7 @@ def _classes(index: Tensor) -> bool:
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Compute ``functional.one_hot``."""
     index, out = index.contiguous(), floats(probs.shape)
-    library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
+    compute("one_hot", index, out, index.numel(), probs.shape[-1], threads(out))
     return out
 
 
@@ -208,7 +198,7 @@ def log_sum_exp(x: Tensor) -> Tensor:
 
 def _log_sum_exp(x: Tensor) -> Tensor:
     lse = floats(x.shape[:-1])
-    library().log_sum_exp(x.data_ptr(), lse.data_ptr(), lse.numel(), x.shape[-1], threads(x))
+    compute("log_sum_exp", x, lse, lse.numel(), x.shape[-1], threads(x))
     return lse
 
 
@@ -226,9 +216,7 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x, lse), grad = ctx.saved_tensors, grad.contiguous()
         out = torch.empty_like(x)
-        library().log_sum_exp_backward(
-            x.data_ptr(), lse.data_ptr(), grad.data_ptr(), out.data_ptr(), lse.numel(), x.shape[-1], threads(x)
-        )
+        compute("log_sum_exp_backward", x, lse, grad, out, lse.numel(), x.shape[-1], threads(x))
         return out
 
 
@@ -257,9 +245,9 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         logits, lse, index, weight = (x.contiguous() for x in ctx.saved_tensors)
         grad, out, (*_, width) = grad.contiguous(), torch.empty_like(logits), logits.shape
-        library().cross_entropy_backward(
-            logits.data_ptr(), lse.data_ptr(), index.data_ptr(), weight.data_ptr(), grad.data_ptr(), out.data_ptr(),
-            lse.numel(), width, index.shape[-1], threads(logits),
+        compute(
+            "cross_entropy_backward", logits, lse, index, weight, grad, out, lse.numel(), width, index.shape[-1],
+            threads(logits),
         )  # fmt: skip
         return out, None, None
 
@@ -273,7 +261,5 @@ def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
     """Compute ``functional.softmax_mean``."""
     logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
     out, scratch = floats(logits.shape[:-1]), floats(workers, width)
-    library().softmax_mean(
-        logits.data_ptr(), bins.data_ptr(), out.data_ptr(), out.numel(), width, scratch.data_ptr(), workers
-    )
+    compute("softmax_mean", logits, bins, out, out.numel(), width, scratch, workers)
     return out

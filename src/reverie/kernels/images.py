@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library, threads
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import call, compute, cpu32, first_order, threads
+from reverie.kernels.elementwise import norm_backward
 from reverie.kernels.winograd import Convolution
 
 PART = 2**20
@@ -33,22 +33,6 @@ def parts(images: int, numbers: int) -> Iterator[slice]:
 def sums_for(scale: Tensor) -> Tensor:
     """Return zeros ``[threads, C]`` in float64, in which each thread sums its part of the gradient of ``scale``."""
     return scale.new_zeros(torch.get_num_threads(), len(scale), dtype=torch.float64)
-
-
-def norm_backward(
-    x: Tensor, scale: Tensor, grad: Tensor, dscale: Tensor, eps: float, unfolded: tuple[int, int] = (0, 0)
-) -> Tensor:
-    """Return the gradient with respect to x of ``norm_silu``, or of ``unfold_norm_silu`` if a size is given.
-
-    The gradient of the scale is added to ``dscale``, see :func:`sums_for`.
-    """
-    dx, width, workers = torch.empty_like(x), len(scale), threads(x)
-    scratch = x.new_empty(workers, 2 * width)
-    library().norm_silu_backward(
-        x.data_ptr(), scale.data_ptr(), grad.data_ptr(), dx.data_ptr(), dscale.data_ptr(), scratch.data_ptr(),
-        x.numel() // width, width, *unfolded, eps, workers,
-    )  # fmt: skip
-    return dx
 
 
 def fits_conv(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> bool:
@@ -80,10 +64,7 @@ class _Pooled(torch.autograd.Function):
         convolution = Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * width):
             y = convolution(x[part]).contiguous()
-            library().pool_norm_silu(
-                y.data_ptr(), scale.data_ptr(), pooled[part].data_ptr(), which[part].data_ptr(),
-                out[part].data_ptr(), *y.shape, eps, threads(y),
-            )  # fmt: skip
+            compute("pool_norm_silu", y, scale, pooled[part], which[part], out[part], *y.shape, eps, threads(y))
         if ctx is not None:
             ctx.save_for_backward(x, weight, scale, pooled, which)
             ctx.eps = eps
@@ -136,9 +117,8 @@ def _weight_gradient(x: Tensor, dpooled: Tensor, which: Tensor, kernel: int) -> 
     run = _ceil(kernel * channels, FULL)  # numbers in a row of the window
     blocks = _ceil(kernel * run, STRETCH) // STRETCH
     dw, scratch = x.new_zeros(workers, blocks, outputs, STRETCH), _scratch(x, channels, outputs, kernel, workers)
-    library().pooled_weight_gradient(
-        x.data_ptr(), dpooled.data_ptr(), which.data_ptr(), dw.data_ptr(), scratch.data_ptr(), scratch.shape[1],
-        *x.shape, outputs, kernel, workers,
+    compute(
+        "pooled_weight_gradient", x, dpooled, which, dw, scratch, scratch.shape[1], *x.shape, outputs, kernel, workers,
     )  # fmt: skip
     rows = dw.sum(0).transpose(0, 1).reshape(outputs, -1)[:, : kernel * run].view(outputs, kernel, run)
     return rows[..., : kernel * channels].reshape(outputs, kernel, kernel, channels).permute(0, 3, 1, 2)
@@ -156,9 +136,9 @@ def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, 
     """Write the gradient of the input to dx ``[M, H, W, C]``."""
     outputs, workers = dpooled.shape[-1], min(threads(dx), len(dx))
     scratch = _scratch(dx, _ceil(dx.shape[-1], FULL), outputs, kernel, workers)
-    library().pooled_input_gradient(
-        packed.data_ptr(), dpooled.data_ptr(), which.data_ptr(), dx.data_ptr(), scratch.data_ptr(), scratch.shape[1],
-        *dx.shape, outputs, kernel, workers,
+    compute(
+        "pooled_input_gradient", packed, dpooled, which, dx, scratch, scratch.shape[1], *dx.shape, outputs, kernel,
+        workers,
     )  # fmt: skip
 
 
@@ -183,9 +163,9 @@ class _SquaredError(torch.autograd.Function):
         if ctx is not None:
             ctx.save_for_backward(pixels, target)
             ctx.range = low, span
-        library().squared_error(
-            pixels.data_ptr(), target.data_ptr(), out.data_ptr(), out.numel(), pixels.numel() // out.numel(),
-            low, span, threads(pixels),
+        compute(
+            "squared_error", pixels, target, out, out.numel(), pixels.numel() // out.numel(), low, span,
+            threads(pixels),
         )  # fmt: skip
         return out
 
@@ -194,8 +174,8 @@ class _SquaredError(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (pixels, target), grad = ctx.saved_tensors, grad.contiguous()
         out = torch.empty_like(pixels)
-        library().squared_error_backward(
-            pixels.data_ptr(), target.data_ptr(), grad.data_ptr(), out.data_ptr(), grad.numel(),
-            pixels.numel() // grad.numel(), *ctx.range, threads(pixels),
+        compute(
+            "squared_error_backward", pixels, target, grad, out, grad.numel(), pixels.numel() // grad.numel(),
+            *ctx.range, threads(pixels),
         )  # fmt: skip
         return out, None, None, None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reverie.core.types import Obs
 from reverie.kernels.tape import Tape
-from reverie.nn.inference import Inference
+from reverie.nn.exploration import Inference
 from reverie.nn.perceptron import ReluMLP
 
 MAX_KEYS = 8

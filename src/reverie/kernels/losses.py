@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, floats, library
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
-from reverie.kernels.conditions import cpu32, flags, untracked
+from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, untracked
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, check_error, check_rows
 
@@ -30,6 +29,26 @@ def losses_of(found: Values) -> Losses:
     loss, priority, predicted, target = found
     metrics = {"loss/critic": loss.detach(), "train/value": predicted, "train/target": target}
     return Losses({"critic": loss}, metrics, priority)
+
+
+class _Loss(torch.autograd.Function):
+    """Values of which the first has a gradient, which ``function(x, *others)`` returns beside them."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Any, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        values, gradient = function(x, *others)
+        if ctx is not None:
+            ctx.save_for_backward(gradient)
+            ctx.mark_non_differentiable(*values[1:])
+            ctx.others = len(others)
+        return tuple(values)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        axes = [1] * (gradient.ndim - grad.ndim)
+        return None, gradient * grad.view(*grad.shape, *axes), *[None] * ctx.others
 
 
 def _columns(batch: Batch) -> bool:
@@ -51,10 +70,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
     windows, rows = reward.shape
     target = reward.new_empty(windows, rows - 1)
-    library().td0(
-        reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), value.data_ptr(), target.data_ptr(), windows, rows,
-        discount,
-    )  # fmt: skip
+    compute("td0", reward, terminal, last, value, target, windows, rows, discount)
     return target
 
 
@@ -65,32 +81,21 @@ def fits_mean(x: Tensor, mask: Tensor) -> bool:
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Compute ``td.mean_over``, with gradient."""
-    mean: Tensor = call(_Mean, x, mask)
+    mean: Tensor = call(_Loss, _mean, x, mask)[0]
     return mean
+
+
+def _mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
+    mean, share = mean_and_shares(x, mask)
+    return (mean,), share
 
 
 def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Compute ``td.mean_over`` and its gradient by ``x``, without autograd."""
-    expect(x.shape, mask=mask)
     x, mask = x.contiguous(), mask.contiguous()
     share, mean = torch.empty_like(x), x.new_empty(())
-    library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
+    compute("masked_mean", x, mask, share, mean, x.numel())
     return mean, share
-
-
-class _Mean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
-        mean, share = mean_and_shares(x, mask)
-        if ctx is not None:
-            ctx.save_for_backward(share)
-        return mean
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (share,) = ctx.saved_tensors
-        return share * grad, None
 
 
 # ---------------------------------------------------------------------- errors of values
@@ -105,12 +110,12 @@ def fits_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 
 
 def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
     """Compute ``td.squared_error``."""
-    return losses_of(call(_Error, prediction, target, batch, scale, -1.0))
+    return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, scale))
 
 
 def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
     """Compute ``td.huber_error``."""
-    return losses_of(call(_Error, prediction, target, batch, 1.0, kappa))
+    return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, 1.0, kappa))
 
 
 def error_and_gradient(
@@ -122,28 +127,12 @@ def error_and_gradient(
     prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
     last, weight = batch.is_last.contiguous(), batch.weight.contiguous()
     gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(3)
-    library().td_error(
-        prediction.data_ptr(), target.data_ptr(), last.data_ptr(), weight.data_ptr(), gradient.data_ptr(),
-        priority.data_ptr(), out.data_ptr(), prediction.numel() // target.numel(), *last.shape, scale, kappa,
+    compute(
+        "td_error", prediction, target, last, weight, gradient, priority, out, prediction.numel() // target.numel(),
+        *last.shape, scale, kappa,
     )  # fmt: skip
     loss, predicted, expected = out.unbind()
     return (loss, priority, predicted, expected), gradient
-
-
-class _Error(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, prediction: Tensor, target: Tensor, batch: Batch, scale: float, kappa: float) -> Values:
-        values, gradient = error_and_gradient(prediction, target, batch, scale, kappa)
-        if ctx is not None:
-            ctx.save_for_backward(gradient)
-            ctx.mark_non_differentiable(*values[1:])
-        return values
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * grad, None, None, None, None
 
 
 # ---------------------------------------------------------------------- quantiles
@@ -157,29 +146,17 @@ def fits_pairs(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
 
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Compute ``quantile.quantile_huber``."""
-    loss: Tensor = call(_Pairs, prediction, target.detach(), kappa)
+    loss: Tensor = call(_Loss, _pairs, prediction, target.detach(), kappa)[0]
     return loss
 
 
-class _Pairs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
-        prediction, target = prediction.contiguous(), target.contiguous()
-        n, m = prediction.shape[-1], target.shape[-1]
-        loss, slope = prediction.new_empty(prediction.shape[:-1]), torch.empty_like(prediction)
-        library().quantile_huber(
-            prediction.data_ptr(), target.data_ptr(), loss.data_ptr(), slope.data_ptr(), loss.numel(), n, m, kappa,
-            _threads(prediction.numel() * m),
-        )  # fmt: skip
-        if ctx is not None:
-            ctx.save_for_backward(slope)
-        return loss
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return slope * grad.unsqueeze(-1), None, None
+def _pairs(prediction: Tensor, target: Tensor, kappa: float) -> tuple[tuple[Tensor], Tensor]:
+    prediction, target = prediction.contiguous(), target.contiguous()
+    n, m = prediction.shape[-1], target.shape[-1]
+    loss, slope = prediction.new_empty(prediction.shape[:-1]), torch.empty_like(prediction)
+    pairs = prediction.numel() * m
+    compute("quantile_huber", prediction, target, loss, slope, loss.numel(), n, m, kappa, _threads(pairs))
+    return (loss,), slope
 
 
 def _threads(pairs: int) -> int:
@@ -196,7 +173,7 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
     quantiles, selector = quantiles.detach().contiguous(), selector.detach().contiguous()
     *lead, classes, n = quantiles.shape
     out = quantiles.new_empty(*lead, n)
-    library().best_quantiles(quantiles.data_ptr(), selector.data_ptr(), out.data_ptr(), out.numel() // n, classes, n)
+    compute("best_quantiles", quantiles, selector, out, out.numel() // n, classes, n)
     return out
 
 
@@ -207,13 +184,18 @@ def means(quantiles: Tensor) -> Tensor:
     """
     x = quantiles.contiguous()
     y = floats(x.shape[:-1])
-    library().row_means(x.data_ptr(), y.data_ptr(), y.numel(), x.shape[-1])
+    compute("row_means", x, y, y.numel(), x.shape[-1])
     return y
 
 
 def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
     """Return whether :func:`quantile_targets` can be used; a user's estimator may bootstrap otherwise."""
-    same = type(estimator).bootstrap is OneRow.bootstrap and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
+    same = (
+        type(estimator).bootstrap is OneRow.bootstrap
+        and estimator.steps(batch.shape[1]) > 0
+        and next_quantiles.ndim == 3
+        and next_quantiles.numel() > 0
+    )
     rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
     fit = rows and batch.reward.shape == (next_quantiles.shape[0], next_quantiles.shape[1] + 1)
     fit = fit and cpu32(next_quantiles, batch.reward) and flags(batch.is_last, batch.is_terminal)
@@ -225,9 +207,9 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     estimator.check_window(batch.shape[1])
     theta, reward = next_quantiles.detach().contiguous(), batch.reward.contiguous()
     terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
-    library().quantile_targets(
-        theta.data_ptr(), reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), y.data_ptr(), *reward.shape,
-        y.shape[-1], estimator.checked_steps(batch.shape[1]), discount,
+    compute(
+        "quantile_targets", theta, reward, terminal, last, y, *reward.shape, y.shape[-1],
+        estimator.steps(batch.shape[1]), discount,
     )  # fmt: skip
     return y
 
@@ -243,7 +225,7 @@ def fits_quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa:
 
 def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
     """Compute ``quantile.quantile_error``, with gradient."""
-    return losses_of(call(_QuantileError, prediction, target.detach(), batch, kappa))
+    return losses_of(call(_Loss, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
 
 
 def quantile_error_and_gradient(
@@ -256,28 +238,12 @@ def quantile_error_and_gradient(
     expect((windows, steps, n), target=target)
     gradient, priority = floats(prediction.shape), floats(windows)
     sums, out = floats(3, windows), floats(3)
-    library().quantile_error(
-        *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
+    compute(
+        "quantile_error", *read, gradient, priority, sums, out, windows, steps, classes, n, kappa,
         _threads(windows * steps * n * n),
     )  # fmt: skip
     loss, predicted, expected = out.unbind()
     return (loss, priority, predicted, expected), gradient
-
-
-class _QuantileError(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Values:
-        values, gradient = quantile_error_and_gradient(prediction, target, batch, kappa)
-        if ctx is not None:
-            ctx.save_for_backward(gradient)
-            ctx.mark_non_differentiable(*values[1:])
-        return values
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * grad, None, None, None
 
 
 # ---------------------------------------------------------------------- categorical actions
@@ -309,9 +275,8 @@ def cross_entropy_and_gradient(
     weight = None if weight is None else weight.float().contiguous()  # a user's filter may return bool or float64
     gradient, out = torch.empty_like(logits), logits.new_empty(())
     sizes = (ctypes.c_int64 * len(classes))(*classes)
-    library().choice_loss(
-        logits.data_ptr(), action.data_ptr(), last.data_ptr(), 0 if weight is None else weight.data_ptr(),
-        gradient.data_ptr(), out.data_ptr(), windows, steps, width, sizes, len(classes), square,
+    compute(
+        "choice_loss", logits, action, last, weight, gradient, out, windows, steps, width, sizes, len(classes), square,
     )  # fmt: skip
     return out, gradient
 
@@ -326,9 +291,7 @@ def masked_argmax_value(values: Tensor, logits: Tensor, target: Tensor, log_thre
     """Compute ``categorical.masked_argmax_value``."""
     values, logits, target = values.contiguous(), logits.contiguous(), target.contiguous()
     out, classes = values.new_empty(values.shape[:-1]), values.shape[-1]
-    library().likely_worth(
-        values.data_ptr(), logits.data_ptr(), target.data_ptr(), out.data_ptr(), out.numel(), classes, log_threshold
-    )
+    compute("likely_worth", values, logits, target, out, out.numel(), classes, log_threshold)
     return out
 
 
@@ -354,8 +317,5 @@ def expected_and_advantage(logits: Tensor, values: Tensor, action: Tensor | None
     action = None if action is None else action.contiguous()
     expected, classes = logits.new_empty(logits.shape[:-1]), logits.shape[-1]
     better, room = torch.empty_like(expected), logits.new_empty(classes)
-    library().expected_least(
-        logits.data_ptr(), values.data_ptr(), 0 if action is None else action.data_ptr(), expected.data_ptr(),
-        better.data_ptr(), room.data_ptr(), len(values), expected.numel(), classes,
-    )  # fmt: skip
+    compute("expected_least", logits, values, action, expected, better, room, len(values), expected.numel(), classes)
     return expected, better

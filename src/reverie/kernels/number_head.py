@@ -12,10 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library, threads
-from reverie.kernels.conditions import cpu32, untracked
+from reverie.kernels.call import call, compute, cpu32, first_order, threads, untracked
 from reverie.nn.distributions import TwoHot
-from reverie.nn.matmul import linear
+from reverie.nn.functional import linear
 
 PANEL, STRIP, PIECES = 32, 64, 16
 """As in ``panels.h`` and ``number_head.c``: columns and rows computed at once, and parts of a sum over rows."""
@@ -31,10 +30,7 @@ def _read(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, mean: bool) -> 
     (rows, inputs), bins, wide, workers = x.shape, bins.contiguous(), _wide(len(bins)), _workers(x, bins)
     means, lse = x.new_empty(rows) if mean else None, x.new_empty(rows)
     panels, scratch = x.new_empty(wide * inputs), x.new_empty(workers * (STRIP + 1) * wide)
-    library().head_read(
-        x.data_ptr(), weight.data_ptr(), bias.data_ptr(), bins.data_ptr(), 0 if means is None else means.data_ptr(),
-        lse.data_ptr(), rows, inputs, len(bins), panels.data_ptr(), scratch.data_ptr(), workers,
-    )  # fmt: skip
+    compute("head_read", x, weight, bias, bins, means, lse, rows, inputs, len(bins), panels, scratch, workers)
     return means, lse
 
 
@@ -49,10 +45,7 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, lse: Tensor, index: Tensor, counts: Tensor
     ) -> Tensor:
         out, (rows, inputs) = x.new_empty(len(x)), x.shape
-        library().head_loss(
-            x.data_ptr(), weight.data_ptr(), bias.data_ptr(), lse.data_ptr(), index.data_ptr(), counts.data_ptr(),
-            out.data_ptr(), rows, inputs, index.shape[1], threads(x),
-        )  # fmt: skip
+        compute("head_loss", x, weight, bias, lse, index, counts, out, rows, inputs, index.shape[1], threads(x))
         if ctx is not None:
             ctx.save_for_backward(x, weight, bias, lse, index, counts)
         return out
@@ -66,10 +59,9 @@ class _CrossEntropy(torch.autograd.Function):
         (rows, inputs), bins, wide = x.shape, len(bias), _wide(len(bias))
         panels, sums = x.new_empty(wide * inputs), x.new_empty(PIECES * bins * (inputs + 1))
         scratch = x.new_empty(workers * (STRIP * wide + PANEL * max(STRIP, wide)))
-        library().head_backward(
-            x.data_ptr(), weight.data_ptr(), bias.data_ptr(), lse.data_ptr(), index.data_ptr(), counts.data_ptr(),
-            grad.data_ptr(), dx.data_ptr(), dweight.data_ptr(), dbias.data_ptr(), rows, inputs, bins, index.shape[1],
-            panels.data_ptr(), sums.data_ptr(), scratch.data_ptr(), workers,
+        compute(
+            "head_backward", x, weight, bias, lse, index, counts, grad, dx, dweight, dbias, rows, inputs, bins,
+            index.shape[1], panels, sums, scratch, workers,
         )  # fmt: skip
         return dx, dweight, dbias, None, None, None
 

@@ -8,50 +8,48 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import library, threads
-from reverie.kernels.conditions import cpu32
-from reverie.nn.adam import cosine_share
+from reverie.kernels.call import compute, cpu32, threads
+from reverie.nn.optim import AdamSettings, Tensors, cosine_share
+
+
+def _like(*lists: Sequence[Tensor]) -> bool:
+    """Return whether tensors of equal places have the same shape."""
+    return all(x.shape == first.shape for first, *others in zip(*lists, strict=True) for x in others)
+
+
+def _plain(*lists: Sequence[Tensor]) -> bool:
+    """Return whether C can read and write the tensors of ``lists``, those of equal places together."""
+    every = [x for tensors in lists for x in tensors]
+    return _like(*lists) and cpu32(*every) and all(x.is_contiguous() for x in every)
 
 
 def fits(
-    params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor], updates: Tensor, **_: object
+    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
     """Return whether :func:`adam` can be used."""
-    everything = zip(params, grads, mean, square, strict=True)
-    same = all(p.shape == g.shape == m.shape == v.shape for p, g, m, v in everything)
-    return same and cpu32(*params, *grads, *mean, *square) and _contiguous(*params, *grads, *mean, *square)
+    return _plain(params, grads, mean, square)
 
 
 @torch.no_grad()
 def adam(
-    params: list[Tensor],
-    grads: list[Tensor],
-    mean: list[Tensor],
-    square: list[Tensor],
-    updates: Tensor,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    cosine: int = 0,
+    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
-    """Compute ``nn/adam.py: adam``; it wakes no second thread for small tensors."""
-    settings, count = (ctypes.c_double * 5)(lr, *betas, eps, cosine), updates.data_ptr()
+    """Compute ``optim.adam``; it wakes no second thread for small tensors."""
+    lr, betas, eps, cosine = settings
+    numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
     for p, *others in zip(params, grads, mean, square, strict=True):
-        library().adam(p.data_ptr(), *[x.data_ptr() for x in others], p.numel(), settings, count, threads(p))
+        compute("adam", p, *others, p.numel(), numbers, updates, threads(p))
     torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
 
 
 def fits_fused(
-    params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor], updates: Tensor, **_: object
+    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
     """Return whether :func:`fused_adam` can be used: it reads numbers in the order of memory, which has no gaps."""
-    everything = zip(params, grads, mean, square, strict=True)
-    return all(_alike(p, *others) and _dense(p) for p, *others in everything)
-
-
-def _alike(x: Tensor, *others: Tensor) -> bool:
-    return all(y.shape == x.shape and y.stride() == x.stride() and y.dtype is x.dtype for y in others)
+    return _like(params, grads, mean, square) and all(
+        _dense(p) and all(x.stride() == p.stride() and x.dtype is p.dtype for x in others)
+        for p, *others in zip(params, grads, mean, square, strict=True)
+    )
 
 
 def _dense(x: Tensor) -> bool:
@@ -60,38 +58,23 @@ def _dense(x: Tensor) -> bool:
 
 @torch.no_grad()
 def fused_adam(
-    params: list[Tensor],
-    grads: list[Tensor],
-    mean: list[Tensor],
-    square: list[Tensor],
-    updates: Tensor,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    cosine: int = 0,
+    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
-    """Compute ``nn/adam.py: adam`` in one call for all parameters."""
-    rate, steps = lr * cosine_share(updates, cosine), [updates.float()] * len(params)
+    """Compute ``optim.adam`` in one call for all parameters."""
+    (b1, b2), rate = settings.betas, settings.lr * cosine_share(updates, settings.cosine)
     torch._fused_adam_(
-        params, grads, mean, square, [], steps, lr=rate, beta1=betas[0], beta2=betas[1], weight_decay=0.0, eps=eps,
-        amsgrad=False, maximize=False,
+        params, grads, mean, square, [], [updates.float()] * len(params), lr=rate, beta1=b1, beta2=b2,
+        weight_decay=0.0, eps=settings.eps, amsgrad=False, maximize=False,
     )  # fmt: skip
 
 
 def fits_polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) -> bool:
     """Return whether :func:`polyak` can be used."""
-    same = all(mine.shape == its.shape for mine, its in zip(slow, fast, strict=True))
-    return same and cpu32(*slow, *fast) and _contiguous(*slow, *fast)
+    return _plain(slow, fast)
 
 
 def polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float, count: Tensor | None, every: int) -> None:
-    """Compute ``nn/target.py: polyak``; it reads the count itself."""
-    calls = 0 if count is None else count.data_ptr()
+    """Compute ``target.polyak``; it reads the count itself."""
     for mine, its in zip(slow, fast, strict=True):
-        library().polyak(mine.data_ptr(), its.data_ptr(), mine.numel(), rate, calls, every, threads(mine))
+        compute("polyak", mine, its, mine.numel(), rate, count, every, threads(mine))
     torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes
-
-
-def _contiguous(*tensors: Tensor) -> bool:
-    return all(x.is_contiguous() for x in tensors)

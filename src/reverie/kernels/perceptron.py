@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import SHARED, call, first_order, library, tiles_granted
-from reverie.core.shapes import expect
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import SHARED, call, compute, cpu32, first_order, tiles_granted
 from reverie.nn.perceptron import Layout, concatenated
 
 TILED = 64
@@ -59,13 +57,8 @@ def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
 
 
 def forward(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Activations:
-    """Compute the forward pass, without autograd. Without ``keep``, :func:`backward` is not possible.
-
-    Raises:
-        ValueError: ``theta`` is not ``[K, P]``, or see ``Layout.check``: C would read other memory.
-    """
-    expect((layout.copies, layout.stride), theta=theta)
-    layout.check(parts)
+    """Compute the forward pass, without autograd. Without ``keep``, :func:`backward` is not possible."""
+    layout.check(parts)  # C would read other memory
     own = parts[-1].contiguous()  # [M, I]
     rows = own.shape[0]
     threads, tiled = _threads(layout, rows), _tiled(layout, rows)
@@ -73,15 +66,14 @@ def forward(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) ->
     x = own.new_empty(0) if shares and not keep else concatenated(*parts)  # [M, inputs]
     hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
-    found = hidden.data_ptr() if len(hidden) else 0, y.data_ptr(), rows, threads
+    found = hidden if len(hidden) else None, y, rows, threads
     if tiled:
-        library().perceptron_tiles(_network(layout, theta), x.data_ptr(), *found)
+        compute("perceptron_tiles", _network(layout, theta), x, *found)
     elif shares:
         shared = parts[0].contiguous()  # [M / n, I]
-        groups = shared.data_ptr(), shared.shape[1], rows // len(shared)
-        library().perceptron(_network(layout, theta), own.data_ptr(), *groups, *found)
+        compute("perceptron", _network(layout, theta), own, shared, shared.shape[1], rows // len(shared), *found)
     else:
-        library().perceptron(_network(layout, theta), x.data_ptr(), 0, 0, 1, *found)
+        compute("perceptron", _network(layout, theta), x, 0, 0, 1, *found)
     return Activations(x, hidden, y)
 
 
@@ -93,16 +85,12 @@ def backward(
     ``inputs`` and ``parameters`` say which of the two are computed; the other one is None.
     """
     x, hidden, y = kept
-    if grad.numel() != y.numel():
-        raise ValueError(f"a gradient of shape {tuple(grad.shape)}: expected {tuple(y.shape)}, that of the output.")
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
     dx = torch.empty_like(x) if inputs else None
     dtheta = torch.empty_like(theta) if parameters else None
-    to = 0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr()
-    rows, tiled = x.shape[0], _tiled(layout, x.shape[0])
-    compute = library().perceptron_tiles_backward if tiled else library().perceptron_backward
-    found = _network(layout, theta), x.data_ptr(), hidden.data_ptr(), grad.data_ptr()
-    compute(*found, *to, rows, _threads(layout, rows))
+    rows = x.shape[0]
+    name = "perceptron_tiles_backward" if _tiled(layout, rows) else "perceptron_backward"
+    compute(name, _network(layout, theta), x, hidden, grad, dx, dtheta, rows, _threads(layout, rows))
     return dx, dtheta
 
 

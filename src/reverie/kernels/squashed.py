@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library
-from reverie.kernels.conditions import cpu32
-from reverie.nn.squashed import LOG_STD
+from reverie.kernels.call import call, compute, cpu32, first_order
+from reverie.nn.distributions import LOG_STD
 
 
 def fits(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:
@@ -19,7 +18,7 @@ def fits(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``nn/squashed.py: squashed_sample``."""
+    """Compute ``distributions.squashed_sample``."""
     action, density = call(_Sample, mean, log_std, noise.contiguous())
     return action, density
 
@@ -50,10 +49,7 @@ def sample(mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     ``mean`` and ``raw`` (unclamped ln sigma) are ``[M, A]`` with equal strides, ``noise`` is ``[..., A]``.
     """
     action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
-    library().squashed_sample(
-        mean.data_ptr(), raw.data_ptr(), mean.stride(0), noise.data_ptr(), action.data_ptr(), density.data_ptr(),
-        *mean.shape, *LOG_STD,
-    )  # fmt: skip
+    compute("squashed_sample", mean, raw, mean.stride(0), noise, action, density, *mean.shape, *LOG_STD)
     return action, density
 
 
@@ -64,9 +60,9 @@ def sample_backward(
 
     ``daction`` and ``ddensity``, the gradients of the outputs, must be contiguous.
     """
-    library().squashed_sample_backward(
-        raw.data_ptr(), raw.stride(0), noise.data_ptr(), action.data_ptr(), daction.data_ptr(), ddensity.data_ptr(),
-        dmean.data_ptr(), draw.data_ptr(), dmean.stride(-2), *raw.shape, *LOG_STD,
+    compute(
+        "squashed_sample_backward", raw, raw.stride(0), noise, action, daction, ddensity, dmean, draw, dmean.stride(-2),
+        *raw.shape, *LOG_STD,
     )  # fmt: skip
 
 

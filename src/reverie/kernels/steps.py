@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from reverie.core.types import Batch
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import cpu32
 from reverie.kernels.losses import (
     cross_entropy_and_gradient,
     error_and_gradient,
@@ -34,13 +34,17 @@ from reverie.kernels.losses import (
 )
 from reverie.kernels.perceptron import Activations, backward, forward
 from reverie.kernels.squashed import sample, sample_backward
-from reverie.nn.actor_critic import DeterministicActor, Inputs, QEnsemble
-from reverie.nn.adam import Adam
-from reverie.nn.choices import ChoicesActor
-from reverie.nn.minimise import Loss
+from reverie.nn.actor_critic import (
+    ChoicesActor,
+    DeterministicActor,
+    DiscreteQEnsemble,
+    DiscreteQNetwork,
+    Inputs,
+    QEnsemble,
+    TanhGaussianActor,
+)
+from reverie.nn.optim import Adam, Loss
 from reverie.nn.perceptron import Layout, ReluMLP
-from reverie.nn.squashed import TanhGaussianActor
-from reverie.nn.values import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.objectives.conservative import pressed
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
@@ -79,7 +83,7 @@ def fits(loss: Loss, optims: Mapping[str, Adam], *inputs: Any) -> bool:
 
 @torch.no_grad()
 def gradients(loss: Loss, optims: Mapping[str, Adam], batch: Batch) -> tuple[Losses, Gradients]:
-    """Compute ``nn/minimise.py: gradients``; the losses have no gradient."""
+    """Compute ``optim.gradients``; the losses have no gradient."""
     losses, found = STEPS[_name(loss)].gradients(loss.__self__, batch)  # type: ignore[attr-defined]
     return losses, {name: grads for name, grads in found.items() if name in optims}
 
@@ -174,7 +178,7 @@ def values(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target, taken = o.targets(batch), batch.action[:, :-1]
     kept = forward_kept(o.network, before(batch.obs))
     value = (kept.y.view(taken.shape) * taken).sum(-1)  # [B, T-1]
-    error, grad = error_and_gradient(value, target, batch, kappa=o.kappa)
+    error, grad = error_and_gradient(value, target, batch, kappa=o.cfg.kappa)
     return losses_of(error), {"critic": of_parameters(o.network, kept, grad.unsqueeze(-1) * taken)}
 
 
@@ -183,7 +187,7 @@ def quantiles(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target = o.targets(batch)  # y: [B, T-1, N]
     kept = forward_kept(o.network, before(batch.obs))
     theta = kept.y.view(*target.shape[:-1], *o.network.shape)  # [B, T-1, A, N]
-    error, grad = quantile_error_and_gradient(theta, target, batch, o.kappa)
+    error, grad = quantile_error_and_gradient(theta, target, batch, o.cfg.kappa)
     return losses_of(error), {"critic": of_parameters(o.network, kept, grad)}
 
 
@@ -193,10 +197,10 @@ def conservative_quantiles(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     kept = forward_kept(o.network, before(batch.obs))
     classes, n = o.network.shape
     theta = kept.y.view(*target.shape[:-1], classes, n)  # [B, T-1, A, N]
-    error, grad = quantile_error_and_gradient(theta, target, batch, o.kappa)
+    error, grad = quantile_error_and_gradient(theta, target, batch, o.cfg.kappa)
     gap, dvalue = cross_entropy_and_gradient(means(theta), batch, (classes,))
-    grad.add_((dvalue * (o.min_q_weight / n)).unsqueeze(-1))
-    return pressed(losses_of(error), gap, o.min_q_weight), {"critic": of_parameters(o.network, kept, grad)}
+    grad.add_((dvalue * (o.cfg.min_q_weight / n)).unsqueeze(-1))
+    return pressed(losses_of(error), gap, o.cfg.min_q_weight), {"critic": of_parameters(o.network, kept, grad)}
 
 
 def class_critics(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
@@ -206,13 +210,13 @@ def class_critics(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     every = kept.y.view(-1, *taken.shape)  # [K, B, T-1, A]
     error, dtaken = error_and_gradient((every * taken).sum(-1), target, batch)
     grad, losses = dtaken.unsqueeze(-1) * taken, losses_of(error)  # [K, B, T-1, A]
-    if o.min_q_weight:
+    if o.cfg.min_q_weight:
         classes, gaps = (taken.shape[-1],), []
         for of_one, dof_one in zip(every, grad, strict=True):
             gap, dvalue = cross_entropy_and_gradient(of_one, batch, classes)
-            dof_one.add_(dvalue, alpha=o.min_q_weight)
+            dof_one.add_(dvalue, alpha=o.cfg.min_q_weight)
             gaps.append(gap)
-        losses = pressed(losses, torch.stack(gaps).sum(), o.min_q_weight)
+        losses = pressed(losses, torch.stack(gaps).sum(), o.cfg.min_q_weight)
     return losses, {"critic": of_parameters(o.critic, kept, grad)}
 
 
@@ -224,8 +228,8 @@ def cloned_values(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     target, taken = o.targets(batch), batch.action[:, :-1]
     kept = forward_kept(o.network, before(batch.obs))
     value, logits = kept.y.view(2, *taken.shape).unbind()
-    error, dvalue = error_and_gradient((value * taken).sum(-1), target, batch, kappa=o.kappa)
-    imitation, dlogits = cross_entropy_and_gradient(logits, batch, (taken.shape[-1],), square=o.logit_weight)
+    error, dvalue = error_and_gradient((value * taken).sum(-1), target, batch, kappa=o.cfg.kappa)
+    imitation, dlogits = cross_entropy_and_gradient(logits, batch, (taken.shape[-1],), square=o.cfg.logit_weight)
     grad = torch.stack([dvalue.unsqueeze(-1) * taken, dlogits])
     losses = losses_of(error)
     metrics = {**losses.metrics, "loss/imitation": imitation}
@@ -286,7 +290,7 @@ def filtered_likelihood(o: Any, batch: Batch) -> tuple[Losses, Gradients]:
     kept = forward_kept(o.actor, obs)
     logits = kept.y.view(taken.shape)
     _, advantage = expected_and_advantage(logits, o.critic(obs), taken)  # [B, T-1]
-    weight = o.filter(advantage)
+    weight = o.cfg.filter(advantage)
     loss, grad = cross_entropy_and_gradient(logits, batch, o.actor.classes, weight=weight)
     metrics = {
         "loss/actor": loss,

@@ -14,10 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order
-from reverie.kernels.conditions import cpu32
+from reverie.kernels.call import call, cpu32, first_order
 from reverie.kernels.images import parts
-from reverie.nn.matmul import product, wanted
+from reverie.kernels.matmul import product, wanted
 
 LONG = 1024
 """Numbers in a window from which a convolution is computed here; with fewer, copying windows takes too long."""

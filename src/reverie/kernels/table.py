@@ -5,28 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from reverie.algos import imagination
 from reverie.core import columns
 from reverie.core.accelerate import Kernel
+from reverie.core.compiler import state
 from reverie.kernels import (
     capture,
     elementwise,
     files,
+    gpu,
     images,
     inference,
     losses,
+    matmul,
     number_head,
     optim,
+    packing,
     perceptron,
     rows,
+    rssm,
+    sequence,
     squashed,
     steps,
     strided,
     upsample,
 )
-from reverie.nn import adam, functional, gpu, heads, minimise, target
-from reverie.nn import inference as nn_inference
+from reverie.nn import distributions, exploration, functional, heads, layers, target
+from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
-from reverie.nn import squashed as nn_squashed
+from reverie.nn import rssm as nn_rssm
 from reverie.objectives import categorical, quantile, returns, td
 from reverie.replay import priority, windows
 from reverie.store import files as store_files
@@ -43,9 +52,11 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
     (categorical.masked_argmax_value, Kernel(losses.fits_masked, losses.masked_argmax_value)),
     (categorical.expected_min_q, Kernel(losses.fits_expected, losses.expected_min_q)),
+    (functional.linear, Kernel(matmul.fits_linear, matmul.linear)),
+    (functional.block_linear, Kernel(matmul.fits_block, matmul.block_linear)),
+    (functional.step_linear, Kernel(sequence.fits, sequence.Deferred)),
     (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
     (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
-    (functional.unfold_norm_silu, Kernel(elementwise.fits_unfold, elementwise.unfold_norm_silu)),
     (functional.elu, Kernel(elementwise.fits, elementwise.elu)),
     (functional.gru, Kernel(elementwise.fits_gru, elementwise.gru)),
     (functional.unimix_probs, Kernel(elementwise.fits_unimix, elementwise.unimix_probs)),
@@ -61,13 +72,19 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.transposed_conv, Kernel(strided.fits_transposed, strided.transposed_conv)),
     (functional.unit_squared_error, Kernel(images.fits_error, images.unit_squared_error)),
     (heads.two_hot_of, Kernel(number_head.fits, number_head.LayerTwoHot)),
+    (distributions.Categoricals.sample, Kernel(gpu.fits_sample, gpu.sample_classes)),
+    (layers.DenseMLP.forward, Kernel(matmul.fits_elu, matmul.elu_layers)),
+    (layers.MLP.forward, Kernel(packing.fits, packing.forward)),
+    (nn_rssm.StateSpaceModel.filter, Kernel(rssm.fits, rssm.filter_rows)),
+    (nn_rssm.StateSpaceModel.dream_step, Kernel(rssm.fits_dream, rssm.dream_step)),
+    (imagination.imagine, Kernel(rssm.fits_imagine, rssm.imagine)),
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
-    (nn_squashed.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
-    (adam.adam, Kernel(optim.fits, optim.adam)),
-    (adam.adam, Kernel(optim.fits_fused, optim.fused_adam)),
-    (minimise.gradients, Kernel(steps.fits, steps.gradients)),
+    (distributions.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
+    (nn_optim.adam, Kernel(optim.fits, optim.adam)),
+    (nn_optim.adam, Kernel(optim.fits_fused, optim.fused_adam)),
+    (nn_optim.gradients, Kernel(steps.fits, steps.gradients)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
-    (minimise.run, Kernel(capture.fits, capture.run)),
+    (nn_optim.run, Kernel(capture.fits, capture.run)),
     (columns.put_rows, Kernel(rows.known, rows.put_rows)),
     (columns.extend_rows, Kernel(rows.known, rows.extend_rows)),
     (columns.gather_rows, Kernel(rows.known, rows.gather_rows)),
@@ -77,6 +94,11 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (zarr.checksums, Kernel(rows.known, files.checksums)),
     (store_files.write_files, Kernel(rows.known, files.write_files)),
     (store_files.place, Kernel(rows.known, files.place)),
-    (nn_inference.Inference.__call__, Kernel(inference.fits, inference.infer)),
+    (exploration.Inference.__call__, Kernel(inference.fits, inference.infer)),
 ]  # fmt: skip
 """Definitions and their kernels."""
+
+
+def status(device: torch.device) -> str:
+    """See ``core/accelerate.py``."""
+    return state() if device.type == "cpu" else gpu.state(device)

@@ -3,7 +3,7 @@
 An update of small networks takes as long in the dispatch of Python and PyTorch as in arithmetic. A replay skips that.
 
 What is recorded: every PyTorch operation of this thread, the backward pass included, and every call of a compiled
-function (``core/compiled.py: library``), with the tensors, addresses and Python numbers that it had. A replay makes the
+function (``kernels/call.py: library``), with the tensors, addresses and Python numbers that it had. A replay makes the
 same calls in the same order on the same memory. New inputs are therefore copied into the recorded tensors, and results
 are read from the recorded ones.
 
@@ -34,8 +34,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from reverie.core.compiled import capturing
 from reverie.core.compiler import kernels
+from reverie.kernels.call import capturing
 from reverie.kernels.memory_pool import MemoryPool
 from reverie.kernels.tape_ops import Plain, plain
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, first_order, library, threads
-from reverie.kernels.conditions import cpu32
-from reverie.kernels.images import fits_conv, norm_backward, parts, sums_for
+from reverie.kernels.call import call, compute, cpu32, first_order, threads
+from reverie.kernels.elementwise import norm_backward
+from reverie.kernels.images import fits_conv, parts, sums_for
 from reverie.kernels.winograd import Convolution
 
 
@@ -44,9 +44,7 @@ class _Unfolded(torch.autograd.Function):
         out, kept, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * width):
             y = convolution(x[part]).contiguous()
-            library().norm_silu(
-                y.data_ptr(), scale.data_ptr(), out[part].data_ptr(), y.numel() // width, width, h, w, eps, threads(y)
-            )
+            compute("norm_silu", y, scale, out[part], y.numel() // width, width, h, w, eps, threads(y))
             kept.append(y)
         if ctx is not None:
             ctx.save_for_backward(x, weight, scale, *kept)
@@ -72,7 +70,7 @@ class _Sigmoid(torch.autograd.Function):
         out, convolution = x.new_empty(m, 2 * h, 2 * w, channels), Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * channels):
             y = convolution(x[part]).contiguous()
-            library().unfold_sigmoid(y.data_ptr(), out[part].data_ptr(), len(y) * h, w, channels, threads(y))
+            compute("unfold_sigmoid", y, out[part], len(y) * h, w, channels, threads(y))
         if ctx is not None:
             ctx.save_for_backward(x, weight, out)
         return out
@@ -84,9 +82,7 @@ class _Sigmoid(torch.autograd.Function):
         grads, grad, (m, h, w, _) = _ConvGradients(x, weight, ctx), grad.contiguous(), x.shape
         for part in parts(m, h * w * len(weight)):
             p, dy = out[part], x.new_empty(len(out[part]), h, w, len(weight))
-            library().unfold_sigmoid_backward(
-                p.data_ptr(), grad[part].data_ptr(), dy.data_ptr(), len(p) * h, w, len(weight) // 4, threads(p)
-            )
+            compute("unfold_sigmoid_backward", p, grad[part], dy, len(p) * h, w, len(weight) // 4, threads(p))
             grads.add(part, dy)
         return grads.dx, grads.dweight, grads.dbias
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import library, threads
+from reverie.kernels.call import compute, threads
 from reverie.nn.functional import convolve
 
 SIDE, TILES, FULL = 4, 24, 16
@@ -52,9 +52,9 @@ class Convolution:
         in_, out = -(-x.shape[-1] // FULL) * FULL, self.points.shape[-1]
         scratch = x.new_zeros(workers, len(self.points) * (TILES * (in_ + out) + 2 * FULL))
         y = x.new_empty(*x.shape[:-1], outputs)
-        library().winograd(
-            x.data_ptr(), self.points.data_ptr(), self.base.data_ptr(), y.data_ptr(), scratch.data_ptr(),
-            scratch.shape[1], *x.shape, outputs, self.weight.shape[-1], workers,
+        compute(
+            "winograd", x, self.points, self.base, y, scratch, scratch.shape[1], *x.shape, outputs,
+            self.weight.shape[-1], workers,
         )  # fmt: skip
         return y
 

@@ -6,22 +6,20 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import check_at_least
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_config, algorithms
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.cnn import Dreamer, ImageEncoder, read_by
-from reverie.nn.encoder import encoded, one_hot, width_of
+from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
+from reverie.nn.distributions import Choices, DiagonalNormal, SquashedNormal
+from reverie.nn.encoder import flat_vector
 from reverie.nn.perceptron import ReluMLP
 
 
@@ -29,20 +27,15 @@ from reverie.nn.perceptron import ReluMLP
 class NetworkConfig(Config):
     """An actor or critic: an MLP whose input is vectors, one-hot categoricals and features of images."""
 
-    units: tuple[int, ...] = (256, 256)
+    units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
     """Widths of the hidden layers, first to last; at least one."""
     encoder: ImageEncoder = field(default_factory=Dreamer)
     """Encoder of images, or of what an encoder of your own reads, if there are any; each network has its own."""
 
     def __post_init__(self) -> None:
-        given: object = self.units
-        if not isinstance(given, tuple | list) or not all(isinstance(unit, Integral) for unit in given):
-            raise ConfigError(
-                f"units = {brief(given)}: expected a tuple of whole numbers, the widths of the hidden layers, such as "
-                "(256, 256)."
-            )
-        if not self.units or min(self.units) < 1:
-            raise ConfigError(f"units = {self.units}: expected at least one hidden layer, each at least 1 wide.")
+        super().__post_init__()
+        if not isinstance(self.units, tuple | list) or not self.units:
+            raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
 
 
 class Inputs(nn.Module):
@@ -50,45 +43,126 @@ class Inputs(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
-        if not hasattr(cfg, "units"):
-            raise ConfigError(
-                f"networks = {brief(cfg)}: expected a NetworkConfig of reverie.nn.actor_critic, such as "
-                "NetworkConfig(units=(256, 256))."
-            )
-        read = read_by(cfg.encoder, spec)
+        read = getattr(cfg.encoder, "reads", images_of)(spec)
         self.vectors = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype
-        self.width = sum(part.width for part in self.vectors.values())
-        self.encoder = cfg.encoder.build(read) if read else None
-        self.width += width_of(self.encoder) if self.encoder is not None else 0
+        self.encoder: Any = cfg.encoder.build(read) if read else None
+        self.width = sum(part.width for part in self.vectors.values()) + (
+            0 if self.encoder is None else self.encoder.width
+        )
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
-        parts = []
-        for key, part in self.vectors.items():
-            x, dims = obs[key], len(part.shape)
-            flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
-            parts.append((one_hot(flat, part.classes) if part.kind == "categorical" else flat).to(self.dtype))
+        parts = [flat_vector(obs[key], part).to(self.dtype) for key, part in self.vectors.items()]
         if self.encoder is not None:
-            parts.append(encoded(self.encoder, obs, self.dtype))
+            parts.append(self.encoder(obs, self.dtype))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
 
-class DeterministicActor(nn.Module):
-    """A deterministic policy mu(s) in [-1, 1]: an MLP with tanh on top."""
+class Network(nn.Module):
+    """Observations, and maybe another input, through an MLP, or K of them (``copies``) that share only an encoder."""
 
-    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        spec: ObsSpec,
+        outputs: int,
+        cfg: NetworkConfig,
+        dtype: torch.dtype = torch.float32,
+        *,
+        more: int = 0,
+        copies: int | None = None,
+        squash: bool = False,
+    ) -> None:
+        """``more`` is the width of the other input; ``squash`` applies tanh to the output."""
         super().__init__()
-        self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = ReluMLP(self.inputs.width, cfg.units, width, squash=True)
+        self.inputs = Inputs(spec, cfg, dtype)
+        self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs, copies, squash=squash)
 
-    def forward(self, obs: Obs) -> Tensor:
-        """Map observations ``[..., *shape]`` to actions ``[..., A]``."""
-        y: Tensor = self.body(self.inputs(obs))
+    def outputs(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Tensor:
+        """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or those of one ``copy``."""
+        x = self.inputs(obs)
+        given = {} if copy is None else {"copy": copy}
+        y: Tensor = self.body(x, *[part.to(x.dtype) for part in more], **given)
         return y.float()
 
 
-class QEnsemble(nn.Module):
+# ---------------------------------------------------------------------- actors
+
+
+class DeterministicActor(Network):
+    """A deterministic policy mu(s) in [-1, 1]: an MLP with tanh on top."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(obs_spec, width, cfg, dtype, squash=True)
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to actions ``[..., A]``."""
+        return self.outputs(obs)
+
+
+class TanhGaussianActor(Network):
+    """A policy pi(a | s): an MLP to a tanh-squashed Gaussian over [-1, 1]^A (appendix C of the SAC paper)."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(obs_spec, 2 * width, cfg, dtype)
+
+    def forward(self, obs: Obs) -> SquashedNormal:
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
+        return SquashedNormal(*self.outputs(obs).chunk(2, -1))
+
+
+IQL_LOG_STD = (-5.0, 2.0)
+"""Limits of ln sigma of the Gaussians that are not squashed, from the code of the authors of IQL."""
+
+
+class GaussianActor(Network):
+    """A policy pi(a | s) = N(tanh(f(s)), sigma(s)^2), where one perceptron outputs f and ln sigma."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(obs_spec, 2 * width, cfg, dtype)
+
+    def forward(self, obs: Obs) -> DiagonalNormal:
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
+        mean, log_std = self.outputs(obs).chunk(2, -1)  # [..., A]
+        return DiagonalNormal(mean.tanh(), log_std.clamp(*IQL_LOG_STD))
+
+
+class FixedStdGaussianActor(DeterministicActor):
+    """A policy pi(a | s) = N(tanh(f(s)), sigma^2), with a learned sigma independent of the state, initially 1."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(obs_spec, width, cfg, dtype)
+        self.log_std = nn.Parameter(torch.zeros(width))
+
+    def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
+        return DiagonalNormal(self.outputs(obs), self.log_std.clamp(*IQL_LOG_STD))
+
+
+class ChoicesActor(Network):
+    """A policy pi(a | s): a perceptron whose outputs are the logits of :class:`Choices`."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(obs_spec, sum(classes), cfg, dtype)
+        self.classes = classes
+
+    def forward(self, obs: Obs) -> Choices:
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
+        return Choices(self.outputs(obs), self.classes)
+
+
+def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
+    """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
+    action, density = policy.repeated(n).sample()
+    return action, density
+
+
+# ---------------------------------------------------------------------- critics of continuous actions
+
+
+class QEnsemble(Network):
     """A critic Q(s, a), or K critics (``copies``) that share only a CNN."""
 
     def __init__(
@@ -99,30 +173,22 @@ class QEnsemble(nn.Module):
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__()
-        if copies is not None:
-            check_at_least("copies", copies, 1)
-        self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = ReluMLP(self.inputs.width + width, cfg.units, 1, copies)
+        super().__init__(obs_spec, 1, cfg, dtype, more=width, copies=copies)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies."""
-        return self._values(self.inputs(obs), action)
+        return self.outputs(obs, action).squeeze(-1)
 
     def first(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the values ``[...]`` of the first copy, without computing the others."""
-        return self._values(self.inputs(obs), action, copy=0)
+        return self.outputs(obs, action, copy=0).squeeze(-1)
 
     def several(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
         """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once.
 
         ``copy``: the index of the only copy to compute, whose values are ``[..., n]``.
         """
-        return self._values(self.inputs(obs), action, copy)
-
-    def _values(self, features: Tensor, action: Tensor, copy: int | None = None) -> Tensor:
-        y: Tensor = self.body(features, action.to(features.dtype), copy=copy)
-        return y.float().squeeze(-1)
+        return self.outputs(obs, action, copy=copy).squeeze(-1)
 
 
 class Stacked(nn.Module):
@@ -136,11 +202,6 @@ class Stacked(nn.Module):
         """Return the values of all critics, ``[K, ...]``."""
         return torch.stack([critic(obs, action) for critic in self.critics])
 
-    def first(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the values of the first critic, ``[...]``."""
-        value: Tensor = self.critics[0](obs, action)
-        return value
-
 
 def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
     """Return the values ``[...]`` of the first of several critics, without computing the others if possible."""
@@ -149,44 +210,95 @@ def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
     return value
 
 
-def continuous_width(algorithm: str, spec: ActionSpec) -> int:
-    """Return A, the width of actions whose parts are all continuous.
+def several(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+    """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
-    Raises:
-        ConfigError: a part is discrete. The message names the algorithms that fit.
+    A critic's own method ``several`` is used if there is one; any other critic gets each observation n times. ``copy``
+    is the index of the only one of K critics to return, ``[..., n]``.
     """
-    discrete = [key for key in sorted(spec.parts) if spec.parts[key].kind != "continuous"]
-    if discrete:
-        raise _unfit(f"{algorithm} needs continuous actions, but action {discrete[0]!r} is discrete", spec)
-    return spec.width
+    ask = getattr(critic, "several", None)
+    if ask is not None:
+        values: Tensor = ask(obs, action) if copy is None else ask(obs, action, copy)
+        return values
+    axis, n = action.ndim - 2, action.shape[-2]
+    every = {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
+    values = critic(every, action)
+    return values if copy is None else values[copy]
 
 
-def single_choice(algorithm: str, spec: ActionSpec) -> int:
-    """Return A, the number of classes of an action that is a single discrete choice.
+# ---------------------------------------------------------------------- critics of discrete actions
 
-    Raises:
-        ConfigError: it is not. The message names the algorithms that fit.
+
+class Dueling(nn.Module):
+    """A dueling network, with streams for the value and advantages: Wang et al. 2016, arXiv:1511.06581, equation 9.
+
+    Q(s, a) = V(s) + A(s, a) - mean_b A(s, b). Each stream has its own last hidden layer; the layers before it are
+    shared, as in the paper, where these are a CNN.
     """
-    continuous = [key for key in sorted(spec.parts) if spec.parts[key].kind == "continuous"]
-    if continuous:
-        raise _unfit(f"{algorithm} needs a discrete action, but action {continuous[0]!r} is continuous", spec)
-    if sum(len(part.classes) for part in spec.parts.values()) != 1:
-        raise _unfit(f"{algorithm} needs a single discrete action, but the action space has several", spec)
-    return spec.width
+
+    def __init__(self, inputs: int, units: tuple[int, ...], classes: int, each: int = 1) -> None:
+        """``each`` is the number of outputs for each of the ``classes`` discrete actions."""
+        super().__init__()
+        *shared, last = units
+        self.classes, self.each = classes, each
+        self.shared = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
+        width = shared[-1] if shared else inputs
+        self.value = ReluMLP(width, (last,), each)
+        self.advantage = ReluMLP(width, (last,), classes * each)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., classes * each]``."""
+        if self.shared is not None:
+            x = self.shared(x).relu()
+        value = self.value(x).unsqueeze(-2)  # [..., 1, each]
+        advantage = self.advantage(x).unflatten(-1, (self.classes, self.each))  # [..., classes, each]
+        q: Tensor = value + advantage - advantage.mean(-2, keepdim=True)
+        return q.flatten(-2)
 
 
-def only_kind(algorithm: str, spec: ActionSpec) -> str:
-    """Return the kind of all parts, ``continuous`` or ``categorical``.
+class DiscreteQNetwork(Network):
+    """A critic Q(s, .) of A discrete actions (``classes``); with ``quantiles``, N quantiles of the return of each."""
 
-    Raises:
-        ConfigError: there are both. The message names the algorithms that fit.
-    """
-    kinds = {part.kind for part in spec.parts.values()}
-    if len(kinds) > 1:
-        raise _unfit(
-            f"{algorithm} needs actions that are all continuous or all discrete, but the action space has both", spec
-        )
-    return kinds.pop()
+    def __init__(
+        self,
+        obs_spec: ObsSpec,
+        classes: int,
+        cfg: NetworkConfig,
+        *,
+        dueling: bool = False,
+        quantiles: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.inputs, each = Inputs(obs_spec, cfg, dtype), quantiles or 1
+        self.shape = (classes,) if quantiles is None else (classes, quantiles)
+        width = self.inputs.width
+        self.body = Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, classes * each)
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
+        y = self.outputs(obs)
+        return y if len(self.shape) == 1 else y.view(*y.shape[:-1], *self.shape)
+
+
+class DiscreteQEnsemble(Network):
+    """K MLPs that share only a CNN, each with one output for each discrete action: K critics, or values and logits."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(obs_spec, classes, cfg, dtype, copies=copies)
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""
+        return self.outputs(obs)
+
+    def first(self, obs: Obs) -> Tensor:
+        """Return the outputs of the first copy, ``[..., A]``, without computing the others."""
+        return self.outputs(obs, copy=0)
+
+
+# ---------------------------------------------------------------------- which actions an algorithm learns
 
 
 def all_classes(spec: ActionSpec) -> tuple[int, ...]:
@@ -202,15 +314,3 @@ def kind_of(spec: ActionSpec) -> str:
     if kinds == {"continuous"}:
         return "continuous"
     return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"
-
-
-def _unfit(what: str, spec: ActionSpec) -> ConfigError:
-    """Return the error ``what``, which names the algorithms that are for actions such as ``spec``."""
-    kind, fit = kind_of(spec), {False: list[str](), True: list[str]()}
-    for name in sorted(algorithms()):
-        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
-            config: Any = algorithm_config(name)
-            if kind in config.action_kinds:
-                fit[config.needs_data].append(name)
-    also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
-    return ConfigError(f"{what}. Suitable algorithms: {', '.join(fit[False])}{also}.")

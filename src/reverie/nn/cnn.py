@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, by_size, split_kinds, unit_image
@@ -26,7 +27,7 @@ class ImageEncoder(Choice):
         return images_of(spec)
 
     def build(self, spec: ObsSpec) -> Encoder | Convolutions:
-        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderModule``.
+        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``.
 
         Raises:
             ConfigError: the images are too small for the CNN.
@@ -37,27 +38,6 @@ class ImageEncoder(Choice):
 def images_of(spec: ObsSpec) -> ObsSpec:
     """Return the images of ``spec``."""
     return split_kinds(spec)[1]
-
-
-def read_by(encoder: object, spec: ObsSpec) -> ObsSpec:
-    """Return the observations that ``encoder`` reads: those of its method ``reads``; the images if it has none.
-
-    Raises:
-        ConfigError: they are no part of ``spec``, or leave out an image, which nothing else encodes.
-    """
-    found: object = getattr(encoder, "reads", images_of)(spec)
-    if not isinstance(found, Mapping) or any(spec.get(key) != part for key, part in found.items()):
-        raise ConfigError(
-            f"{type(encoder).__name__}.reads returned {brief(found)}: expected the entries of the observation spec "
-            f"that it encodes, of {', '.join(spec)}."
-        )
-    for key in images_of(spec):
-        if key not in found:
-            raise ConfigError(
-                f"{type(encoder).__name__}.reads leaves out the image {key!r}: nothing else encodes images. "
-                "If the agent is not to see it, set env.exclude."
-            )
-    return found
 
 
 @dataclass(frozen=True)
@@ -72,7 +52,8 @@ class Dreamer(ImageEncoder):
     """Height and width of the convolution kernels, odd."""
 
     def __post_init__(self) -> None:
-        self._config()
+        super().__post_init__()
+        self._config()  # checks them
 
     def _config(self) -> EncoderConfig:
         return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel)
@@ -82,8 +63,7 @@ class Dreamer(ImageEncoder):
         return self._config().build(spec)
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """Sizes of a convolution without padding."""
 
     channels: int
@@ -110,12 +90,8 @@ class Minatar(ImageEncoder):
     The authors add a layer of 128 units on top: set ``units = (128,)`` of the network.
     """
 
-    channels: int = 16
+    channels: Annotated[int, AtLeast(1)] = 16
     """Number of filters."""
-
-    def __post_init__(self) -> None:
-        if self.channels < 1:
-            raise ConfigError(f"channels = {self.channels}: expected at least 1.")
 
     def build(self, spec: ObsSpec) -> Convolutions:
         """Return an encoder, see :class:`ImageEncoder`."""
@@ -173,11 +149,9 @@ def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
     size = list(image.shape[:2])
     for layer in layers:
         if min(size) < layer.kernel:
-            seen, (height, width) = f"{size[0]} x {size[1]}", image.shape[:2]
             raise ConfigError(
-                f"algo.networks.encoder = '{name}' for images of {height} x {width} pixels: its {layer.kernel} x "
-                f"{layer.kernel} kernels would have an input of {seen}. Use 'dreamer' for images of any size or "
-                "'minatar' from 3 x 3, or enlarge the images with env.resize."
+                f"algo.networks.encoder = '{name}': images of {image.shape[0]} x {image.shape[1]} pixels are too small "
+                "for it. Use 'dreamer' for any size or 'minatar' from 3 x 3, or enlarge them with env.resize."
             )
         size = [(side - layer.kernel) // layer.stride + 1 for side in size]
     return size[0] * size[1] * layers[-1].channels

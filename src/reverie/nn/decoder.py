@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, cast, runtime_checkable
+from typing import Annotated, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import check_pattern
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from reverie.core.bounds import AtLeast, Within
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import Obs
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import (
     PUBLISHED,
+    CoderConfig,
+    DenseCoderConfig,
     Kernels,
     by_size,
-    check_sizes,
-    check_strided,
     fitting_kernels,
     select,
     split_classes,
@@ -34,13 +31,11 @@ from reverie.nn.encoder import (
 from reverie.nn.functional import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.nn.layers import (
     MLP,
-    Activation,
     BlockLinear,
     Dense,
     DenseMLP,
     DoublingConv,
     Linear,
-    Norm,
     RMSNormSiLU,
     StridedConv,
     norm_act,
@@ -54,11 +49,9 @@ class Prediction(Protocol):
 
     def loss(self, target: Tensor) -> Tensor:
         """Return the loss ``[...]``, summed over the elements of the observation."""
-        ...
 
     def value(self) -> Tensor:
         """Return the prediction ``[..., *shape]`` in the observation's units; class probabilities if categorical."""
-        ...
 
 
 @runtime_checkable
@@ -70,60 +63,17 @@ class DecoderBuilder(Protocol):
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> nn.Module:
         """Return a decoder of model states of ``deter`` deterministic and ``stoch`` stochastic numbers."""
-        ...
-
-
-def check_predictions(decoder: nn.Module, predictions: object, obs: Obs) -> None:
-    """Check what a decoder returned, which may be of a user's own.
-
-    Raises:
-        ConfigError: it is no dictionary of predictions by observation keys.
-    """
-    name = f"the decoder {type(decoder).__name__}"
-    if not isinstance(predictions, Mapping):
-        raise ConfigError(f"{name} returned {brief(predictions)}: expected a dictionary of predictions by their keys.")
-    for key, prediction in predictions.items():
-        if key not in obs:
-            hint = did_you_mean(str(key), obs) or f" The observations are: {', '.join(sorted(obs))}."
-            raise ConfigError(f"{name} predicts {key!r}, which is no observation.{hint}")
-        if not callable(getattr(prediction, "loss", None)):
-            raise ConfigError(
-                f"{name} returned {brief(prediction)} for {key!r}: expected an object with the methods loss(target) "
-                "and value(), such as SymlogVector of reverie.nn.decoder."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(Config):
-    """DreamerV3's decoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
+class DecoderConfig(CoderConfig):
+    """DreamerV3's decoder, for dictionaries of observations."""
 
-    depth: int = 16
-    """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
-    mults: tuple[int, ...] = (2, 3, 4, 4)
-    """Channel multipliers, in the order of the encoder's stages."""
-    kernel: int = 5
-    """Height and width of the convolution kernels, odd."""
-    units: int = 256
-    """Width of the MLP's hidden layers."""
-    layers: int = 3
-    """Number of hidden layers of the MLP."""
-    blocks: int = 8
+    blocks: Annotated[int, AtLeast(1)] = 8
     """Number of blocks of the block-diagonal layer that maps h to the smallest image."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are reconstructed."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
-        check_pattern(self, "keys")
-        if self.blocks < 1:
-            raise ConfigError(f"blocks = {self.blocks}: expected at least 1.")
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> Decoder:
-        """Return a decoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches, or ``blocks`` does not divide the channels and ``deter``.
-        """
+        """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` divides channels and ``deter``."""
         return Decoder(select(spec, self.keys), deter, stoch, self)
 
 
@@ -214,9 +164,9 @@ class _CNN(nn.Module):
         self.small = (*self.sizes[0], depths[-1])
         pixels = self.small[0] * self.small[1] * self.small[2]
         if depths[-1] % cfg.blocks or deter % cfg.blocks:
-            channels = f"the {depths[-1]} channels of the last stage (depth * mults[-1])"
             raise ConfigError(
-                f"decoder blocks = {cfg.blocks}: expected a divisor of {channels} and of deter = {deter}."
+                f"decoder blocks = {cfg.blocks}: expected a divisor of depth * mults[-1] = {depths[-1]} and of "
+                f"deter = {deter}."
             )
         self.from_deter = BlockLinear(deter, pixels, cfg.blocks)
         self.from_stoch = nn.Sequential(
@@ -251,34 +201,11 @@ def _crop(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseDecoderConfig(Config):
-    """The decoder of DreamerV1 and V2: transposed convolutions for images, dense layers for the others."""
+class DenseDecoderConfig(DenseCoderConfig):
+    """The decoder of DreamerV1 and V2."""
 
-    depth: int = 48
-    """Channels of the largest hidden image; each smaller one has twice as many."""
-    kernels: tuple[int, ...] | None = None
-    """Height and width of the kernels; of a side n they make one of 2 (n - 1) + kernel, from 1 on. None: (5, 5, 6, 6)
-    for images of 64x64, as the authors have it; for others, the encoder's sizes in reverse."""
-    units: tuple[int, ...] = (400, 400, 400, 400)
-    """Widths of the dense layers."""
-    class_units: tuple[int, ...] | None = None
-    """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
-    class_unimix: float = 0.0
+    class_unimix: Annotated[float, Within("[0, 1)")] = 0.0
     """Share of the uniform distribution that is mixed into predicted classes, in [0, 1)."""
-    norm: Norm = "none"
-    """Normalisation before each activation."""
-    cnn_norm: Norm | None = None
-    """That of the transposed convolutions; None: norm."""
-    act: Activation = "elu"
-    """Activation."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are reconstructed."""
-
-    def __post_init__(self) -> None:
-        check_strided(self.depth, self.kernels, (*self.units, *(self.class_units or ())))
-        check_pattern(self, "keys")
-        if not 0 <= self.class_unimix < 1:
-            raise ConfigError(f"class_unimix = {self.class_unimix}: expected a number in [0, 1).")
 
     def kernels_for(self, images: ObsSpec) -> Kernels:
         """Return the kernels that make these images.
@@ -286,14 +213,13 @@ class DenseDecoderConfig(Config):
         Raises:
             ConfigError: the images have several sizes, or another one than ``kernels`` make.
         """
-        sizes = {key: (part.shape[0], part.shape[1]) for key, part in images.items()}
-        key, (h, w) = next(iter(sizes.items()))
-        for other, size in sizes.items():
-            if size != (h, w):
-                raise ConfigError(
-                    f"'{key}' is {h}x{w}, '{other}' {size[0]}x{size[1]}: the decoder makes images of one size. Resize "
-                    "them, env.resize = 64 64, or choose some by decoder.keys."
-                )
+        sizes = {(part.shape[0], part.shape[1]) for part in images.values()}
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"images of sizes {sorted(sizes)}: the decoder makes images of one size. Resize them, "
+                "env.resize = 64 64, or choose some by decoder.keys."
+            )
+        ((h, w),) = sizes
         if self.kernels is None and (h, w) != PUBLISHED:
             kernels, smallest = fitting_kernels((h, w))
             return [smallest, *reversed(kernels)]
@@ -302,17 +228,13 @@ class DenseDecoderConfig(Config):
             side = 2 * (side - 1) + kernel
         if (h, w) != (side, side):
             raise ConfigError(
-                f"decoder.kernels = {square} make images of {side}x{side}, but '{key}' is {h}x{w}: leave "
-                f"decoder.kernels out, set others, or resize it, env.resize = {side} {side}."
+                f"decoder.kernels = {square} make images of {side}x{side}, but they are {h}x{w}: leave "
+                f"decoder.kernels out, set others, or resize them, env.resize = {side} {side}."
             )
         return [(kernel, kernel) for kernel in square]
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> DenseDecoder:
-        """Return a decoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches, or an image has another size than the kernels make.
-        """
+        """Return a decoder of the keys in ``spec`` that match ``keys``, see :meth:`kernels_for`."""
         return DenseDecoder(select(spec, self.keys), deter + stoch, self)
 
 
@@ -348,13 +270,12 @@ class DenseDecoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
         super().__init__()
-        self.vectors, self.images = split_kinds(spec)
-        self.unimix, self.grids = cfg.class_unimix, dict[str, ObsPart]()
-        if cfg.class_units is not None:
-            self.vectors, self.grids = split_classes(self.vectors)
-            if self.grids:
-                self.grid_mlp = DenseMLP(feature, cfg.class_units, cfg.norm, cfg.act)
-                self.grid_outputs = nn.ModuleList([Dense(self.grid_mlp.width, p.width) for p in self.grids.values()])
+        others, self.images = split_kinds(spec)
+        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
+        self.unimix = cfg.class_unimix
+        if self.grids:
+            self.grid_mlp = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)
+            self.grid_outputs = nn.ModuleList([Dense(self.grid_mlp.width, p.width) for p in self.grids.values()])
         if self.vectors:
             self.mlp = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
             self.outputs = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])

@@ -1,4 +1,4 @@
-"""The distributions that heads return, with exactly the methods that learners call.
+"""The distributions that networks return, with exactly the methods that learners call.
 
 All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action's axis, so their shape is ``[...]``.
 """
@@ -7,40 +7,22 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
-from reverie.nn import gpu
 from reverie.nn.functional import cross_entropy, draw, one_hot, softmax_mean
-from reverie.objectives.transforms import two_hot
+from reverie.objectives.transforms import exp, two_hot
+
+LOG_ROOT = 0.5 * math.log(2 * math.pi)
+LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
 
 
-class Distribution(Protocol):
-    """A distribution over flat actions ``[..., A]``."""
-
-    def sample(self) -> Tensor:
-        """Return a sample, ``[..., A]``."""
-        ...
-
-    def rsample(self) -> Tensor:
-        """Return a sample with gradient, ``[..., A]``."""
-        ...
-
-    def mode(self) -> Tensor:
-        """Return the mode, ``[..., A]``."""
-        ...
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-probability or log-density of ``action``, ``[...]``."""
-        ...
-
-    def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats."""
-        ...
+# ---------------------------------------------------------------------- classes
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -65,15 +47,11 @@ class _StraightThrough(torch.autograd.Function):
     """The straight-through estimator: forward a one-hot vector, backward the identity to the probabilities."""
 
     @staticmethod
-    def forward(probs: Tensor, index: Tensor) -> Tensor:
+    def forward(ctx: Any, probs: Tensor, index: Tensor) -> Tensor:
         return one_hot(index, probs)
 
     @staticmethod
-    def setup_context(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 
@@ -93,35 +71,34 @@ class Categoricals:
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
         """``logits`` are ``[..., sum(classes)]``; ``unimix`` is the share of the uniform distribution mixed in."""
-        self.classes = classes
+        self.classes, self.unimix = classes, unimix
         self.ragged = len(set(classes)) > 1
-        padded = self._pad(logits.float(), -1e9)  # [..., n, C]
-        self._logits, self._unimix = padded, unimix
+        self.padded = self._pad(logits.float(), -1e9)  # [..., n, C]
 
     @cached_property
     def probs(self) -> Tensor:
         """Probabilities of the classes, ``[..., n, C]``."""
         with self._graph():
-            return self._mixed(softmax(self._logits))
+            return self._mixed(softmax(self.padded))
 
     @cached_property
     def log_probs(self) -> Tensor:
         """Log-probabilities of the classes, ``[..., n, C]``."""
         with self._graph():
-            return self.probs.clamp(min=1e-30).log() if self._unimix else torch.log_softmax(self._logits, -1)
+            return self.probs.clamp(min=1e-30).log() if self.unimix else torch.log_softmax(self.padded, -1)
 
     def _graph(self) -> torch.set_grad_enabled:
         """Record a graph if the logits have one: what is computed here is kept for calls that may need gradients."""
-        return torch.set_grad_enabled(self._logits.requires_grad)
+        return torch.set_grad_enabled(self.padded.requires_grad)
 
     def _mixed(self, probs: Tensor) -> Tensor:
-        if not self._unimix:
+        if not self.unimix:
             return probs
         if not self.ragged:
-            return (1 - self._unimix) * probs + self._unimix / self.classes[0]
+            return (1 - self.unimix) * probs + self.unimix / self.classes[0]
         # Created on the device: a copy would wait for it.
         sizes = torch.cat([torch.full((1, 1), float(c), device=probs.device) for c in self.classes])  # [n, 1]
-        return torch.where(self._logits > -1e8, (1 - self._unimix) * probs + self._unimix / sizes, 0.0)
+        return torch.where(self.padded > -1e8, (1 - self.unimix) * probs + self.unimix / sizes, 0.0)
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         if not self.ragged:
@@ -139,10 +116,9 @@ class Categoricals:
         known = torch.arange(self.probs.shape[-1], device=index.device)
         return self._flat((index.unsqueeze(-1) == known).float())
 
+    @accelerated
     def sample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]``, one-hot for each variable."""
-        if gpu.ready(self._logits) and not self.ragged:
-            return gpu.sample(self._logits.detach(), self._unimix).flatten(-2)
         return self._onehot(draw(self.probs))
 
     def rsample(self) -> Tensor:
@@ -167,6 +143,46 @@ class Categoricals:
         return -(self.probs * self.log_probs).sum((-2, -1))
 
 
+class Choices:
+    """Independent categorical variables of model-free actors, as :class:`Categoricals`, drawn by Gumbel's trick."""
+
+    def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
+        """``logits`` are ``[..., A]``, where A is the sum of ``classes``, the number of classes of each variable."""
+        self.classes, self.logits = classes, logits
+
+    @property
+    def log_probs(self) -> Tensor:
+        """The ln pi of every class, ``[..., A]``. Not cached: a later call may need gradients, unlike this one."""
+        return torch.cat([part.log_softmax(-1) for part in self._each(self.logits)], -1)
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return one-hot actions ``[..., A]`` and their log-probabilities ``[...]``."""
+        noise = -torch.empty_like(self.log_probs).exponential_().log()  # the arg max is a sample
+        action = self._highest(self.log_probs.detach() + noise)
+        return action, self.log_prob(action)
+
+    def mode(self) -> Tensor:
+        """Return the most probable classes, one-hot ``[..., A]``."""
+        return self._highest(self.log_probs)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probabilities ``[...]`` of one-hot actions ``[..., A]``."""
+        return (self.log_probs * action).sum(-1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``; for a single variable only."""
+        return (self.log_probs.exp() * values).sum(-1)
+
+    def _each(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (x,) if len(self.classes) == 1 else torch.split(x, list(self.classes), -1)
+
+    def _highest(self, x: Tensor) -> Tensor:
+        return torch.cat([F.one_hot(part.argmax(-1), part.shape[-1]) for part in self._each(x)], -1).to(x.dtype)
+
+
+# ---------------------------------------------------------------------- continuous actions of the Dreamers
+
+
 class Normal:
     """Independent normals, with samples that may lie outside of [-1, 1]: environments clip them."""
 
@@ -184,17 +200,17 @@ class Normal:
         return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and waits for a GPU
 
     def mode(self) -> Tensor:
-        """Return the mean, ``[..., A]``."""
+        """Return the mode, ``[..., A]``."""
         return self.mean
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of ``value`` ``[..., A]``."""
         z = (value.float() - self.mean) / self.std
-        return (-0.5 * z * z - self.std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (-0.5 * z * z - self.std.log() - LOG_ROOT).sum(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""
-        return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+        return (self.std.log() + LOG_ROOT_E).sum(-1)
 
 
 class BoundedNormal(Normal):
@@ -206,22 +222,24 @@ class BoundedNormal(Normal):
         super().__init__(torch.tanh(mean.float()), deviation)
 
 
-class TruncatedNormal:
-    """A normal distribution truncated to [-1, 1], of DreamerV2's authors' code."""
+Distribution = Categoricals | Normal
+"""Distributions over flat actions ``[..., A]``."""
+
+
+class TruncatedNormal(Normal):
+    """A normal distribution truncated to [-1, 1], of DreamerV2's authors' code.
+
+    ``mean`` in [-1, 1] and ``std`` are those before it is truncated.
+    """
 
     LIMIT = 1 - 1e-6
     """Samples are clipped to it, with the gradient of what is not clipped."""
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
-        """Of the normal before it is truncated, ``[..., A]``, the mean in [-1, 1]."""
-        self.mean, self.std = mean, std
+        super().__init__(mean, std)
         self.low, self.high = (-1 - mean) / std, (1 - mean) / std
-        self.below, self.mass = _normal_cdf(self.low), _normal_cdf(self.high) - _normal_cdf(self.low)
-
-    def sample(self) -> Tensor:
-        """Return a sample ``[..., A]`` without gradient."""
-        with torch.no_grad():
-            return self.rsample()
+        self.below: Tensor = torch.special.ndtr(self.low)
+        self.mass: Tensor = torch.special.ndtr(self.high) - self.below
 
     def rsample(self) -> Tensor:
         """Return a sample ``[..., A]`` with gradient, by inverting the distribution function."""
@@ -234,71 +252,162 @@ class TruncatedNormal:
         return value + (value.clamp(-self.LIMIT, self.LIMIT) - value).detach()
 
     def mode(self) -> Tensor:
-        """Return the mode, ``[..., A]``."""
+        """See :class:`Normal`."""
         return self.clipped(self.mean)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density ``[...]`` of ``value`` ``[..., A]`` in [-1, 1]."""
+        """See :class:`Normal`; of values in [-1, 1]."""
         z = (value.float() - self.mean) / self.std
-        return (-0.5 * z * z - 0.5 * math.log(2 * math.pi) - self.std.log() - self.mass.log()).sum(-1)
+        return (-0.5 * z * z - LOG_ROOT - self.std.log() - self.mass.log()).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats."""
+        """See :class:`Normal`."""
         edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
-        return ((self.std * self.mass).log() + 0.5 * math.log(2 * math.pi * math.e) + edges).sum(-1)
-
-
-def _normal_cdf(x: Tensor) -> Tensor:
-    share: Tensor = torch.special.ndtr(x)
-    return share
+        return ((self.std * self.mass).log() + LOG_ROOT_E + edges).sum(-1)
 
 
 def _normal_density(x: Tensor) -> Tensor:
     return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-class TanhedNormal:
+class TanhedNormal(Normal):
     """tanh of a normal distribution, whose entropy is estimated from samples: DreamerV1's authors' code.
 
-    Unlike ``nn/squashed.py: SquashedNormal`` it does not limit the deviation, which begins at 5.
+    Unlike :class:`SquashedNormal` it does not limit the deviation, which begins at 5. ``mean`` and ``std`` are those
+    before tanh.
     """
 
     LARGEST = 1 - 2**-24
     """The largest float32 below 1: actions nearer to 1 have its density."""
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int = 100) -> None:
-        """Of the normal before tanh, ``[..., A]``; its entropy is estimated from ``samples``."""
-        self.mean, self.std, self.samples = mean, std, samples
-
-    def sample(self) -> Tensor:
-        """Return a sample ``[..., A]`` without gradient."""
-        with torch.no_grad():
-            return self.rsample()
+        """``samples``: how many the entropy is estimated from; 0: it is that before tanh."""
+        super().__init__(mean, std)
+        self.samples = samples
 
     def rsample(self) -> Tensor:
-        """Return a sample ``[..., A]`` with gradient."""
-        return (self.mean + self.std * torch.randn_like(self.mean)).tanh()
+        """See :class:`Normal`."""
+        return super().rsample().tanh()
 
     def mode(self) -> Tensor:
         """Return tanh of the mean, ``[..., A]``."""
         return self.mean.tanh()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density ``[...]`` of ``value`` ``[..., A]``."""
+        """See :class:`Normal`."""
         return self.density(value.float().clamp(-self.LARGEST, self.LARGEST).atanh())
 
     def density(self, before: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of tanh(``before``), ``before`` ``[..., A]``."""
         z = (before - self.mean) / self.std
         squashing = 2 * (math.log(2) - before - F.softplus(-2 * before))
-        return (-0.5 * z * z - 0.5 * math.log(2 * math.pi) - self.std.log() - squashing).sum(-1)
+        return (-0.5 * z * z - LOG_ROOT - self.std.log() - squashing).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return an estimate of the entropy ``[...]`` in nats; with 0 samples, the entropy before tanh."""
+        """See :class:`Normal`."""
         if not self.samples:
-            return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+            return super().entropy()
         noise = torch.randn(self.samples, *self.mean.shape, device=self.mean.device)
         return -self.density(self.mean + self.std * noise).mean(0)
+
+
+# ---------------------------------------------------------------------- continuous actions of model-free actors
+
+
+def times(x: Tensor, n: int) -> Tensor:
+    """Expand ``[..., X]`` to ``[..., n, X]``, as a view."""
+    return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
+
+
+class DiagonalNormal:
+    """N(mean, std^2) over ``[..., A]``, not squashed by tanh: actions of -1 and 1 have a finite density, too."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """``mean`` is ``[..., A]``, ``log_std`` ``[..., A]`` or ``[A]``, already clamped to its limits."""
+        self.mean, self.log_std = mean, log_std
+
+    def repeated(self, n: int) -> DiagonalNormal:
+        """Return the distribution repeated n times, over ``[..., n, A]``."""
+        return DiagonalNormal(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return actions ``[..., A]``, clipped to [-1, 1], and log-densities ``[...]`` before that; with gradient."""
+        noise = torch.randn_like(self.mean)
+        action = self.mean + exp(self.log_std) * noise
+        return action.clamp(-1, 1), self._log_density(noise)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of actions ``[..., A]``."""
+        return self._log_density((action - self.mean) / exp(self.log_std))
+
+    def mode(self) -> Tensor:
+        """Return the mean, ``[..., A]``."""
+        return self.mean
+
+    def _log_density(self, noise: Tensor) -> Tensor:
+        return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
+
+
+LOG_STD = (-20.0, 2.0)
+"""Limits of ln sigma of :class:`SquashedNormal`, from the code of the authors of SAC."""
+
+
+class SquashedNormal:
+    """a = tanh(u), u ~ N(mean, std^2): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
+
+    ln pi(a) = ln N(u) - sum ln(1 - tanh(u)^2)   (equation 26)
+
+    where ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u)), which is exact and finite for any u.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
+        self.mean, self.raw = mean, log_std
+
+    @property
+    def log_std(self) -> Tensor:
+        """The clamped ln sigma, ``[..., A]``."""
+        return self.raw.clamp(*LOG_STD)
+
+    def repeated(self, n: int) -> SquashedNormal:
+        """Return the distribution repeated n times, over ``[..., n, A]``."""
+        return SquashedNormal(times(self.mean, n), times(self.raw, n))
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
+        noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
+        return squashed_sample(self.mean, self.raw, noise)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""
+        inside = 1 - torch.finfo(action.dtype).eps
+        u = action.clamp(-inside, inside).atanh()  # [..., A]
+        return log_density((u - self.mean) / exp(self.log_std), u, self.log_std)
+
+    def mode(self) -> Tensor:
+        """Return tanh(mean), ``[..., A]``."""
+        return self.mean.tanh()
+
+
+@accelerated
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the action ``[..., A]`` that standard normal ``noise`` yields, and its log-density ``[...]``.
+
+    All are ``[..., A]``; see :class:`SquashedNormal`.
+    """
+    log_std = log_std.clamp(*LOG_STD)
+    u = mean + exp(log_std) * noise  # [..., A]
+    return u.tanh(), log_density(noise, u, log_std)
+
+
+def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
+    """Return ln pi(tanh(u)) ``[...]`` of u = mean + sigma noise, all ``[..., A]``: equation 26."""
+    normal = -0.5 * noise.square() - log_std - LOG_ROOT  # [..., A]
+    squashing = 2 * (math.log(2) - u - F.softplus(-2 * u))  # [..., A]
+    return (normal - squashing).sum(-1)
+
+
+# ---------------------------------------------------------------------- numbers, yes or no
 
 
 class UnitNormal:
@@ -318,7 +427,7 @@ class UnitNormal:
             ValueError: ``value`` has another shape than the predicted numbers.
         """
         expect(self._mean.shape, value=value)
-        return 0.5 * (self._mean - value).square() + 0.5 * math.log(2 * math.pi)
+        return 0.5 * (self._mean - value).square() + LOG_ROOT
 
     def __getitem__(self, rows: Any) -> UnitNormal:
         """Return the distributions of some rows."""
@@ -347,8 +456,7 @@ class TwoHot:
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
-        self._logits = logits.float()
-        self.bins = bins
+        self._logits, self.bins = logits.float(), bins
 
     @property
     def logits(self) -> Tensor:

@@ -6,19 +6,17 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from numbers import Integral
-from typing import Protocol, cast, runtime_checkable
+from typing import Annotated, Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least, check_pattern
-from reverie.core.config import Config, is_builder
-from reverie.core.errors import ConfigError, brief
+from reverie.core.bounds import AtLeast, Regex
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.functional import conv_pool_norm_silu
-from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.layers import (
     ACTIVATIONS,
     MLP,
@@ -37,124 +35,48 @@ ARRIVAL = "(reward, terminal)"
 """Key under which an encoder that has the attribute ``arrival`` is given both, ``[..., 2]``."""
 
 
-class EncoderModule(Protocol):
-    """Interface of an encoder, also of a user's own: an ``nn.Module`` with a ``width``."""
-
-    width: int
-
-    def __call__(self, obs: Obs, dtype: torch.dtype) -> Tensor:
-        """Map observations ``[..., *shape]`` to features ``[..., width]`` of ``dtype``."""
-        ...
-
-
 @runtime_checkable
 class EncoderBuilder(Protocol):
-    """Interface of an encoder's configuration: any object that builds an encoder from an observation spec."""
+    """Interface of an encoder's configuration, also of a user's own: any object that builds an encoder.
 
-    def build(self, spec: ObsSpec) -> nn.Module:
-        """Return an ``nn.Module`` that satisfies :class:`EncoderModule`."""
-        ...
-
-
-def width_of(encoder: nn.Module) -> int:
-    """Return the number of features of an encoder, which may be of a user's own.
-
-    Raises:
-        ConfigError: its attribute ``width`` is missing, or is no int.
+    An encoder is an ``nn.Module`` with an int attribute ``width`` and ``forward(obs, dtype)``, from observations
+    ``[..., *shape]`` to features ``[..., width]`` of ``dtype``. It must not write to its inputs.
     """
-    width: object = getattr(encoder, "width", None)
-    if not isinstance(width, Integral):  # NumPy's numbers as well
-        has = "no attribute width" if width is None else f"width = {brief(width)}"
-        raise ConfigError(
-            f"the encoder {type(encoder).__name__} has {has}: expected an int, the number of "
-            "features that it returns for an observation."
-        )
-    return int(width)
 
-
-def check_builder(name: str, value: object, given: str) -> None:
-    """Check the configuration of an encoder or decoder, called ``name`` in messages, whose ``build`` takes ``given``.
-
-    Raises:
-        ConfigError: it is no object with a method ``build``.
-    """
-    if is_builder(value):
-        return
-    if isinstance(value, nn.Module):
-        do = "Pass an object whose build returns this module"
-    elif isinstance(value, type):
-        do = f"That is a class: pass an object of it, such as {value.__name__}()"
-    else:
-        do = f"Define build({given}) in the class {type(value).__name__}"
-    raise ConfigError(f"{name} = {brief(value)}: expected an object with a method build({given}). {do}.")
-
-
-def encoded(encoder: nn.Module, obs: Obs, dtype: torch.dtype) -> Tensor:
-    """Return the features ``[..., width]`` of observations ``[..., *shape]``.
-
-    Raises:
-        ConfigError: there are not ``encoder.width`` of them, they are no tensor, or the encoder changed an observation
-            in place.
-    """
-    before = writes(obs)
-    features: object = encoder(dict(obs), dtype)  # a copy: entries that it replaces stay its own
-    check_unchanged(f"the encoder {type(encoder).__name__}", obs, before, "The replay and the decoder read it as well.")
-    if not isinstance(features, Tensor):
-        raise ConfigError(
-            f"the encoder {type(encoder).__name__} returned {brief(features)}: expected a tensor of features "
-            f"[..., {encoder.width}]."
-        )
-    if features.shape[-1] != encoder.width:
-        raise ConfigError(
-            f"the encoder {type(encoder).__name__} has width = {encoder.width}, but returned features of shape "
-            f"{list(features.shape)}: set its width to the last of these numbers."
-        )
-    return features
+    def build(self, spec: ObsSpec) -> Any:
+        """Return an encoder of these observations."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig(Config):
-    """DreamerV3's encoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
+class CoderConfig(Config):
+    """Settings of DreamerV3's encoder and decoder: a CNN for images, an MLP for the others."""
 
-    depth: int = 16
+    depth: Annotated[int, AtLeast(1)] = 16
     """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
-    mults: tuple[int, ...] = (2, 3, 4, 4)
-    """Channel multipliers of the stages, first to last."""
-    kernel: int = 5
+    mults: Annotated[tuple[int, ...], AtLeast(1)] = (2, 3, 4, 4)
+    """Channel multipliers, in the order of the encoder's stages."""
+    kernel: Annotated[int, AtLeast(1)] = 5
     """Height and width of the convolution kernels, odd."""
-    units: int = 256
+    units: Annotated[int, AtLeast(1)] = 256
     """Width of the MLP's hidden layers."""
-    layers: int = 3
+    layers: Annotated[int, AtLeast(1)] = 3
     """Number of hidden layers of the MLP."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are encoded."""
+    keys: Annotated[str, Regex()] = ".*"
+    """Regular expression: observations whose whole key matches it are encoded, or reconstructed."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
-        check_pattern(self, "keys")
+        super().__post_init__()
+        if not self.mults or self.kernel % 2 == 0:
+            raise ConfigError(f"mults = {self.mults}, kernel = {self.kernel}: expected some mults and an odd kernel.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(CoderConfig):
+    """DreamerV3's encoder, for dictionaries of observations."""
 
     def build(self, spec: ObsSpec) -> Encoder:
-        """Return an encoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches.
-        """
+        """Return an encoder of the keys in ``spec`` that match ``keys``, see :func:`select`."""
         return Encoder(select(spec, self.keys), self)
-
-
-def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int, kernel: int) -> None:
-    """Check the sizes of an encoder or decoder.
-
-    Raises:
-        ConfigError: a size is below 1, ``mults`` is empty, or ``kernel`` is even.
-    """
-    if min(depth, units, layers, *mults, len(mults)) < 1:
-        given = f"depth = {depth}, mults = {mults}, units = {units}, layers = {layers}"
-        raise ConfigError(f"{given}: expected sizes of at least 1 and at least one entry in mults.")
-    if kernel < 1 or kernel % 2 == 0:
-        raise ConfigError(
-            f"kernel = {kernel}: expected an odd number, at least 1; even kernels change height and width."
-        )
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
@@ -177,9 +99,9 @@ def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
     return {k: spec[k] for k in sorted(spec) if k not in images}, images
 
 
-def split_classes(parts: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
-    """Return ``(vectors, categoricals)``."""
-    grids = {k: part for k, part in parts.items() if part.kind == "categorical"}
+def split_classes(parts: ObsSpec, split: bool) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
+    """Return ``(vectors, categoricals)``; if not to be ``split``, all are in the first."""
+    grids = {k: part for k, part in parts.items() if split and part.kind == "categorical"}
     return {k: part for k, part in parts.items() if k not in grids}, grids
 
 
@@ -193,8 +115,8 @@ def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
     """Return ``(height, width)`` before the first stage and after each one.
 
     The authors halve 64 x 64 four times, to 4 x 4. Here, smaller images are halved while at least 3 pixels remain on
-    the short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. For sizes that the
-    authors allow (multiples of 16 from 48 to 256) the result is the same as theirs.
+    the short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. For the sizes that
+    the authors allow it is the same as theirs.
     """
     sizes = [(size[0], size[1])]
     while True:
@@ -229,8 +151,9 @@ class Encoder(nn.Module):
         if self.vectors:
             self.mlp = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
             self.width += cfg.units
-        self.cnns = nn.ModuleList([_CNN([self.images[k] for k in group], cfg) for group in self.groups])
-        self.width += sum(stages.width for stages in self.cnns if isinstance(stages, _CNN))
+        cnns = [_CNN([self.images[k] for k in group], cfg) for group in self.groups]
+        self.cnns = nn.ModuleList(cnns)
+        self.width += sum(cnn.width for cnn in cnns)
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
         """Map observations ``[..., *shape]`` to features ``[..., E]`` of ``dtype``."""
@@ -243,15 +166,16 @@ class Encoder(nn.Module):
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
     def _vector(self, obs: Obs) -> Tensor:
-        parts = []
-        for key, part in self.vectors.items():
-            x, dims = obs[key], len(part.shape)
-            lead = x.shape[: x.ndim - dims]
-            if part.kind == "categorical":
-                parts.append(one_hot(x.reshape(*lead, -1), part.classes))
-            else:
-                parts.append(symlog(x.float()).reshape(*lead, -1))
-        return torch.cat(parts, -1)  # [..., sum of widths]
+        parts = {key: flat_vector(obs[key], part) for key, part in self.vectors.items()}
+        known = [x if self.vectors[key].kind == "categorical" else symlog(x.float()) for key, x in parts.items()]
+        return torch.cat(known, -1)  # [..., sum of widths]
+
+
+def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
+    """Flatten a vector ``[..., *shape]`` to ``[..., width]``; categoricals become one-hot float32."""
+    dims = len(part.shape)
+    flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
+    return one_hot(flat, part.classes) if part.kind == "categorical" else flat
 
 
 def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
@@ -288,56 +212,46 @@ class _CNN(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseEncoderConfig(Config):
-    """The encoder of DreamerV1 and V2: convolutions of stride 2 for images, dense layers for the others."""
+class DenseCoderConfig(Config):
+    """Settings of the encoder and decoder of DreamerV1 and V2: strided convolutions and dense layers."""
 
-    depth: int = 48
-    """Channels of the first convolution; each further one has twice as many."""
-    kernels: tuple[int, ...] | None = None
-    """Height and width of the convolution kernels. None: (4, 4, 4, 4) for images of 64x64, as the authors have it;
-    for others, such that every pixel is read."""
-    units: tuple[int, ...] = (400, 400, 400, 400)
+    depth: Annotated[int, AtLeast(1)] = 48
+    """Channels of the largest hidden image; each smaller one has twice as many."""
+    kernels: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
+    """Height and width of the convolution kernels; of a side n, decoders make one of 2 (n - 1) + kernel, from 1 on.
+    None: the authors' for images of 64x64, (4, 4, 4, 4) and (5, 5, 6, 6); for others, such that every pixel is read."""
+    units: Annotated[tuple[int, ...], AtLeast(1)] = (400, 400, 400, 400)
     """Widths of the dense layers."""
-    class_units: tuple[int, ...] | None = None
+    class_units: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
     """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
-    outputs: int = 0
-    """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
     norm: Norm = "none"
     """Normalisation before each activation."""
     cnn_norm: Norm | None = None
     """That of the convolutions; None: norm."""
     act: Activation = "elu"
     """Activation."""
+    keys: Annotated[str, Regex()] = ".*"
+    """Regular expression: observations whose whole key matches it are encoded, or reconstructed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernels == ():
+            raise ConfigError("kernels = (): expected at least one.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseEncoderConfig(DenseCoderConfig):
+    """The encoder of DreamerV1 and V2."""
+
+    outputs: Annotated[int, AtLeast(0)] = 0
+    """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
     arrival: bool = False
     """Encode as well the reward on arrival and whether the row is terminal: each is a plane beside images, and a number
     beside each element of categorical observations."""
-    keys: str = ".*"
-    """Regular expression: observations whose whole key matches it are encoded."""
-
-    def __post_init__(self) -> None:
-        check_strided(self.depth, self.kernels, (*self.units, *(self.class_units or ())))
-        at_least(self, outputs=0)
-        check_pattern(self, "keys")
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
-        """Return an encoder of the keys in ``spec`` that match ``keys``.
-
-        Raises:
-            ConfigError: no key matches, or an image is too small for the kernels.
-        """
+        """Return an encoder of the keys in ``spec`` that match ``keys``; images must be larger than the kernels."""
         return DenseEncoder(select(spec, self.keys), self)
-
-
-def check_strided(depth: int, kernels: tuple[int, ...] | None, units: tuple[int, ...]) -> None:
-    """Check the sizes of an encoder or decoder of DreamerV1 and V2.
-
-    Raises:
-        ConfigError: a size is below 1, or ``kernels`` is empty.
-    """
-    sides = (1,) if kernels is None else kernels
-    if min(depth, len(sides), *sides, *units) < 1:
-        given = f"depth = {depth}, kernels = {kernels}, units = {units}"
-        raise ConfigError(f"{given}: expected sizes of at least 1 and at least one kernel.")
 
 
 Kernels = list[tuple[int, int]]
@@ -364,11 +278,7 @@ def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
 
 def numbers(obs: Obs, parts: ObsSpec) -> Tensor:
     """Return vectors as they are and classes as one-hot vectors, concatenated: float32 ``[..., sum of widths]``."""
-    found = []
-    for key, part in parts.items():
-        x = obs[key].reshape(*obs[key].shape[: obs[key].ndim - len(part.shape)], -1)
-        found.append(one_hot(x, part.classes) if part.kind == "categorical" else x.float())
-    return torch.cat(found, -1)
+    return torch.cat([flat_vector(obs[key], part).float() for key, part in parts.items()], -1)
 
 
 class DenseEncoder(nn.Module):
@@ -376,19 +286,15 @@ class DenseEncoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
         super().__init__()
-        self.vectors, self.images = split_kinds(spec)
-        self.grids: dict[str, ObsPart] = {}
+        others, self.images = split_kinds(spec)
+        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
         self.arrival = cfg.arrival
-        if cfg.class_units is not None:
-            self.vectors, self.grids = split_classes(self.vectors)
         if cfg.arrival and not (self.images or self.grids):
-            raise ConfigError(
-                "encoder.arrival = True: there is no image, and no categorical observation with a network of its own, "
-                "beside which rewards could be encoded. Set encoder.class_units, or leave arrival out."
-            )
+            raise ConfigError("encoder.arrival = True needs an image, or a categorical observation and class_units.")
         self.groups = by_size(self.images)
-        self.cnns = nn.ModuleList([_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups])
-        self.width = sum(cnn.width for cnn in self.cnns if isinstance(cnn, _StridedCNN))
+        cnns = [_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups]
+        self.cnns = nn.ModuleList(cnns)
+        self.width = sum(cnn.width for cnn in cnns)
         if self.grids:
             inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.arrival
             self.grid_mlp = self._mlp(inputs, cfg.class_units or (), cfg)
@@ -431,18 +337,16 @@ class _StridedCNN(nn.Sequential):
 
     def __init__(self, parts: list[ObsPart], cfg: DenseEncoderConfig) -> None:
         height, width = size = parts[0].shape[:2]
-        inputs, kernels = (
-            sum(p.shape[2] for p in parts) + 2 * cfg.arrival,
-            [(k, k) for k in cfg.kernels or (4, 4, 4, 4)],
-        )
+        inputs = sum(p.shape[2] for p in parts) + 2 * cfg.arrival
+        kernels = [(k, k) for k in cfg.kernels or (4, 4, 4, 4)]
         if cfg.kernels is None and size != PUBLISHED:
             kernels, _ = fitting_kernels((height, width))
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):
             if height < kernel[0] or width < kernel[1]:
                 raise ConfigError(
-                    f"encoder.kernels = {cfg.kernels}: an image of {size[0]}x{size[1]} is too small for {len(kernels)} "
-                    "convolutions of stride 2. Leave encoder.kernels out, or set fewer or smaller ones."
+                    f"encoder.kernels = {cfg.kernels}: an image of {size[0]}x{size[1]} is too small for these; set "
+                    "fewer or smaller ones, or leave them out."
                 )
             height, width = (height - kernel[0]) // 2 + 1, (width - kernel[1]) // 2 + 1
             outputs = cfg.depth * 2**i

@@ -6,17 +6,67 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least
+from reverie.core.accelerate import accelerated
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.types import Mode, Obs, Step
-from reverie.nn.inference import Inference
+
+
+class Inference:
+    """A function of observations that calls a network and depends on no other state that changes."""
+
+    def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module) -> None:
+        """``function`` calls ``network``."""
+        self.function, self.network = function, network
+
+    @accelerated
+    def __call__(self, obs: Obs) -> Tensor:
+        """Return ``function(obs)`` of observations ``[N, ...]``."""
+        return self.function(obs)
+
+
+# ---------------------------------------------------------------------- schedules
+
+
+def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
+    if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
+        raise ConfigError(f"{name} = {final}, anneal_steps = {anneal_steps}: set both to anneal, or neither.")
+
+
+def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
+    if final is None:
+        return first
+    return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
+
+
+def any_of(flags: Tensor) -> bool:
+    """Return whether any of the flags ``[N]`` is set; fast for the few flags of N environments, on the CPU."""
+    return True in flags.tolist()
+
+
+def counted(steps: Tensor, step: Step) -> Tensor:
+    """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
+    return steps + ~step.is_last if any_of(step.is_last) else steps + 1
+
+
+class NoiseState(NamedTuple):
+    """The state of the noise of N environments."""
+
+    process: Tensor  # [N, A], x
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedules
+
+
+class GreedyState(NamedTuple):
+    """The step counters of N environments."""
+
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
 
 
 @dataclass(frozen=True)
@@ -47,23 +97,23 @@ class Noise(Choice):
 class Gaussian(Noise):
     """Gaussian noise, independent at each step: x ~ N(0, 1)."""
 
-    sigma: float = 0.1
+    sigma: Annotated[float, AtLeast(0)] = 0.1
     """Standard deviation of the noise, 0 or more, where actions are in [-1, 1]."""
-    final_sigma: float | None = None
+    final_sigma: Annotated[float | None, AtLeast(0)] = None
     """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
     """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
 
     def __post_init__(self) -> None:
-        at_least(self, sigma=0, final_sigma=0)
+        super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
-        """Return independent noise ``[N, A]``; the last x only sets the shape."""
+        """See :class:`Noise`."""
         return torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """Return sigma, see :meth:`Noise.scale`."""
+        """See :class:`Noise`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -77,9 +127,9 @@ class OrnsteinUhlenbeck(Noise):
 
     theta: float = 0.15
     """Rate at which x returns to 0, per unit of the process's time."""
-    sigma: float = 0.2
+    sigma: Annotated[float, AtLeast(0)] = 0.2
     """Standard deviation of the noise added per unit of the process's time, where actions are in [-1, 1]."""
-    final_sigma: float | None = None
+    final_sigma: Annotated[float | None, AtLeast(0)] = None
     """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
     """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
@@ -87,75 +137,50 @@ class OrnsteinUhlenbeck(Noise):
     """Length of an env step in the process's time, above 0."""
 
     def __post_init__(self) -> None:
-        at_least(self, sigma=0, final_sigma=0)
+        super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
         if not (self.dt > 0 and 0 <= self.theta * self.dt <= 1):
             raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta * dt in [0, 1].")
 
     def advance(self, process: Tensor) -> Tensor:
-        """Return the next x, ``[N, A]``."""
-        root = math.sqrt(self.dt)
-        return (1 - self.theta * self.dt) * process + root * torch.randn_like(process)
+        """See :class:`Noise`."""
+        return (1 - self.theta * self.dt) * process + math.sqrt(self.dt) * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """Return sigma, see :meth:`Noise.scale`."""
+        """See :class:`Noise`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
-def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
-    if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
-        raise ConfigError(
-            f"{name} = {final}, anneal_steps = {anneal_steps}: annealing needs both a final value and at least one "
-            "step."
-        )
+@dataclass(frozen=True)
+class EpsilonSchedule(Choice):
+    """Schedule of the probability that a discrete action is drawn uniformly at random."""
+
+    def chance(self, steps: Tensor) -> Tensor | float:
+        """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
+        raise unwritten(self, "chance")
 
 
-def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
-    if final is None:
-        return first
-    return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
+@dataclass(frozen=True)
+class EpsilonGreedy(EpsilonSchedule):
+    """A random action with probability epsilon, which may be annealed linearly."""
+
+    epsilon: Annotated[float, Within("[0, 1]")] = 1.0
+    """Probability of a random action at the start, in [0, 1]."""
+    final_epsilon: Annotated[float | None, Within("[0, 1]")] = None
+    """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
+    anneal_steps: int = 0
+    """Env steps, summed over all environments, over which epsilon changes linearly to ``final_epsilon``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
+
+    def chance(self, steps: Tensor) -> Tensor | float:
+        """See :class:`EpsilonSchedule`."""
+        return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
-def any_of(flags: Tensor) -> bool:
-    """Return whether any of the flags ``[N]`` is set; fast for the few flags of N environments, on the CPU."""
-    return True in flags.tolist()
-
-
-def counted(steps: Tensor, step: Step) -> Tensor:
-    """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
-    return steps + ~step.is_last if any_of(step.is_last) else steps + 1
-
-
-def dealt(env_steps: int, num_envs: int) -> Tensor:
-    """Return step counters ``[N]``, as equal as possible, whose sum is ``env_steps``."""
-    return (env_steps + torch.arange(num_envs)) // num_envs
-
-
-def check_kind(what: str, value: object, kind: type[Choice], example: str) -> None:
-    """Raise ConfigError unless ``value``, the setting ``exploration`` of an algorithm, is a ``kind``.
-
-    Raises:
-        ConfigError: it is not, such as a number or the exploration of algorithms for other actions.
-    """
-    if not isinstance(value, kind):
-        raise ConfigError(
-            f"exploration = {brief(value)}: expected {what} of reverie.nn.exploration, such as {example}, or "
-            f"an object of your own class derived from {kind.__name__}."
-        )
-
-
-class NoiseState(NamedTuple):
-    """The state of the noise of N environments."""
-
-    process: Tensor  # [N, A], x
-    steps: Tensor  # [N] int64, actions taken; their sum sets the schedules
-
-
-class GreedyState(NamedTuple):
-    """The step counters of N environments."""
-
-    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
-
+# ---------------------------------------------------------------------- policies
 
 S = TypeVar("S")
 C = TypeVar("C", NoiseState, GreedyState)
@@ -182,14 +207,14 @@ class Scheduled(Unaffected[C]):
 
     def after(self, state: C, env_steps: int) -> C:
         """Return ``state``, an initial one, with exploration as it is after ``env_steps`` env steps in total."""
-        return state._replace(steps=dealt(env_steps, len(state.steps)))
+        envs = len(state.steps)
+        return state._replace(steps=(env_steps + torch.arange(envs)) // envs)
 
 
 class NoisyPolicy(Scheduled[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
-        check_kind("noise", noise, Noise, "Gaussian(0.1)")
         self.actor, self.noise, self.width, self.device = Inference(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
@@ -240,38 +265,6 @@ def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
     return action
 
 
-@dataclass(frozen=True)
-class EpsilonSchedule(Choice):
-    """Schedule of the probability that a discrete action is drawn uniformly at random."""
-
-    def chance(self, steps: Tensor) -> Tensor | float:
-        """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
-        raise unwritten(self, "chance")
-
-
-@dataclass(frozen=True)
-class EpsilonGreedy(EpsilonSchedule):
-    """A random action with probability epsilon, which may be annealed linearly."""
-
-    epsilon: float = 1.0
-    """Probability of a random action at the start, in [0, 1]."""
-    final_epsilon: float | None = None
-    """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
-    anneal_steps: int = 0
-    """Env steps, summed over all environments, over which epsilon changes linearly to ``final_epsilon``."""
-
-    def __post_init__(self) -> None:
-        for name in ("epsilon", "final_epsilon"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"{name} = {value}: expected a probability in [0, 1].")
-        _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
-
-    def chance(self, steps: Tensor) -> Tensor | float:
-        """Return epsilon, see :meth:`EpsilonSchedule.chance`."""
-        return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
-
-
 class GreedyPolicy(Scheduled[GreedyState]):
     """An epsilon-greedy policy: the action of the highest value, sometimes a random one while exploring."""
 
@@ -279,24 +272,11 @@ class GreedyPolicy(Scheduled[GreedyState]):
         self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: int, device: torch.device
     ) -> None:
         """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
-        check_kind("a schedule", randomness, EpsilonSchedule, "EpsilonGreedy(0.1)")
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:
-        """Return the state of N environments before the first action.
-
-        Raises:
-            ConfigError: a schedule of a user's own begins with what is no probability.
-        """
-        state = GreedyState(torch.zeros(num_envs, dtype=torch.int64))
-        chance: object = self.randomness.chance(state.steps)
-        given = torch.as_tensor(chance) if isinstance(chance, Tensor | float | int) else torch.tensor(math.nan)
-        if not ((given >= 0) & (given <= 1)).all():
-            raise ConfigError(
-                f"exploration = {brief(self.randomness)}: its chance at step 0 is {brief(chance)}; expected a "
-                "probability in [0, 1], a float or a tensor."
-            )
-        return state
+        """Return the state of N environments before the first action."""
+        return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
 
     @torch.no_grad()
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 
@@ -87,17 +87,10 @@ def chosen(spec: ObsSpec, count: int, keys: str) -> list[str]:
     Raises:
         ConfigError: there are none.
     """
-    there = ", ".join(f"{key!r} ({spec[key].kind})" for key in sorted(spec))
-    if keys:
-        found = [key for key in sorted(spec) if re.fullmatch(keys, key)]
-        if not found:
-            hint = did_you_mean(keys, spec)
-            raise ConfigError(f"frame_keys = {keys!r} matches no observation.{hint} The observations are: {there}.")
-        return found
-    found = [key for key in sorted(spec) if spec[key].kind == "image"]
+    found = [key for key in sorted(spec) if (re.fullmatch(keys, key) if keys else spec[key].kind == "image")]
     if not found:
         raise ConfigError(
-            f"frames = {count} without frame_keys stacks images, but there are none among the observations: {there}. "
-            f"Name the ones to stack, such as frame_keys = {min(spec)!r}."
+            f"frames = {count}, frame_keys = {keys!r}: no observation matches; empty keys stack images. The "
+            f"observations are: {', '.join(f'{key!r} ({spec[key].kind})' for key in sorted(spec))}."
         )
     return found

@@ -12,6 +12,58 @@ from reverie.objectives.transforms import symmetric_mean
 
 
 @accelerated
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b ``[..., outputs]`` in the dtype of x.
+
+    ``x`` is ``[..., inputs]``, ``weight`` ``[outputs, inputs]``, ``bias`` ``[outputs]``.
+    """
+    if weight.dtype is not x.dtype:  # asked first: a call of to() takes as long as what a decision computes here
+        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    return F.linear(x, weight, bias)
+
+
+@accelerated
+def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+    """Return the block-diagonal product ``[M, K * O]`` of x ``[M, K * I]`` and ``weight`` ``[K, O, I]``, plus ``base``.
+
+    Block k of x is multiplied with block k of ``weight``. ``base`` is ``[K * O]`` or ``[M, K * O]``.
+    """
+    rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
+    grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [K, M, I]
+    if base is None:
+        return torch.bmm(grouped, weight.transpose(1, 2)).transpose(0, 1).reshape(rows, -1)
+    y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))  # [K, M, O]
+    return y.transpose(0, 1).reshape(rows, -1)
+
+
+def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+    """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``; W may be block-diagonal."""
+    if weight.ndim == 3:
+        return block_linear(x, weight, base)
+    return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
+
+
+class StepLinear:
+    """``x W^T + b`` at the steps of a sequence.
+
+    W is ``[outputs, inputs]`` or, if block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
+        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` takes the place of the bias."""
+        return product(x, self.weight, self.bias if base is None else base)
+
+
+@accelerated
+def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
+    """Return a linear layer for all steps of one sequence."""
+    return StepLinear(weight, bias)
+
+
+@accelerated
 def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Return SiLU(scale x / sqrt(mean(x^2) + eps)), normed over the last axis of ``[..., C]``, computed in float32."""
     return F.silu(F.rms_norm(x.float(), scale.shape, scale, eps).to(x.dtype))
@@ -21,12 +73,6 @@ def unfold_parities(x: Tensor) -> Tensor:
     """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
     m, h, w, _, _, channels = x.shape
     return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
-
-
-@accelerated
-def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Return :func:`norm_silu` of :func:`unfold_parities`."""
-    return norm_silu(unfold_parities(x), scale, eps)
 
 
 @accelerated
@@ -135,7 +181,7 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    return unfold_norm_silu(_four_pixels(convolve(x, weight, bias)), scale, eps)
+    return norm_silu(unfold_parities(_four_pixels(convolve(x, weight, bias))), scale, eps)
 
 
 @accelerated

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.checks import above, at_least
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionPart, ActionSpec
@@ -28,8 +28,8 @@ from reverie.nn.distributions import (
     TwoHot,
     UnitNormal,
 )
+from reverie.nn.functional import linear
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
-from reverie.nn.matmul import linear
 from reverie.objectives.transforms import symexp_bins
 
 
@@ -37,15 +37,12 @@ from reverie.objectives.transforms import symexp_bins
 class HeadConfig(Config):
     """A head: an MLP with a linear layer on top."""
 
-    layers: int = 1
+    layers: Annotated[int, AtLeast(0)] = 1
     """Number of hidden layers."""
-    units: int = 256
+    units: Annotated[int, AtLeast(1)] = 256
     """Width of each hidden layer."""
-    scale: float = 1.0
+    scale: Annotated[float, AtLeast(0)] = 1.0
     """Factor of the last layer's initial weights, 0 or more."""
-
-    def __post_init__(self) -> None:
-        at_least(self, layers=0, units=1, scale=0)
 
     def body(self, inputs: int) -> MLP:
         """Return the hidden layers."""
@@ -64,9 +61,9 @@ Layers = TypeVar("Layers", bound=nn.Module)
 class DenseHeadConfig(Config):
     """A head of DreamerV1 and V2."""
 
-    layers: int = 4
+    layers: Annotated[int, AtLeast(0)] = 4
     """Number of hidden layers."""
-    units: int = 400
+    units: Annotated[int, AtLeast(1)] = 400
     """Width of each hidden layer."""
     norm: Norm = "none"
     """Normalisation before each activation."""
@@ -75,9 +72,6 @@ class DenseHeadConfig(Config):
     init: Initial = "xavier"
     """Initial weights: xavier as in Keras, with biases of 0; or torch, both uniform to 1 / sqrt(inputs), as PyDreamer
     leaves those of the policy, the critic and probes."""
-
-    def __post_init__(self) -> None:
-        at_least(self, layers=0, units=1)
 
     def body(self, inputs: int) -> DenseMLP:
         """Return the hidden layers."""
@@ -99,15 +93,10 @@ class DenseHeadConfig(Config):
 class TwoHotConfig(HeadConfig):
     """A head that predicts a number as a distribution over bins."""
 
-    bins: int = 255
+    bins: Annotated[int, AtLeast(2)] = 255
     """Number of bins, 2 or more."""
-    scale: float = 0.0
+    scale: Annotated[float, AtLeast(0)] = 0.0
     """Factor of the last layer's initial weights, 0 or more; 0 makes the first predictions exactly 0."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bins < 2:
-            raise ConfigError(f"bins = {self.bins}: expected at least 2.")
 
 
 class TwoHotHead(nn.Module):
@@ -189,16 +178,14 @@ class SupportHead(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorConfig(Config):
+class ActorConfig(HeadConfig):
     """The head of DreamerV3's policy."""
 
-    layers: int = 3
+    layers: Annotated[int, AtLeast(0)] = 3
     """Number of hidden layers."""
-    units: int = 256
-    """Width of each hidden layer."""
-    scale: float = 0.01
+    scale: Annotated[float, AtLeast(0)] = 0.01
     """Factor of the last layer's initial weights, 0 or more; a small one makes the first policy nearly uniform."""
-    unimix: float = 0.01
+    unimix: Annotated[float, Within("[0, 1)")] = 0.01
     """Categorical actions: share of the uniform distribution that is mixed in, in [0, 1). The authors' newest code has
     this setting but does not apply it; 0 reproduces that."""
     min_std: float = 0.1
@@ -207,15 +194,9 @@ class ActorConfig(Config):
     """Continuous actions: largest standard deviation, where actions are in [-1, 1]."""
 
     def __post_init__(self) -> None:
-        at_least(self, layers=0, units=1, scale=0)
-        if not 0 <= self.unimix < 1:
-            raise ConfigError(f"unimix = {self.unimix}: expected a number in [0, 1).")
+        super().__post_init__()
         if not 0 < self.min_std <= self.max_std:
             raise ConfigError(f"min_std = {self.min_std}, max_std = {self.max_std}: expected 0 < min_std <= max_std.")
-
-    def body(self, inputs: int) -> MLP:
-        """Return the hidden layers."""
-        return MLP(inputs, self.units, self.layers)
 
     def head(self, inputs: int, part: ActionPart) -> nn.Module:
         """Return the last layer, of one key of the action: a module from ``[..., inputs]`` to a distribution."""
@@ -224,10 +205,10 @@ class ActorConfig(Config):
 
 @dataclass(frozen=True)
 class ContinuousAction(Choice):
-    """The distribution of continuous actions in DreamerV1 and V2."""
+    """The distribution of continuous actions in DreamerV1 and V2, which a network's outputs ``[..., A]`` stand for."""
 
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
-        """Return the distribution that a network's outputs ``[..., A]`` stand for."""
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
+        """Return the distribution."""
         raise unwritten(self, "__call__")
 
 
@@ -235,15 +216,12 @@ class ContinuousAction(Choice):
 class TruncNormal(ContinuousAction):
     """A normal truncated to [-1, 1], of mean tanh(m) and deviation 2 sigmoid(s / 2) + min_std: DreamerV2's code."""
 
-    min_std: float = 0.1
+    min_std: Annotated[float, Above(0)] = 0.1
     """Smallest deviation, above 0."""
     offset: float = 0.0
     """Added to the output s."""
 
-    def __post_init__(self) -> None:
-        above(self, min_std=0)
-
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """See :class:`ContinuousAction`."""
         return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((std + self.offset) / 2) + self.min_std)
 
@@ -252,18 +230,14 @@ class TruncNormal(ContinuousAction):
 class TanhNormal(ContinuousAction):
     """tanh of a normal of mean 5 tanh(m / 5) and deviation softplus(s + offset) + min_std: DreamerV1's code."""
 
-    min_std: float = 1e-4
+    min_std: Annotated[float, Above(0)] = 1e-4
     """Smallest deviation, above 0."""
     offset: float = math.log(math.exp(5) - 1)
     """Added to the output s; softplus of it, here 5, is the first policy's deviation."""
-    entropy_samples: int = 100
+    entropy_samples: Annotated[int, AtLeast(0)] = 100
     """Samples that the entropy is estimated from; 0: the entropy of the normal before tanh, as PyDreamer has it."""
 
-    def __post_init__(self) -> None:
-        above(self, min_std=0)
-        at_least(self, entropy_samples=0)
-
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """See :class:`ContinuousAction`."""
         deviation = F.softplus(std + self.offset) + self.min_std
         return TanhedNormal(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
@@ -273,13 +247,10 @@ class TanhNormal(ContinuousAction):
 class NormalTanh(ContinuousAction):
     """A normal of mean tanh(m) and deviation sigmoid(s) + min_std: PyDreamer."""
 
-    min_std: float = 0.01
+    min_std: Annotated[float, Above(0)] = 0.01
     """Smallest deviation, above 0."""
 
-    def __post_init__(self) -> None:
-        above(self, min_std=0)
-
-    def __call__(self, mean: Tensor, std: Tensor) -> Distribution:
+    def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """See :class:`ContinuousAction`."""
         return Normal(mean.tanh(), torch.sigmoid(std) + self.min_std)
 
@@ -380,17 +351,8 @@ class _PartHead(nn.Module):
 class Actor(nn.Module):
     """The policy pi(a | s) over all parts of the action.
 
-    Imagination calls ``mlp`` and :meth:`heads` one after the other, as acting does by :meth:`forward`. So a subclass
-    replaces these two.
+    Imagination calls ``mlp`` and :meth:`heads` one after the other, so a subclass replaces these, not :meth:`forward`.
     """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
-            raise TypeError(
-                f"{cls.__name__}.forward would only be called while acting: imagination calls actor.mlp and "
-                "actor.heads. Replace these in place of forward."
-            )
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()

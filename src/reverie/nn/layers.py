@@ -9,19 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.compiled import compiled
-from reverie.core.shapes import expect
-from reverie.nn.functional import elu, norm_silu, strided_conv, transposed_conv
-from reverie.nn.matmul import MIN_ROWS, elu_layers, linear
-from reverie.nn.packing import Kept, packed
-from reverie.nn.recurrence import mlp
-from reverie.nn.sequence import StepLinear
+from reverie.core.accelerate import accelerated
+from reverie.nn.functional import StepLinear, elu, linear, norm_silu, step_linear, strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -52,7 +46,7 @@ class Linear(nn.Module):
 
     def steps(self, dtype: torch.dtype) -> StepLinear:
         """Return the layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
-        return StepLinear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
+        return step_linear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
 class Dense(Linear):
@@ -105,14 +99,12 @@ class DenseMLP(nn.Sequential):
         super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
         self.width = widths[-1]
 
+    @accelerated
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., width]``."""
-        kinds = [type(layer) for layer in self]
-        if kinds == [Dense, ELU] * (len(kinds) // 2) and not any(m._forward_hooks for m in self):
-            y = elu_layers(x, [*self.parameters()])
-            if y is not None:
-                return y
-        return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 class StepLayers:
@@ -160,8 +152,8 @@ class BlockLinear(nn.Module):
         own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
         bias = self.bias.to(dtype)
         if not shared.shape[-1]:
-            return BlockSteps(StepLinear(own, bias), None)
-        return BlockSteps(StepLinear(own, None), StepLinear(shared.reshape(len(bias), -1), bias))
+            return BlockSteps(step_linear(own, bias), None)
+        return BlockSteps(step_linear(own, None), step_linear(shared.reshape(len(bias), -1), bias))
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
@@ -182,23 +174,14 @@ class RMSNormSiLU(nn.Module):
 
 
 class Conv(nn.Module):
-    """A convolution of stride 1 that keeps height and width, on channels-last images."""
+    """The weights of a convolution with an odd kernel; ``functional.py`` has the stages that it is part of."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 5) -> None:
         super().__init__()
-        if kernel % 2 == 0:
-            raise ValueError(f"kernel = {kernel}: only odd kernels keep height and width.")
         weight = torch.empty(outputs, inputs, kernel, kernel)
         init_(weight, inputs * kernel * kernel)
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        self.padding = kernel // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``, both contiguous in this order."""
-        nchw = x.permute(0, 3, 1, 2)  # a view whose memory layout is PyTorch's channels_last
-        y = F.conv2d(nchw, self.weight.to(x.dtype), self.bias.to(x.dtype), padding=self.padding)
-        return y.permute(0, 2, 3, 1)
 
 
 class DoublingConv(Conv):
@@ -220,12 +203,6 @@ class DoublingConv(Conv):
             for tap in range(-reach, reach + 1):
                 fold[parity, (parity + tap) // 2 + self.reach, tap + reach] = 1.0
         self.register_buffer("fold", fold, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``; ``functional.unfold_parities`` makes an image of it."""
-        weight, bias = self.folded(x.dtype)
-        y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=self.reach)
-        return y.permute(0, 2, 3, 1).view(*x.shape[:3], 2, 2, -1)
 
     def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of all four parities."""
@@ -258,32 +235,13 @@ class MLP(nn.Sequential):
     """A chain of ``layers`` times [Linear, RMS norm, SiLU]."""
 
     def __init__(self, inputs: int, units: int, layers: int) -> None:
-        self.widths = [inputs] + [units] * layers
-        pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(self.widths)]
-        super().__init__(*[layer for pair in pairs for layer in pair])
-        self.made = [*self._modules.values()]
-        self.width = self.widths[-1]
-        self.eps = pairs[0][1].eps if pairs else 0.0
-        self.kept: Kept[list[Tensor]] = Kept(self)
+        widths = [inputs] + [units] * layers
+        super().__init__(*[m for i, o in pairwise(widths) for m in (Linear(i, o), RMSNormSiLU(o))])
+        self.width = widths[-1]
 
+    @accelerated
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., width]``."""
-        rows = x.numel() // x.shape[-1]
-        few = 0 < rows < MIN_ROWS and x.is_cpu and not torch.is_grad_enabled()  # a policy is acting
-        if few and self.unchanged and self.kept.tables and compiled(*self.kept.tables[0].values()):
-            flat = x.reshape(rows, -1).float().contiguous()
-            expect((rows, self.widths[0]), x=flat)
-            y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)
-            return y.view(*x.shape[:-1], self.width).to(x.dtype)
         for layer in self:
             x = layer(x)
         return x
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether its layers are those that it was made with: nobody has added or replaced one."""
-        return [*self._modules.values()] == self.made
-
-    def _packed(self) -> list[Tensor]:
-        weights = list(self.parameters())  # weight, bias and scale of each layer
-        return [packed(x) if x.ndim == 2 else x for x in weights]

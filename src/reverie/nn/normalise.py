@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten, warn
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.host import HostBuffers
 
 NOISE = 1e-6
 """Relative limit: a number whose standard deviation is at most ``NOISE * |mean|`` counts as constant."""
@@ -51,15 +52,10 @@ class Normalise(Choice):
 class Fixed(Normalise):
     """Statistics of the first rows of the run, whose actions are random; afterwards they are frozen."""
 
-    rows: int = 1000
+    rows: Annotated[int, AtLeast(2)] = 1000
     """Number of rows that the statistics are taken from, summed over all environments; 2 or more."""
-    clip: float = 10.0
+    clip: Annotated[float, Above(0)] = 10.0
     """Largest absolute value of a normalised number, above 0."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.rows, int) or self.rows < 2:
-            raise ConfigError(f"rows = {self.rows}: expected an integer, at least 2, to compute a standard deviation.")
-        check_clip(self.clip)
 
     @property
     def limit(self) -> int:
@@ -71,17 +67,24 @@ class Fixed(Normalise):
 class Running(Normalise):
     """Statistics of all rows so far, or of a whole data set (:meth:`Normaliser.fit`)."""
 
-    clip: float = 10.0
+    clip: Annotated[float, Above(0)] = 10.0
     """Largest absolute value of a normalised number, above 0."""
 
-    def __post_init__(self) -> None:
-        check_clip(self.clip)
 
+class HostBuffers(nn.Module):
+    """A module some of whose buffers keep their device (CPU) and dtype when the module is moved or converted.
 
-def check_clip(clip: float | None) -> None:
-    """Raise ConfigError unless ``clip`` is above 0, or None, which clips nothing."""
-    if clip is not None and not clip > 0:
-        raise ConfigError(f"clip = {clip}: expected a number above 0.")
+    Python reads these buffers with every new row of experience. On a GPU each read would wait for the running update.
+    """
+
+    on_host: ClassVar[tuple[str, ...]] = ()
+    """Names of the buffers that stay on the CPU."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        kept = {name: self._buffers[name] for name in self.on_host}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._buffers.update(kept)
+        return self
 
 
 class Moments(HostBuffers):
@@ -177,10 +180,9 @@ class Normaliser(nn.Module):
         super().__init__()
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
-            seen = ", ".join(f"{key!r} ({spec[key].kind})" for key in sorted(spec))
             raise ConfigError(
-                f"normalise = {cfg.text()}: only vectors are normalised, but the observations are {seen}. Images are "
-                "always scaled to [0, 1] and classes one-hot encoded. Set normalise = none."
+                f"normalise = {cfg.text()}: only vectors are normalised, but there are none among the observations "
+                f"{', '.join(sorted(spec))}. Set normalise = none."
             )
         self.cfg = cfg
         self.keys = list(vectors)
@@ -219,30 +221,19 @@ class Normaliser(nn.Module):
 
     def _warn(self) -> None:
         """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
-        found = {key: np.argwhere(constant(*part.mean_and_std())) for key, part in self._each()}
-        said = [f"{_places(where)} of observation '{key}'" for key, where in found.items() if len(where)]
-        if said:
-            frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
-            warn(
-                f"{' and '.join(said)} did not change in {self.count} rows: the normalised values are 0 {frozen}. "
-                "Leave constant values out of the environment's observations."
-            )
-
-
-def _places(where: np.ndarray, most: int = 8) -> str:
-    """Return text such as ``dimensions 3, 5`` for indices ``[n, dims]``, with at most ``most`` of them."""
-    if not where.shape[1]:
-        return "the single number"
-    named = [str(tuple(map(int, i)) if len(i) > 1 else int(i[0])) for i in where[:most]]
-    more = f" and {len(where) - most} more" if len(where) > most else ""
-    return f"dimension{'s' if len(where) > 1 else ''} {', '.join(named)}{more}"
+        for key, part in self._each():
+            if len(where := np.argwhere(constant(*part.mean_and_std()))):
+                frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
+                warn(
+                    f"{len(where)} numbers of observation '{key}', the first at {where[0].tolist()}, did not change in "
+                    f"{self.count} rows: the normalised values are 0 {frozen}. Leave constants out of observations."
+                )
 
 
 def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
     """Return percentiles of all numbers in ``x`` ``[...]``, linearly interpolated, as ``torch.quantile`` does.
 
-    Unlike ``torch.quantile``, there is no limit on the size of ``x``, no copy from the host, and NaN sorts as the
-    largest number.
+    Unlike it, there is no limit on the size, no copy from the host, and NaN sorts as the largest number.
     """
     flat = x.float().flatten()
     ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # float32, as in torch.quantile

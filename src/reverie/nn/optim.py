@@ -1,71 +1,94 @@
-"""The optimisers of the Dreamers: LaProp with adaptive gradient clipping (V3), Adam with global clipping (V1, V2)."""
+"""Gradient steps: LaProp (DreamerV3), Adam clipped by the global norm (V1, V2), Adam (model-free), and what runs them.
+
+The state of an optimiser stays at the same addresses, also when one is loaded: a captured update goes on using it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import above, at_least
+from reverie.core.accelerate import accelerated
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.types import Metrics, State
+from reverie.core.types import Batch, Metrics, State, Update
 from reverie.core.words import plural
+from reverie.objectives.td import Losses
+
+Tensors = list[Tensor]
+
+
+def to_train(whose: str, parameters: Iterable[nn.Parameter]) -> Tensors:
+    """Return those of ``parameters`` that are not frozen, for the optimiser that a message calls ``whose``.
+
+    Raises:
+        ConfigError: there are none, or one is given twice and would be moved twice.
+    """
+    params: Tensors = [p for p in parameters if p.requires_grad]
+    if not params:
+        raise ConfigError(f"{whose} was given no parameters to train: expected some that are not frozen.")
+    seen: set[int] = set()
+    for p in params:
+        if id(p) in seen:
+            raise ConfigError(f"{whose} was given a parameter of shape {list(p.shape)} more than once: give it once.")
+        seen.add(id(p))
+    return params
+
+
+def load(moments: Mapping[str, Tensor], state: State) -> None:
+    """Copy a saved state into the tensors of the same names.
+
+    Raises:
+        RunError: it was saved with other numbers, shapes or another order of parameters.
+    """
+    for name in sorted(moments.keys() | state.keys()):
+        had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
+        if had != has or (name == "shapes" and not torch.equal(state[name].cpu(), moments[name])):
+            raise RunError(
+                f"optimiser state '{name}' is {had if had != has else 'of other parameters'} in the checkpoint, and "
+                f"{has} here: it was saved with other networks. Load it with the settings it was trained with."
+            )
+    with torch.no_grad():
+        for name, tensor in moments.items():
+            tensor.copy_(state[name])
+
+
+# ---------------------------------------------------------------------- all parameters at once: the Dreamers
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Config):
     """LaProp with adaptive gradient clipping."""
 
-    lr: float = 4e-5
+    lr: Annotated[float, Above(0)] = 4e-5
     """Learning rate, above 0."""
-    agc: float = 0.3
+    agc: Annotated[float, AtLeast(0)] = 0.3
     """Adaptive clipping: largest norm of a tensor's gradient, as a fraction of the tensor's norm; 0 does not clip."""
-    beta1: float = 0.9
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """Decay rate of the momentum, in [0, 1)."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """Decay rate of the mean square, in [0, 1)."""
-    eps: float = 1e-20
+    eps: Annotated[float, AtLeast(0)] = 1e-20
     """Added to the root mean square, 0 or more."""
-    warmup: int = 1000
+    warmup: Annotated[int, AtLeast(0)] = 1000
     """Number of updates over which the learning rate rises linearly from 0; 0 starts with the full rate."""
-
-    def __post_init__(self) -> None:
-        above(self, lr=0)
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected a decay in [0, 1).")
-        at_least(self, agc=0, warmup=0, eps=0)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
         """Return an optimiser of these parameters."""
         return Optim(parameters, self)
 
 
-def to_train(whose: str, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Return those of ``parameters`` that are not frozen, for the optimiser that a message calls ``whose``.
-
-    Raises:
-        ConfigError: there are none, or one is given twice and would be moved twice.
-    """
-    params: list[Tensor] = [p for p in parameters if p.requires_grad]
-    if not params:
-        raise ConfigError(
-            f"{whose} was given no parameters to train: expected those of a network, network.parameters(), that are "
-            "not frozen."
-        )
-    times = Counter(map(id, params))
-    twice = [p for p in params if times[id(p)] > 1]
-    if twice:
-        raise ConfigError(
-            f"{whose} was given {len({id(p) for p in twice})} of its parameters more than once, the first of shape "
-            f"{list(twice[0].shape)}: each would be moved several times in an update. Give it each parameter once."
-        )
-    return params
+def _check_shares(config: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise ConfigError(f"{name} = {getattr(config, name)}: expected a number in [0, 1).")
 
 
 class Optim:
@@ -82,14 +105,14 @@ class Optim:
     With a warm-up, the first update has a learning rate of 0.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], cfg: OptimConfig) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
         """Create the optimiser, with moments of 0.
 
         Raises:
             ConfigError: there are no parameters to train, or one is given twice.
         """
         self.cfg = cfg
-        self.params = to_train("the optimiser of OptimConfig", parameters)
+        self.params = to_train("the optimiser", parameters)
         self.sizes = [p.numel() for p in self.params]
         self.shapes = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
         self.count = sum(self.sizes)
@@ -110,61 +133,57 @@ class Optim:
         """
         return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
 
-    def gradients(self, loss: Tensor, keep: bool = False) -> list[Tensor]:
+    def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
         Raises:
-            RunError: a parameter has no gradient, because the loss does not depend on it.
+            RunError: a parameter has no gradient, because the loss does not depend on it, or was frozen since.
         """
         for p in self.params:
             p.grad = None
         self._backward(loss, keep)
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
-            self._check_none_frozen()
             without = [list(p.shape) for p in self.params if p.grad is None]
             raise RunError(
-                f"{len(without)} of {plural(len(self.params), 'parameter')} have no gradient, of the shapes "
-                f"{', '.join(map(str, without[:3]))}{', ...' * (len(without) > 3)}: the loss does not depend on them. "
-                "Give the optimiser only the parameters of its loss; if you replaced a network, build the optimiser "
-                "after that."
+                f"{len(without)} of {plural(len(self.params), 'parameter')} have no gradient, the first of shape "
+                f"{without[0]}: the loss does not depend on them, or they were frozen. Build the optimiser from the "
+                "parameters of its loss, after replacing or freezing a network."
             )
         return grads
 
     def _backward(self, loss: Tensor, keep: bool) -> None:
         loss.backward(retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    def _check_none_frozen(self) -> None:
-        """Raise RunError if a parameter was frozen since: the flat moments would go on moving it."""
-        frozen = [list(p.shape) for p in self.params if not p.requires_grad]
-        if frozen:
-            raise RunError(
-                f"{len(frozen)} of {plural(len(self.params), 'parameter')} were frozen after this optimiser was made, "
-                f"the first of shape {frozen[0]}: make it anew, as in learner.optim = "
-                "learner.cfg.optim.build(learner.optim.params)."
-            )
-
     @torch.no_grad()
-    def apply(self, grads: list[Tensor]) -> Metrics:
+    def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return metrics as scalars on the device."""
-        c = self.cfg
+        c, root = self.cfg, self.count**0.5
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
         g = self._clipped(grads, grad_norms, param_norms)  # [count]
-        rate = self._rate()
+        share = self.updates / c.warmup if c.warmup else torch.ones_like(self.updates)
+        rate = c.lr * share.clamp(max=1)
         self.updates += 1
         self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
         self.momentum.lerp_(g, 1 - c.beta1)
         step = self.momentum * (rate / (1 - c.beta1**self.updates))  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
-        return self._metrics(grad_norms, param_norms, step, rate)
+        norm = grad_norms.norm()
+        return {
+            "opt/grad_norm": norm,
+            "opt/grad_rms": norm / root,
+            "opt/update_rms": step.norm() / root,
+            "opt/param_rms": param_norms.norm() / root,
+            "opt/lr": rate,
+        }
 
-    def _parts(self, flat: Tensor) -> list[Tensor]:
+    def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
         return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
 
-    def _clipped(self, grads: list[Tensor], grad_norms: Tensor, param_norms: Tensor) -> Tensor:
+    def _clipped(self, grads: Tensors, grad_norms: Tensor, param_norms: Tensor) -> Tensor:
         """Return the clipped gradients of all tensors as one flat vector ``[count]``."""
         ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=1e-3))  # [P]; not used if agc is 0
         clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
@@ -176,56 +195,17 @@ class Optim:
             torch.mul(grad, factor, out=part)
         return flat
 
-    def _rate(self) -> Tensor:
-        share = self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
-        return self.cfg.lr * share.clamp(max=1)
-
-    def _metrics(self, grad_norms: Tensor, param_norms: Tensor, step: Tensor, rate: Tensor) -> Metrics:
-        root = self.count**0.5
-        grad_norm = grad_norms.norm()
-        return {
-            "opt/grad_norm": grad_norm,
-            "opt/grad_rms": grad_norm / root,
-            "opt/update_rms": step.norm() / root,
-            "opt/param_rms": param_norms.norm() / root,
-            "opt/lr": rate,
-        }
-
     def state_dict(self) -> State:
-        """Return the moments, flat in the order of the parameters, the number of updates, and the shapes of the former.
+        """Return the moments, flat in the order of the parameters, the number of updates, and the parameters' shapes.
 
         ``shapes`` are numbers ``[n]``: of each parameter its number of dimensions, then its shape.
         """
-        return {**self._moments(), "shapes": self.shapes}
+        moments = {"square": self.square, "momentum": self.momentum, "updates": self.updates}
+        return {**moments, "shapes": self.shapes}
 
-    def _moments(self) -> dict[str, Tensor]:
-        return {"square": self.square, "momentum": self.momentum, "updates": self.updates}
-
-    @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Copy a saved state into the present tensors, whose addresses a captured update (CUDA graph) has stored.
-
-        Checkpoints of before hold no shapes; of these, only the total size is compared.
-
-        Raises:
-            RunError: it was saved with another number of parameters, or with other shapes or another order of them.
-        """
-        for name, tensor in self._moments().items():
-            if state[name].shape != tensor.shape:
-                raise RunError(
-                    f"optimiser state '{name}' has shape {tuple(state[name].shape)} in the checkpoint and "
-                    f"{tuple(tensor.shape)} here: the checkpoint was saved with different network sizes. Load it with "
-                    "the settings it was trained with."
-                )
-        saved = state.get("shapes", self.shapes).tolist()
-        if saved != self.shapes.tolist():
-            raise RunError(
-                "the optimiser's parameters have other shapes in the checkpoint, or another order: "
-                f"{_differing(saved, self.shapes.tolist())}. Give OptimConfig.build the same parameters in the "
-                "order in which the checkpoint was saved."
-            )
-        for name, tensor in self._moments().items():
-            tensor.copy_(state[name])
+        """Restore what :meth:`state_dict` returned, see :func:`load`."""
+        load(self.state_dict(), state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,25 +216,18 @@ class GlobalAdamConfig(Config):
     """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
     PyTorch's AdamW."""
 
-    lr: float = 1e-4
+    lr: Annotated[float, Above(0)] = 1e-4
     """Learning rate, above 0."""
-    eps: float = 1e-5
+    eps: Annotated[float, Above(0)] = 1e-5
     """Added to the root mean square, above 0."""
-    clip: float = 100.0
+    clip: Annotated[float, AtLeast(0)] = 100.0
     """Largest norm of all gradients together; 0 does not clip."""
-    decay: float = 0.0
+    decay: Annotated[float, Within("[0, 1)")] = 0.0
     """Share by which every update shrinks every parameter, in [0, 1)."""
-    beta1: float = 0.9
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """Decay rate of the momentum, in [0, 1)."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """Decay rate of the mean square, in [0, 1)."""
-
-    def __post_init__(self) -> None:
-        above(self, lr=0, eps=0)
-        at_least(self, clip=0)
-        for name in ("decay", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in [0, 1).")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
         """Return an optimiser of these parameters."""
@@ -274,25 +247,19 @@ class GlobalAdam(Optim):
     32 times as large here. The form ``torch`` is that, with decay lr in place of decay.
     """
 
-    cfg: GlobalAdamConfig  # type: ignore[assignment]  # the base class has that of LaProp
-
-    def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalAdamConfig) -> None:
-        super().__init__(parameters, cfg)  # type: ignore[arg-type]
-
     def _backward(self, loss: Tensor, keep: bool) -> None:
         # An actor's loss also depends on the world model, which has an optimiser of its own.
         inputs = [p for p in self.params if p.requires_grad]
         loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def apply(self, grads: list[Tensor]) -> Metrics:
+    def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
-        c = self.cfg
+        c, torchs = self.cfg, self.cfg.form == "torch"
         norm = torch.stack(torch._foreach_norm(grads)).norm()
         flat = torch.cat([grad.flatten() for grad in grads])  # [count]
         if c.clip:
             flat *= c.clip / norm.clamp(min=c.clip)
-        torchs = c.form == "torch"
         if c.decay:
             torch._foreach_mul_(self.params, 1 - c.decay * (c.lr if torchs else 1.0))
         self.updates += 1
@@ -318,12 +285,189 @@ def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: C
     return {f"{key}/{name}": value for name, metrics in steps.items() for key, value in metrics.items()}
 
 
-def _differing(saved: list[int], mine: list[int]) -> str:
-    """Return in words where two lists of shapes first differ: each is the number of dimensions, then the shape."""
-    place = 0
-    while saved and mine:
-        (had, saved), (has, mine) = ((x[1 : x[0] + 1], x[x[0] + 1 :]) for x in (saved, mine))
-        if had != has:
-            return f"number {place} has shape {had} in the checkpoint and {has} here"
-        place += 1
-    return f"beyond the first {place}, only one of the two has any"
+# ---------------------------------------------------------------------- model-free
+
+
+class AdamSettings(NamedTuple):
+    """Settings of :class:`Adam`."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    cosine: int = 0
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        cosine: int = 0,
+    ) -> None:
+        """Create the optimiser, with moments of 0.
+
+        Args:
+            parameters: the parameters to train.
+            lr: the learning rate, above 0.
+            betas: decay rates of the first and second moment.
+            eps: added to the square root of the second moment, above 0.
+            cosine: number of updates over which the learning rate decays to 0 along half a cosine (Loshchilov and
+                Hutter 2017, equation 5), where it then stays; 0 keeps it constant.
+
+        Raises:
+            ConfigError: a setting is out of range, there are no parameters to train, or one is given twice.
+        """
+        if not (0 < lr < math.inf and 0 < eps < math.inf and cosine >= 0):
+            raise ConfigError(
+                f"lr = {lr}, adam_eps = {eps}, cosine = {cosine}: expected lr and eps above 0, cosine >= 0."
+            )
+        self.settings = AdamSettings(lr, betas, eps, cosine)
+        self.params = to_train("Adam", parameters)
+        self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
+        self.updates = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
+
+    def step(self, loss: Tensor) -> None:
+        """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""
+        self.apply(self.gradient(loss))
+
+    def gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
+        """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
+
+        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
+
+        Raises:
+            RunError: the loss is not a scalar, does not depend on any of the parameters, or all of them are frozen.
+        """
+        trained = [p for p in self.params if p.requires_grad]
+        if not trained or not loss.requires_grad or loss.numel() != 1:
+            raise RunError(
+                f"the optimiser of {plural(len(self.params), 'parameter')}, the first of shape "
+                f"{list(self.params[0].shape)}, was given a loss of shape {list(loss.shape)} "
+                f"{'with' if loss.requires_grad else 'without'} gradient: expected a scalar of these, without "
+                "detach() and outside of torch.no_grad(), and not all of them frozen."
+            )
+        return torch.autograd.grad(loss, trained, allow_unused=True)
+
+    @torch.no_grad()
+    def apply(self, found: Sequence[Tensor | None]) -> None:
+        """Update the parameters with the gradients ``found``, one for each of them that is not frozen.
+
+        Raises:
+            RunError: a parameter has no gradient.
+        """
+        mine = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
+        params, mean, square = ([x[i] for x in mine] for i in range(3))
+        grads = [grad for grad in found if grad is not None]
+        if len(grads) != len(params):
+            shape = next(list(p.shape) for p, grad in zip(params, found, strict=True) if grad is None)
+            raise RunError(
+                f"{len(params) - len(grads)} of {len(params)} parameters have no gradient, the first of "
+                f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
+            )
+        self.updates += 1
+        adam(params, grads, mean, square, self.updates, self.settings)
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Restart a decaying learning rate, with moments of 0. Change nothing if the learning rate is constant."""
+        if self.settings.cosine:
+            for tensor in (*self.mean, *self.square, self.updates):
+                tensor.zero_()
+
+    def state_dict(self) -> State:
+        """Return the moments, in the order of the parameters, and the number of updates."""
+        moments = {"mean": self.mean, "square": self.square}
+        named = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
+        return {**named, "updates": self.updates}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what :meth:`state_dict` returned, see :func:`load`."""
+        load(self.state_dict(), state)
+
+
+@accelerated
+@torch.no_grad()
+def adam(
+    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
+) -> None:
+    """Move ``params`` and both moments in place: Kingma and Ba 2015, Algorithm 1.
+
+    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  p <- p - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+
+    t is ``updates`` ``[]``, int64, from 1; lr is multiplied by :func:`cosine_share`.
+    """
+    (b1, b2), t = settings.betas, updates.double()
+    torch._foreach_lerp_(mean, grads, 1 - b1)
+    torch._foreach_mul_(square, b2)
+    torch._foreach_addcmul_(square, grads, grads, 1 - b2)
+    rate, root = settings.lr * cosine_share(updates, settings.cosine) / (1 - b1**t), (1 - b2**t).sqrt()
+    for p, m, v in zip(params, mean, square, strict=True):
+        p.sub_((rate * m / (v.sqrt() / root + settings.eps)).to(p.dtype))
+
+
+def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
+    """Return the factor in [0, 1] of a learning rate that decays over ``cosine`` updates: 1 in the first, and if 0."""
+    if not cosine:
+        return 1.0
+    done = (updates - 1).clamp(max=cosine).float()
+    return 0.5 + 0.5 * (done * (math.pi / cosine)).cos()
+
+
+@contextlib.contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """In this context, gradients pass through ``module`` to its inputs, and its parameters get none."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
+
+
+# ---------------------------------------------------------------------- a whole update
+
+Loss = Callable[..., Losses]
+TrainStep = Callable[[Batch], Update]
+"""One gradient step on a batch that lies on the learner's device."""
+
+
+@accelerated
+def gradients(
+    loss: Loss, optims: Mapping[str, Adam], *inputs: Any
+) -> tuple[Losses, dict[str, Sequence[Tensor | None]]]:
+    """Return the losses ``loss(*inputs)``, and the gradient of each term that has an optimiser of its name."""
+    losses = loss(*inputs)
+    return losses, {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}
+
+
+class Learner(Protocol):
+    """What :func:`run` reads of a learner, which is a module."""
+
+    device: torch.device
+    graph: bool
+    """Whether its updates may be captured: they do the same work each time."""
+    since: object
+    """Captures that were made while it was another object are not valid any more."""
+
+    def prepared(self, batch: Batch) -> Batch:
+        """Return what its methods get of a batch on its device."""
+        ...
+
+    @property
+    def tapes(self) -> bool:
+        """Whether capturing them pays on CPUs too."""
+        ...
+
+
+@accelerated
+def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
+    """Return ``step(batch)``, a method of ``learner``, for a batch on any device."""
+    return step(learner.prepared(batch.to(learner.device)))

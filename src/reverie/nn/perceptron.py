@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -114,23 +114,6 @@ class ReluMLP(nn.Module):
                 bound = 1 / math.sqrt(weight.shape[1])
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}widths"] = torch.tensor(self.layout.widths)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: list[str],
-        unexpected: list[str], errors: list[str],
-    ) -> None:  # fmt: skip
-        """Check the widths, as other layers can have the same number of parameters; older states do not have widths."""
-        state = dict(state_dict)
-        widths = state.pop(f"{prefix}widths", None)
-        super()._load_from_state_dict(state, prefix, local_metadata, strict, missing, unexpected, errors)
-        if widths is not None and tuple(widths.tolist()) != self.layout.widths:
-            errors.append(
-                f"{prefix}widths are {tuple(widths.tolist())} in the checkpoint, but {self.layout.widths} here."
-            )
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""

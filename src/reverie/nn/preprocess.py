@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.errors import DataError, did_you_mean
 from reverie.core.protocols import Annealed, Memoryless, Policy, Watcher
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
@@ -51,18 +50,13 @@ class Preprocessor(nn.Module):
             self.rewards = ConstantFactor(reward_scale.factor)
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
-        bounded = bound_values and not isinstance(self.rewards, ReturnScaler)
-        self.range = ReturnRange(discount) if bounded else None
+        self.range = ReturnRange(discount) if bound_values and self.scaler is None else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
-        self.learns = self.acts = False  # whether batches have come through, and a policy
 
-    def forgotten(self, has_policy: bool) -> str:
-        """Return what a learner that has been updated forgot, in words for an error; empty if nothing."""
-        if not self.learns and not (self._sees_as_stored and self.rewards is None):
-            return "its train_step never called self.preprocess(batch)"
-        if has_policy and not self.acts and not self._sees_as_stored:
-            return "its policy is not wrapped by self.preprocess.policy(policy, device)"
-        return ""
+    @property
+    def scaler(self) -> ReturnScaler | None:
+        """Running statistics of returns, if rewards are scaled by them."""
+        return self.rewards if isinstance(self.rewards, ReturnScaler) else None
 
     @property
     def _sees_as_stored(self) -> bool:
@@ -80,36 +74,30 @@ class Preprocessor(nn.Module):
         )
 
     def forward(self, batch: Batch) -> Batch:
-        """Return the preprocessed batch, without the rows of the context.
-
-        Raises:
-            DataError: the batch lacks an observation of ``self.spec``.
-        """
-        self.learns = True
-        if missing := self.spec.keys() - batch.obs.keys():
-            key, there = min(missing), sorted(batch.obs)
-            hint = did_you_mean(key, there)
-            raise DataError(f"the batch has no observation '{key}'.{hint} It has: {', '.join(there)}.")
+        """Return the preprocessed batch, without the rows of the context."""
         obs = batch.obs if self.normaliser is None else self.normaliser(batch.obs)
         if self.frames is not None:
             obs, batch = self.frames(obs, batch.is_first), batch.rows(self.frames.context)
-        reward = batch.reward if self.rewards is None else self.rewards(batch.reward)
+        reward = self._scaled(batch.reward)
         return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
+
+    def _scaled(self, reward: Tensor) -> Tensor:
+        return reward if self.rewards is None else self.rewards(reward)
 
     # ---------------------------------------------------------------- statistics
 
     @property
     def watcher(self) -> Watcher | None:
         """This object, if it needs to see new rows of the run; else None."""
-        watches = self.normaliser, self.range, self.rewards if isinstance(self.rewards, ReturnScaler) else None
+        watches = self.normaliser, self.range, self.scaler
         return self if any(part is not None for part in watches) else None
 
     def watch(self, step: Step) -> None:
         """Update the statistics with new rows of the run."""
         if self.normaliser is not None:
             self.normaliser.add(step.obs)
-        if isinstance(self.rewards, ReturnScaler):
-            self.rewards.add(step.reward, step.is_first)
+        if self.scaler is not None:
+            self.scaler.add(step.reward, step.is_first)
         if self.range is not None:
             self.range.add(self._scaled(step.reward), step.is_first)
 
@@ -117,8 +105,8 @@ class Preprocessor(nn.Module):
         """Replace all statistics by those of these rows ``[N, n]``: N streams of n rows each."""
         if self.normaliser is not None:
             self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
-        if isinstance(self.rewards, ReturnScaler):
-            self.rewards.fit(rows.reward, rows.is_first)
+        if self.scaler is not None:
+            self.scaler.fit(rows.reward, rows.is_first)
         if self.range is not None:
             self.range.fit(self._scaled(rows.reward), rows.is_first)
 
@@ -127,14 +115,10 @@ class Preprocessor(nn.Module):
         if self.range is not None:
             self.range.add(self._scaled(rows.reward), rows.is_first)
 
-    def _scaled(self, reward: Tensor) -> Tensor:
-        return reward if self.rewards is None else self.rewards(reward)
-
     # ---------------------------------------------------------------- acting
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""
-        self.acts = True
         return inner if self._sees_as_stored else PreprocessedPolicy(self, inner, device)
 
 
@@ -154,8 +138,7 @@ class PreprocessedPolicy:
     def initial(self, num_envs: int) -> Carried:
         """Return the state of N environments before the first observation."""
         frames = self.preprocess.frames
-        past = {} if frames is None else frames.initial(num_envs, self.device)
-        return Carried(past, self.inner.initial(num_envs))
+        return Carried({} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs))
 
     @torch.no_grad()
     def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
@@ -171,8 +154,7 @@ class PreprocessedPolicy:
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""
-        inner = isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
-        return inner and self.preprocess.frames is None
+        return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
     def after(self, state: Carried, env_steps: int) -> Carried:
         """Set the inner policy's schedules to ``env_steps``, if it has any."""

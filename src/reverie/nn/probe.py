@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least, check_pattern
+from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsSpec
@@ -24,14 +25,10 @@ from reverie.nn.optim import GlobalAdamConfig
 class ProbeHead(Choice):
     """Which observations are predicted, from what and how."""
 
-    keys: str = ""
+    keys: Annotated[str, Regex()] = ""
     """Regular expression: vectors and categoricals whose whole key matches it are predicted, each by its own layers."""
-    given: str = ""
+    given: Annotated[str, Regex()] = ""
     """Regular expression: vectors and categoricals that are read beside the latents; empty: none."""
-
-    def __post_init__(self) -> None:
-        check_pattern(self, "keys")
-        check_pattern(self, "given")
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
         """Return the layers of one key: from ``[..., inputs]`` to ``[..., outputs]``."""
@@ -42,9 +39,9 @@ class ProbeHead(Choice):
 class Mlp(ProbeHead):
     """Dense layers: ``MapProbeHead`` and ``GoalsProbe`` of PyDreamer (models/probes.py)."""
 
-    layers: int = 4
+    layers: Annotated[int, AtLeast(0)] = 4
     """Number of hidden layers."""
-    units: int = 400
+    units: Annotated[int, AtLeast(1)] = 400
     """Width of each."""
     norm: Norm = "none"
     """Normalisation before each activation."""
@@ -52,10 +49,6 @@ class Mlp(ProbeHead):
     """Activation."""
     init: Initial = "xavier"
     """Initial weights: see ``DenseHeadConfig``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, layers=0, units=1)
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
         """See :class:`ProbeHead`."""

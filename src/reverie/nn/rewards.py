@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.core.bounds import Above
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
-from reverie.nn.host import HostBuffers
-from reverie.nn.normalise import LEAST, Moments, check_clip
+from reverie.nn.normalise import LEAST, HostBuffers, Moments
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,8 @@ class RewardScale(Choice):
 class Factor(RewardScale):
     """Multiply rewards by a constant."""
 
-    factor: float = 1.0
+    factor: Annotated[float, Above(0)] = 1.0
     """The constant, above 0."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.factor) and self.factor > 0):
-            raise ConfigError(f"factor = {self.factor}: expected a finite number above 0.")
 
 
 @dataclass(frozen=True)
@@ -41,11 +36,8 @@ class ReturnStd(RewardScale):
     The return of a row is the discounted sum of its episode's rewards so far, G <- r + gamma G, 0 at the first row.
     """
 
-    clip: float | None = 10.0
+    clip: Annotated[float | None, Above(0)] = 10.0
     """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip)
 
 
 class ReturnRange(HostBuffers):
@@ -85,12 +77,6 @@ class ReturnRange(HostBuffers):
         self.rewards.copy_(torch.tensor([math.inf, -math.inf]))
         self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
         self.add(reward, is_first)
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Accept checkpoints without bounds, from older versions: values are unbounded until the first reward."""
-        for name, now in self.named_buffers():
-            state.setdefault(prefix + name, now)
-        super()._load_from_state_dict(state, prefix, *rest)
 
 
 class ConstantFactor(nn.Module):

@@ -13,18 +13,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.checks import at_least
+from reverie.core.accelerate import accelerated
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
-from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import log_of, straight_through
-from reverie.nn.functional import draw, gru, unimix_probs
+from reverie.nn.functional import StepLinear, draw, gru, linear, step_linear, unimix_probs
 from reverie.nn.layers import (
     Activation,
     BlockLinear,
@@ -37,8 +37,6 @@ from reverie.nn.layers import (
     StepLayers,
     norm_act,
 )
-from reverie.nn.matmul import linear
-from reverie.nn.sequence import StepLinear
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 Chooser = Callable[[Tensor], Tensor]
@@ -50,32 +48,29 @@ Gaussian latents from means ``[...]`` to standard normal noise ``[...]``."""
 class RSSMConfig(Config):
     """Sizes of the RSSM."""
 
-    deter: int = 2048
+    deter: Annotated[int, AtLeast(1)] = 2048
     """D, the width of the deterministic state h; a multiple of ``blocks``."""
-    hidden: int = 256
+    hidden: Annotated[int, AtLeast(1)] = 256
     """Width of the hidden layers."""
-    stoch: int = 32
+    stoch: Annotated[int, AtLeast(1)] = 32
     """S, the number of categorical latents."""
-    classes: int = 16
+    classes: Annotated[int, AtLeast(1)] = 16
     """C, the number of classes of each latent."""
-    blocks: int = 8
+    blocks: Annotated[int, AtLeast(1)] = 8
     """Number of blocks of the block-diagonal recurrent weights."""
-    unimix: float = 0.01
+    unimix: Annotated[float, Within("[0, 1)")] = 0.01
     """Share of the uniform distribution mixed into posterior and prior, in [0, 1)."""
-    posterior_layers: int = 1
+    posterior_layers: Annotated[int, AtLeast(0)] = 1
     """Number of hidden layers of the posterior."""
-    prior_layers: int = 2
+    prior_layers: Annotated[int, AtLeast(0)] = 2
     """Number of hidden layers of the prior."""
-    recurrent_layers: int = 1
+    recurrent_layers: Annotated[int, AtLeast(0)] = 1
     """Number of hidden layers before the gates."""
 
     def __post_init__(self) -> None:
-        at_least(self, deter=1, hidden=1, stoch=1, classes=1, blocks=1)
-        at_least(self, posterior_layers=0, prior_layers=0, recurrent_layers=0)
+        super().__post_init__()
         if self.deter % self.blocks:
             raise ConfigError(f"deter = {self.deter} is not a multiple of blocks = {self.blocks}: choose one that is.")
-        if not 0 <= self.unimix < 1:
-            raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
 
     def build(self, embed: int, action: int) -> RSSM:
         """Return an RSSM for observations of ``embed`` features and flat actions of ``action`` numbers."""
@@ -222,13 +217,14 @@ class StateSpaceModel(nn.Module):
         from_embed = linear(embed, weight_x, self.posterior.first.bias)  # [B, T, hidden]
         return self.filter(latent, actions, from_embed, keep, choose)
 
+    @accelerated
     def filter(
         self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
     ) -> tuple[Latent, Tensor]:
         """Do the recurrent part of :meth:`observe`: its other inputs ``[B, T, ...]`` are computed already."""
         dtype = from_embed.dtype
         weight_h = self.posterior.first.weight[:, : self.cfg.deter]
-        from_deter, rest = StepLinear(weight_h.to(dtype), None), StepLayers(self.posterior.rest, dtype)
+        from_deter, rest = step_linear(weight_h.to(dtype), None), StepLayers(self.posterior.rest, dtype)
         cell, deters, stochs, stats = self.cell(dtype), [], [], []
         for a, x, k in zip(actions.unbind(1), from_embed.unbind(1), keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
@@ -252,6 +248,7 @@ class StateSpaceModel(nn.Module):
         deter = self.sequence_step(latent, cell.in_action(self.bound(action.to(latent.deter.dtype))), cell)
         return Latent(deter, self.sample(self.stats(cell.prior(deter)), choose).to(deter.dtype))
 
+    @accelerated
     def dream_step(
         self, feature: Tensor, action: Tensor, out: Tensor, cell: Any, choose: Chooser | None = None
     ) -> None:
@@ -272,8 +269,7 @@ class RSSM(StateSpaceModel):
 
     def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
         super().__init__()
-        self.cfg = cfg
-        c = cfg
+        self.cfg = c = cfg
         self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
         self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
@@ -285,7 +281,6 @@ class RSSM(StateSpaceModel):
         self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
-        self.compiled = CompiledRSSM(self, RSSM.cell, RSSM.sequence_step, RSSM.imagine_step, RSSM.stats, RSSM.sample)
 
     @property
     def bounded(self) -> bool:
@@ -337,24 +332,6 @@ class RSSM(StateSpaceModel):
         """Return z's distribution by name: ``logits``, ln p of each class."""
         return {"logits": log_of(stats)}
 
-    def filter(
-        self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
-    ) -> tuple[Latent, Tensor]:
-        """See :class:`StateSpaceModel`."""
-        if choose is None and self.compiled.fits(latent):
-            deter, stoch, p = self.compiled.observe(latent, actions.transpose(0, 1), from_embed.transpose(0, 1), keep)
-            return Latent(deter, stoch), p
-        return super().filter(latent, actions, from_embed, keep, choose)
-
-    def dream_step(
-        self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser | None = None
-    ) -> None:
-        """See :class:`StateSpaceModel`."""
-        if choose is None and self.compiled.fits(self.split(feature)):
-            self.compiled.dream_step(feature, cell.in_action(self.bound(action.to(feature.dtype))), out, cell)
-        else:
-            super().dream_step(feature, action, out, cell, choose)
-
 
 # ---------------------------------------------------------------------- DreamerV1 and V2
 
@@ -405,11 +382,8 @@ class Categorical(LatentKind):
     Statistics are the log-probabilities ``[..., S, C]``.
     """
 
-    count: int = 32
+    count: Annotated[int, AtLeast(1)] = 32
     """C, classes of each variable."""
-
-    def __post_init__(self) -> None:
-        at_least(self, count=1)
 
     @property
     def classes(self) -> int:
@@ -463,11 +437,8 @@ class Gaussian(LatentKind):
     std: Literal["softplus", "sigmoid", "sigmoid2", "double_sigmoid"] = "softplus"
     """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2), double_sigmoid(x) is
     2 sigmoid(x)."""
-    min_std: float = 0.1
+    min_std: Annotated[float, AtLeast(0)] = 0.1
     """Added to the standard deviation, 0 or more."""
-
-    def __post_init__(self) -> None:
-        at_least(self, min_std=0)
 
     @property
     def classes(self) -> int:
@@ -545,7 +516,7 @@ class KerasGRU(nn.Module):
         nn.init.orthogonal_(self.from_state.weight)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`LayerNormGRU.steps`."""
+        """See :class:`LayerNormGRU`."""
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
 
         def step(x: Tensor, h: Tensor) -> Tensor:
@@ -566,7 +537,7 @@ class NormedGatesGRU(KerasGRU):
         self.norms = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`LayerNormGRU.steps`."""
+        """See :class:`LayerNormGRU`."""
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
         update_norm, reset_norm, new_norm = self.norms
 
@@ -594,7 +565,7 @@ class CellStack(nn.Module):
         self.cells = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`LayerNormGRU.steps`."""
+        """See :class:`LayerNormGRU`."""
         steps = [cell.steps(dtype) for cell in self.cells if isinstance(cell, LayerNormGRU | KerasGRU)]
 
         def step(x: Tensor, h: Tensor) -> Tensor:
@@ -611,18 +582,18 @@ class CellStack(nn.Module):
 class DenseRSSMConfig(Config):
     """Sizes and parts of the RSSM of DreamerV1 and V2."""
 
-    deter: int = 1024
+    deter: Annotated[int, AtLeast(1)] = 1024
     """D, the width of the deterministic state h."""
-    hidden: int = 1024
+    hidden: Annotated[int, AtLeast(1)] = 1024
     """Width of the hidden layers."""
-    stoch: int = 32
+    stoch: Annotated[int, AtLeast(1)] = 32
     """S, the number of latent variables."""
     latent: LatentKind = field(default_factory=Categorical)
     """What each of them is: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
     cell: Literal["layer_norm_gru", "bare_layer_norm_gru", "keras_gru", "normed_gates_gru"] = "layer_norm_gru"
     """The recurrent cell: layer_norm_gru of DreamerV2, the same without a bias, keras_gru of DreamerV1 (also PyTorch's
     GRU), or that with a norm of each gate."""
-    layers: int = 1
+    layers: Annotated[int, AtLeast(1)] = 1
     """Number of cells one above the other, a divisor of ``deter``: each has its share of h."""
     norm: Norm = "none"
     """Normalisation before each activation."""
@@ -633,7 +604,7 @@ class DenseRSSMConfig(Config):
     of two, with orthogonal weights of h in the cell, as in PyDreamer (functions.py: init_weights_tf2)."""
 
     def __post_init__(self) -> None:
-        at_least(self, deter=1, hidden=1, stoch=1, layers=1)
+        super().__post_init__()
         if self.deter % self.layers:
             raise ConfigError(f"deter = {self.deter} is not a multiple of layers = {self.layers}: choose one that is.")
 
@@ -696,8 +667,8 @@ class DenseRSSM(StateSpaceModel):
         """Return the layers of a step."""
         weight = self.input.weight.to(dtype)
         return DenseCell(
-            in_stoch=StepLinear(weight[:, : self.width], None),
-            in_action=StepLinear(weight[:, self.width :], self.input.bias.to(dtype)),
+            in_stoch=step_linear(weight[:, : self.width], None),
+            in_action=step_linear(weight[:, self.width :], self.input.bias.to(dtype)),
             after=self.after,
             step=self.gru.steps(dtype),
             prior=StepLayers(self.prior_net.layers, dtype),

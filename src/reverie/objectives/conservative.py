@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, mean_over
@@ -29,9 +28,3 @@ def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
     conservative = weight * gap
     metrics = {**losses.metrics, "train/gap": gap.detach(), "loss/conservative": conservative.detach()}
     return Losses({**losses.terms, "critic": losses.terms["critic"] + conservative}, metrics, losses.priority)
-
-
-def check_min_q_weight(weight: float) -> None:
-    """Raise ConfigError if the weight of :func:`choice_gap` is negative or not finite."""
-    if not 0 <= weight < float("inf"):
-        raise ConfigError(f"min_q_weight = {weight}: expected a finite number, 0 or more; 0 turns the penalty off.")

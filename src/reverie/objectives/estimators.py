@@ -6,15 +6,14 @@ the ends of episodes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict, Unpack
+from typing import Annotated, ClassVar, TypedDict, Unpack
 
 from torch import Tensor
 
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.errors import ConfigError, unwritten
 from reverie.objectives.returns import Bootstrap, Estimate, gae, n_step, n_step_bootstrap, td0, td1, td_lambda, vtrace
 
 
@@ -45,28 +44,17 @@ class ValueEstimator(Choice):
         """Smallest number of rows T of a window."""
         return 2
 
-    def targets(self, *, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
+    def targets(self, **rows: Unpack[Rows]) -> Tensor:
         """Return the value targets of rows 0 ... T-2, ``[B, T - 1]``, from rows ``[B, T]`` alone.
 
         Gradients flow through all inputs that have one: detach ``value`` to prevent it. At the last row of an episode
         the target is the row's own value; ``returns.transition_mask`` is the mask of all other rows.
 
         Raises:
-            ConfigError: the window is too short, the estimator needs more than rows, or its targets have another shape.
+            ConfigError: the window is too short, or the estimator needs more than rows.
         """
-        self.check_window(reward.shape[1])
-        found: object = self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
-        if not isinstance(found, Tensor):
-            raise ConfigError(
-                f"value_estimator = {self}: look_ahead returned {brief(found)}; expected a tensor of targets, one for "
-                "each row but the last, [B, T - 1]."
-            )
-        if found.shape != (wanted := reward[:, 1:].shape):
-            raise ConfigError(
-                f"value_estimator = {self}: its targets have the shape {tuple(found.shape)}; expected one for each row "
-                f"but the last, [B, T - 1] = {tuple(wanted)}."
-            )
-        return found
+        self.check_window(rows["reward"].shape[1])
+        return self.look_ahead(**rows)
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
         """Return advantage and target, ``[B, T - 1]`` each. The advantage is target - value unless overridden.
@@ -86,17 +74,13 @@ class ValueEstimator(Choice):
         """Raise ConfigError if windows of ``rows`` rows are too short."""
         if rows < self.rows:
             raise ConfigError(
-                f"value_estimator = {self} in windows of {rows} rows: expected at least {self.rows} rows. "
-                f"Use longer windows{self._shorter(rows)}."
+                f"value_estimator = {self.text()} in windows of {rows} rows: expected batch_length of at least "
+                f"{self.rows}, or an estimator that looks less far ahead."
             )
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the targets ``[B, T - 1]`` of a window that is long enough. Subclasses implement this."""
         raise unwritten(self, "look_ahead")
-
-    def _shorter(self, rows: int) -> str:
-        """Return an alternative to longer windows, for the error message."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -109,23 +93,12 @@ class OneRow(ValueEstimator, base=True):
         Raises:
             ConfigError: the window is too short.
         """
-        self.check_window(reward.shape[1])
-        n = self.checked_steps(reward.shape[1])
-        return n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
+        self.check_window(rows := reward.shape[1])
+        return n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=self.steps(rows))
 
     def steps(self, rows: int) -> int:
         """Return the largest number of rewards that are summed in a window of ``rows`` rows."""
         raise unwritten(self, "steps")
-
-    def checked_steps(self, rows: int) -> int:
-        """Return ``steps(rows)``.
-
-        Raises:
-            ConfigError: it is below 1.
-        """
-        if (n := self.steps(rows)) < 1:
-            raise ConfigError(f"steps({rows}) of {self!r} returned {n}: expected at least 1.")
-        return n
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the n-step targets, with n by :meth:`steps`."""
@@ -164,12 +137,8 @@ class TD1(OneRow):
 class NStep(OneRow):
     """n rewards, or fewer where the episode or the window ends earlier, then the value of the row reached."""
 
-    n: int = 3
-    """Number of rewards that are summed before the value, at least 1."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ConfigError(f"NStep.n = {self.n}: expected an integer, at least 1.")
+    n: Annotated[int, AtLeast(1)] = 3
+    """Number of rewards that are summed before the value."""
 
     @property
     def rows(self) -> int:
@@ -180,20 +149,14 @@ class NStep(OneRow):
         """Return n."""
         return self.n
 
-    def _shorter(self, rows: int) -> str:
-        return f", or n of at most {rows - 1}" if rows > 1 else ""
-
 
 @dataclass(frozen=True)
 class TDLambda(ValueEstimator):
     """A weighted mean of all n-step returns; the weight of n + 1 steps is lambda times that of n."""
 
     whole_window: ClassVar[bool] = True
-    lam: float = 0.95
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda, from 0 (as TD0) to 1 (as TD1)."""
-
-    def __post_init__(self) -> None:
-        _check_lam(self, self.lam)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the lambda-returns."""
@@ -205,11 +168,8 @@ class GAE(ValueEstimator):
     """Generalised advantage estimation. Its targets are those of TDLambda."""
 
     whole_window: ClassVar[bool] = True
-    lam: float = 0.95
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda, from 0 (least variance) to 1 (least bias)."""
-
-    def __post_init__(self) -> None:
-        _check_lam(self, self.lam)
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
         """Return advantage and target, ``[B, T - 1]`` each. The log-probabilities are not read."""
@@ -226,22 +186,20 @@ class VTrace(ValueEstimator):
     """Off-policy values of the learning policy from another policy's actions. Needs the log-probabilities of both."""
 
     needs_behaviour: ClassVar[bool] = True
-    lam: float = 1.0
+    lam: Annotated[float, Within("[0, 1]")] = 1.0
     """Lambda, from 0 (one step) to 1."""
-    rho_max: float = 1.0
+    rho_max: Annotated[float, Within("(0, inf]")] = 1.0
     """Upper bound of the weight of a temporal-difference error, above 0. It determines the policy whose values are
     learned, between the acting and the learning one."""
-    c_max: float = 1.0
+    c_max: Annotated[float, Within("[0, inf]")] = 1.0
     """Upper bound of the weight of later errors, from 0 to rho_max. It determines the speed of convergence."""
 
     def __post_init__(self) -> None:
-        _check_lam(self, self.lam)
-        if not self.rho_max > 0:
-            raise ConfigError(f"VTrace.rho_max = {self.rho_max}: expected a number above 0.")
-        if not 0 <= self.c_max <= self.rho_max:
+        super().__post_init__()
+        if self.c_max > self.rho_max:
             raise ConfigError(
-                f"VTrace.c_max = {self.c_max}: expected a number from 0 to rho_max = {self.rho_max}; above it, "
-                "V-trace may not converge (Espeholt et al. 2018, section 4.1)."
+                f"c_max = {self.c_max}: expected at most rho_max = {self.rho_max}; above it, V-trace may not converge "
+                "(Espeholt et al. 2018, section 4.1)."
             )
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
@@ -252,72 +210,15 @@ class VTrace(ValueEstimator):
         """
         self.check_window(rows["reward"].shape[1])
         if log_pi is None or log_mu is None:
-            missing = " and ".join(k for k, v in {"log_pi": log_pi, "log_mu": log_mu}.items() if v is None)
-            raise ConfigError(f"value_estimator = {self} without {missing}: {_NEEDS_BEHAVIOUR}")
+            raise self._without()
         return vtrace(**rows, log_pi=log_pi, log_mu=log_mu, lam=self.lam, rho_max=self.rho_max, c_max=self.c_max)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Raise ConfigError: V-trace cannot do with rows alone."""
-        raise ConfigError(f"value_estimator = {self} without log_pi and log_mu: {_NEEDS_BEHAVIOUR}")
+        raise self._without()
 
-
-ESTIMATORS: tuple[type[ValueEstimator], ...] = (TD0, TD1, NStep, TDLambda, GAE, VTrace)
-"""All estimators."""
-
-FROM_ROWS: tuple[type[ValueEstimator], ...] = (TD0, TD1, NStep, TDLambda, GAE)
-"""Estimators that need no log-probabilities of the policy that acted."""
-
-FROM_ONE_ROW: tuple[type[OneRow], ...] = (TD0, TD1, NStep)
-"""Estimators that bootstrap from a single row, as learners of distributions need."""
-
-
-def check_estimator(
-    estimator: ValueEstimator, *, algorithm: str, rows: int, fits: type[ValueEstimator] = ValueEstimator
-) -> None:
-    """Check a setting ``value_estimator`` before anything is built with it.
-
-    Args:
-        estimator: the setting.
-        algorithm: name of the algorithm that is to use it, for the error.
-        rows: T, rows of the algorithm's windows.
-        fits: class that the estimator must have: any that needs rows alone, :class:`OneRow` or another subclass.
-
-    Raises:
-        ConfigError: the estimator does not fit, or needs longer windows.
-    """
-    if not isinstance(estimator, fits) or estimator.needs_behaviour > fits.needs_behaviour:
-        known = _names(FROM_ONE_ROW if fits is OneRow else FROM_ROWS)
-        why = _reason(estimator)
-        raise ConfigError(
-            f"value_estimator = {estimator!r}: {algorithm} expects one of {known}, or your own subclass of "
-            f"{fits.__name__}.{why}"
+    def _without(self) -> ConfigError:
+        return ConfigError(
+            f"value_estimator = {self.text()} needs the log-probabilities of each action under the learning and the "
+            "acting policy: pass log_pi and log_mu to estimate(), or use another estimator."
         )
-    try:
-        estimator.check_window(rows)
-    except ConfigError as error:
-        raise ConfigError(f"{error} The length of windows is batch_length.") from None
-    if isinstance(estimator, OneRow) and type(estimator).bootstrap is OneRow.bootstrap:
-        estimator.checked_steps(rows)
-
-
-def _reason(estimator: object) -> str:
-    if not isinstance(estimator, ValueEstimator):
-        return ""
-    if estimator.needs_behaviour:
-        return " It needs the log-probabilities of the acting policy, which this algorithm does not have."
-    return " The estimate must bootstrap from the value of a single row."
-
-
-def _names(estimators: Sequence[type[ValueEstimator]]) -> str:
-    return ", ".join(e.__name__ for e in estimators)
-
-
-def _check_lam(estimator: ValueEstimator, lam: float) -> None:
-    if not (math.isfinite(lam) and 0 <= lam <= 1):
-        raise ConfigError(f"{type(estimator).__name__}.lam = {lam}: expected a number in [0, 1].")
-
-
-_NEEDS_BEHAVIOUR = (
-    "V-trace weights each row by the ratio of its action's probabilities under the learning and the acting policy. "
-    f"Pass log_pi and log_mu to estimate(), or use one of {_names(FROM_ROWS)}."
-)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from reverie.core.checks import at_least
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import unwritten
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """KL(p || q) ``[...]`` of two distributions, each given by a tensor of its statistics."""
@@ -92,11 +93,8 @@ class KLLoss(Choice):
 class Free(KLLoss):
     """max(free_nats, mean KL(post || prior)): DreamerV1 (Hafner et al. 2020), equation 10, and its authors' code."""
 
-    nats: float = 3.0
-    """Mean KL in nats below which there is no gradient, 0 or more."""
-
-    def __post_init__(self) -> None:
-        at_least(self, nats=0)
+    nats: Annotated[float, AtLeast(0)] = 3.0
+    """Mean KL in nats below which there is no gradient."""
 
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`KLLoss`."""
@@ -108,20 +106,15 @@ class Free(KLLoss):
 class Balanced(KLLoss):
     """DreamerV2 (Hafner et al. 2021), algorithm 2: (1 - b) KL(post || sg(prior)) + b KL(sg(post) || prior)."""
 
-    balance: float = 0.8
+    balance: Annotated[float, Within("[0, 1]")] = 0.8
     """b, the share that trains the prior. At exactly 0.5 the authors' code, followed here, takes the plain KL: twice
     the gradient, and free nats for each row whatever ``average`` says."""
-    nats: float = 0.0
-    """KL in nats below which a term gives no gradient, 0 or more."""
+    nats: Annotated[float, AtLeast(0)] = 0.0
+    """KL in nats below which a term gives no gradient."""
     average: bool = True
     """Compare the mean of all rows with ``nats``, not each row."""
     forward: bool = False
     """Use KL(prior || post) in place of KL(post || prior); not in the paper."""
-
-    def __post_init__(self) -> None:
-        at_least(self, nats=0)
-        if not 0 <= self.balance <= 1:
-            raise ConfigError(f"balance = {self.balance}: expected a share in [0, 1].")
 
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`KLLoss`."""

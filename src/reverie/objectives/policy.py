@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from reverie.core.bounds import Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import unwritten
 from reverie.core.shapes import same_shape
 
 
@@ -80,12 +81,8 @@ class Mixed(ActorGradient):
     As in the authors' code, ln pi(a|s) also has a gradient through a, if a is continuous.
     """
 
-    mix: float = 0.1
-    """Share of the gradient through the world model, in [0, 1]."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mix <= 1:
-            raise ConfigError(f"mix = {self.mix}: expected a share in [0, 1].")
+    mix: Annotated[float, Within("[0, 1]")] = 0.1
+    """Share of the gradient through the world model."""
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
         """See :class:`ActorGradient`."""

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, critic_losses
@@ -38,9 +37,8 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         ``[...]``, in the dtype of the prediction.
 
     Raises:
-        ValueError: the leading axes differ, there are no quantiles, or kappa is out of range (a ConfigError).
+        ValueError: the leading axes differ, or there are no quantiles.
     """
-    check_kappa(kappa)
     if prediction.shape[:-1] != target.shape[:-1] or not (prediction.shape[-1] and target.shape[-1]):
         shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
@@ -103,11 +101,3 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
     loss = quantile_huber(theta, target, kappa)  # [B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [B, T-1]
     return critic_losses(loss, wrong, value, target.mean(-1), batch)
-
-
-def check_kappa(kappa: float) -> None:
-    """Raise ConfigError if the kappa of a quantile Huber loss is negative or not finite."""
-    if not 0 <= kappa < float("inf"):
-        raise ConfigError(
-            f"kappa = {kappa}: expected a finite number, 0 or more; 0 gives the quantile loss without smoothing."
-        )

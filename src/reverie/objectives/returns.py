@@ -15,9 +15,11 @@ functions under ``torch.no_grad()``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -349,3 +351,46 @@ def _then(first: Bootstrap, second: Bootstrap) -> Bootstrap:
     """Return the steps ``first``, then ``second`` from where it arrived, as one, ``[B, T]``."""
     reward, discount, row = (x.gather(1, first.row) for x in second)
     return Bootstrap(first.reward + first.discount * reward, first.discount * discount, row)
+
+
+class Later(NamedTuple):
+    """The row after the given ones: whether it is first, its return-to-go, and the reward that came with it."""
+
+    first: bool = True
+    worth: float = -math.inf
+    reward: float = 0.0
+
+
+def returns_to_go(
+    *,
+    reward: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    terminal: np.ndarray,
+    discount: float,
+    later: Later = Later(),  # noqa: B008 - it cannot be changed
+) -> np.ndarray:
+    """Return the return-to-go of each row of a stream, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 if terminal.
+
+    It is -inf where it is unknown: in episodes that were cut off by a time limit, by a failure or by the end of the
+    stream.
+
+    Args:
+        reward: ``[n]``, the reward that came with each row.
+        first: ``[n]`` bool; so are ``last`` and ``terminal``.
+        last: whether the row is its episode's last.
+        terminal: whether the environment ended the episode there, so that its return-to-go is 0.
+        discount: gamma, in [0, 1].
+        later: the row after the last one; without it the stream ends.
+    """
+    ends = last | np.append(first[1:], later.first)
+    rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)
+    found, worth, gained = [], later.worth, later.reward
+    for earned, end, terminated in rows:
+        if end:
+            worth = 0.0 if terminated else -math.inf
+        elif worth > -math.inf:
+            worth = gained + discount * worth
+        found.append(worth)
+        gained = earned
+    return np.array(found[::-1], np.float32)

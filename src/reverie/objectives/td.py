@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.errors import ConfigError
 from reverie.core.shapes import expect
-from reverie.core.types import Batch, Metrics, Obs
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Metrics, Obs, Update
 from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.returns import transition_mask
 
@@ -27,6 +28,11 @@ class Losses(NamedTuple):
     priority: Tensor | None = None
     """The critic's error on each window, ``[B]``: the mean of abs(y - Q), or of the loss of a distribution."""
 
+    @classmethod
+    def of(cls, metrics: Metrics | None = None, **terms: Tensor) -> Losses:
+        """Return these terms, with each as the metric ``loss/NAME`` beside ``metrics``."""
+        return cls(terms, {f"loss/{name}": term.detach() for name, term in terms.items()} | (metrics or {}))
+
     def total(self) -> Tensor:
         """Return the sum of all terms, for a single backward pass."""
         return torch.stack(list(self.terms.values())).sum()
@@ -35,6 +41,31 @@ class Losses(NamedTuple):
         """Return the terms and metrics of both. The priority is the other's, if it has one."""
         priority = self.priority if other.priority is None else other.priority
         return Losses({**self.terms, **other.terms}, {**self.metrics, **other.metrics}, priority)
+
+    def update(self) -> Update:
+        """Return what an update tells of itself: metrics and priority."""
+        return Update(metrics=self.metrics, priority=self.priority)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticStats(Stats):
+    """Metrics of an update of critics."""
+
+    loss_critic: Tensor
+    """Loss of the critics: E[w L(Q(s, a) - y)], summed over the critics. L is the square; half of it in SAC; the Huber
+    loss in DQN and discrete BCQ; in QR-DQN and discrete CQL that of quantile regression, summed over the quantiles."""
+    train_value: Tensor
+    """Mean Q of the taken actions, over all critics; of a distribution its mean."""
+    train_target: Tensor
+    """Mean target y."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticStats(CriticStats):
+    """Metrics of an update of critics and actor."""
+
+    loss_actor: Tensor
+    """Loss of the actor."""
 
 
 def before(obs: Obs) -> Obs:
@@ -162,15 +193,3 @@ def critic_losses(
             "train/target": mean_over(target, mask),
         }
     return Losses({"critic": total}, metrics, priority)
-
-
-def check_td(discount: float, tau: float, target_every: int = 1, value_estimator: ValueEstimator | None = None) -> None:
-    """Raise ConfigError if a setting of temporal-difference learning is out of range."""
-    if not 0 <= discount <= 1:
-        raise ConfigError(f"discount = {discount}: expected a number in [0, 1].")
-    if not 0 < tau <= 1:
-        raise ConfigError(f"tau = {tau}: expected a number in (0, 1].")
-    if value_estimator is not None and not isinstance(value_estimator, ValueEstimator):
-        raise ConfigError(f"value_estimator = {value_estimator!r}: expected an estimator such as TD0() or NStep(3).")
-    if target_every < 1:
-        raise ConfigError(f"target_every = {target_every}: expected at least 1 update.")

@@ -1,4 +1,4 @@
-/* Products of float32 matrices by matrix units (tiles.h), for layers that process many rows. nn/matmul.py calls it.
+/* Products of float32 matrices by matrix units (tiles.h), for layers that process many rows. kernels/matmul.py calls it.
  *
  * The order of each sum depends neither on the threads nor on the other rows.
  */

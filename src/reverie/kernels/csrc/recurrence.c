@@ -1,4 +1,4 @@
-/* The recurrent state-space model of nn/rssm.py, with many steps in one call. nn/recurrence.py calls it.
+/* The recurrent state-space model of nn/rssm.py, with many steps in one call. kernels/rssm_cpu.py calls it.
  *
  * The rows of a batch are independent, so each thread processes some of them through all steps, and threads synchronise
  * only at the end. All arrays are float32 and contiguous, with time as the first axis. Weights are packed in panels of
@@ -7,7 +7,7 @@
 
 #include "panels.h"
 
-/* Sizes and weights; the fields are in the order of recurrence.Model in nn/recurrence.py. */
+/* Sizes and weights; the fields are in the order of recurrence.Model in kernels/rssm_cpu.py. */
 typedef struct {
     int64_t rows, deter, blocks, hidden, stoch, classes;
     double eps, unimix;

@@ -1,4 +1,4 @@
-/* Samples of a normal distribution squashed by tanh, with their log-densities. nn/squashed.py calls it.
+/* Samples of a normal distribution squashed by tanh, with their log-densities. kernels/squashed.py calls it.
  *
  * Means and unclamped ln sigma (raw) are [rows, width], with rows `ld` apart; all other arrays are contiguous. */
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.nn.sequence import StepLinear
+from reverie.nn.functional import step_linear
 
 ROWS, WIDTH, BLOCKS, STEPS = 5, 6, 3, 4
 
@@ -39,9 +39,9 @@ def net(**changes: Any) -> Net:
 
 
 def noted(net: Net, inputs: Tensor, h: Tensor) -> list[Tensor]:
-    """States of all steps, with :class:`StepLinear`."""
-    dense, block = StepLinear(net.dense, net.dense_bias), StepLinear(net.block, net.block_bias)
-    reads = StepLinear(net.reads, None)
+    """States of all steps, with :func:`step_linear`."""
+    dense, block = step_linear(net.dense, net.dense_bias), step_linear(net.block, net.block_bias)
+    reads = step_linear(net.reads, None)
     base, states = inputs @ net.into.T, []
     for now in base:
         h = torch.tanh(block(torch.sin(dense(h) + reads(h.flip(-1), now))))
@@ -157,7 +157,7 @@ def test_without_gradients_nothing_is_kept():
 
 def test_weights_that_no_loss_depends_on_have_no_gradient():
     weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
-    layer, (_, h) = StepLinear(weight, None), inputs()
+    layer, (_, h) = step_linear(weight, None), inputs()
     layer(h)
     (grad,) = torch.autograd.grad(h.sum() + 0 * h.sum(), [weight], allow_unused=True)
     assert grad is None

@@ -1,4 +1,7 @@
-"""Calling the compiled C functions from PyTorch code, and testing whether they can be used."""
+"""Calling compiled functions from PyTorch, and the conditions that rows of the table share.
+
+Conditions read no values, so they never wait for a device.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,31 @@ SHARED = 2**20
 """Number of multiplications from which several threads are faster than one."""
 
 
-def compiled(*tensors: Tensor) -> bool:
+def cpu32(*tensors: Tensor) -> bool:
     """Return whether compiled functions are available and all ``tensors`` are float32 on the CPU."""
     fit = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
     return fit and not torch.compiler.is_compiling() and kernels() is not None
 
 
-def constant(*tensors: Tensor) -> bool:
+def flags(*tensors: Tensor) -> bool:
+    """Return whether all ``tensors`` are bool on the CPU."""
+    return all(x.dtype is torch.bool and x.device.type == "cpu" for x in tensors)
+
+
+def untracked(*tensors: Tensor) -> bool:
     """Return whether autograd tracks none of ``tensors``, so that a function without their gradient loses none."""
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
 def library() -> ctypes.CDLL:
-    """Return the compiled functions, recorded if a tape is recording. Call only if :func:`compiled` returned True."""
+    """Return the compiled functions, recorded if a tape is recording. Call only if :func:`cpu32` returned True."""
     functions, tape = cast(ctypes.CDLL, kernels()), getattr(capturing, "tape", None)
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
+
+
+def compute(name: str, *inputs: Any) -> None:
+    """Call a compiled function with numbers, and with the addresses of tensors; that of None is 0."""
+    getattr(library(), name)(*[x.data_ptr() if isinstance(x, Tensor) else 0 if x is None else x for x in inputs])
 
 
 @functools.cache

@@ -1,8 +1,4 @@
-"""Whole sequences of the recurrent state-space model (RSSM) in one C call: the Python side of ``recurrence.c``.
-
-``nn/rssm.py`` defines the computation. It uses its own loop where the C code cannot be used: on other devices, with
-other numbers of layers than DreamerV3's, and for other latents than random samples.
-"""
+"""Whole sequences of the recurrent state-space model (RSSM) in one C call: the Python side of ``recurrence.c``."""
 
 from __future__ import annotations
 
@@ -12,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import first_order, floats, library, pointers
-from reverie.nn.matmul import weight_gradient
-from reverie.nn.packing import packed
+from reverie.kernels.call import compute, first_order, floats, pointers
+from reverie.kernels.matmul import block_gradient, weight_gradient
+from reverie.kernels.packing import packed
 
 STRIP = 32
 """Rows that a thread processes at once, as in ``recurrence.c``."""
@@ -125,18 +121,15 @@ def run(
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
-    library().observe(
-        ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter.data_ptr(), stoch.data_ptr(),
-        action.data_ptr(), embed.data_ptr(), keep.data_ptr(), uniform.data_ptr(), steps, _threads(rows),
+    compute(
+        "observe", ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter, stoch, action, embed, keep,
+        uniform, steps, _threads(rows),
     )  # fmt: skip
     return trace
 
 
 class Observe(torch.autograd.Function):
-    """:func:`run` with a hand-written backward pass: C code for all steps, then one product for each weight's gradient.
-
-    ``tests/nn/test_recurrence.py: test_observing_and_its_gradients`` holds it equal to autograd in ``nn/rssm.py``.
-    """
+    """:func:`run` with a backward pass: C code for all steps, then one product for each weight's gradient."""
 
     @staticmethod
     def forward(  # noqa: D102
@@ -165,9 +158,9 @@ class Observe(torch.autograd.Function):
         scratch = floats(carried + threads * s.deter)
         transposed = pack(named, transposed=True)
         arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # references, as C only gets addresses
-        library().observe_backward(
-            ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales), keep.data_ptr(),
-            *(x.data_ptr() for x in arrived), scratch.data_ptr(), steps, threads,
+        compute(
+            "observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
+            keep, *arrived, scratch, steps, threads,
         )  # fmt: skip
         flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
         return (None, None, None, grads[2], grads[5], None, None, *_weight_gradients(s, flat, back, scales))
@@ -180,19 +173,13 @@ def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tens
         in_deter=weight_gradient(x.before_deter, deter), in_deter_bias=deter.sum(0),
         in_stoch=weight_gradient(x.before_stoch, stoch), in_stoch_bias=stoch.sum(0),
         shared=weight_gradient(x.shared, recurrent), recurrent_bias=recurrent.sum(0),
-        own=_block_gradient(x.before_deter, recurrent, s.blocks),
-        gates=_block_gradient(x.recurrent, gates, s.blocks), gates_bias=gates.sum(0),
+        own=block_gradient(x.before_deter, recurrent, s.blocks),
+        gates=block_gradient(x.recurrent, gates, s.blocks), gates_bias=gates.sum(0),
         head=weight_gradient(x.deter, head),
         logits=weight_gradient(x.head, logits), logits_bias=logits.sum(0),
         in_deter_scale=scales[0].sum(0), in_stoch_scale=scales[1].sum(0), recurrent_scale=scales[2].sum(0),
         head_scale=scales[3].sum(0),
     )  # fmt: skip
-
-
-def _block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
-    """Return the gradient of block-diagonal weights, ``[K, outputs / K, inputs / K]``."""
-    parts = zip(x.chunk(blocks, 1), grad.chunk(blocks, 1), strict=True)
-    return torch.stack([weight_gradient(i.contiguous(), g.contiguous()) for i, g in parts])
 
 
 def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:
@@ -201,18 +188,4 @@ def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: T
     uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device="cpu")
     threads = min(torch.get_num_threads(), -(-rows // STRIP))
     scratch = floats(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
-    library().imagine(
-        ctypes.byref(model(s, rows, weights)), feature.data_ptr(), action.data_ptr(), uniform.data_ptr(),
-        out.data_ptr(), scratch.data_ptr(), threads,
-    )  # fmt: skip
-
-
-def mlp(x: Tensor, layers: list[Tensor], widths: list[int], eps: float) -> Tensor:
-    """Map ``[M, inputs]`` through layers of [linear, norm, SiLU], given packed weights, bias and scale of each."""
-    rows = len(x)
-    out, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
-    library().mlp(
-        x.data_ptr(), pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, out.data_ptr(),
-        scratch.data_ptr(), rows, eps,
-    )  # fmt: skip
-    return out
+    compute("imagine", ctypes.byref(model(s, rows, weights)), feature, action, uniform, out, scratch, threads)

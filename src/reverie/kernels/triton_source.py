@@ -1,4 +1,4 @@
-"""Triton kernels for the chains of small operations in the world model's recurrence. ``nn/gpu.py`` launches them.
+"""Triton kernels for the chains of small operations in the world model's recurrence. ``kernels/gpu.py`` launches them.
 
 All compute in float32, whatever the dtype of their inputs and outputs. Loads and stores convert.
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import first_order
-from reverie.nn.matmul import block_linear, linear, weight_gradient
+from reverie.kernels.call import first_order
+from reverie.kernels.matmul import block_gradient, weight_gradient
+from reverie.nn.functional import StepLinear, product
 
 
 def _running() -> int | None:
@@ -25,6 +26,11 @@ def _running() -> int | None:
     """
     number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
     return None if number is None else number()
+
+
+def fits(weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether :class:`Deferred` can be used."""
+    return torch.is_grad_enabled() and weight.requires_grad and _running() is not None
 
 
 class _Notes:
@@ -39,14 +45,12 @@ class _Notes:
         self.of: int | None = -1  # PyTorch's number of the backward pass
 
     def add(self, x: Tensor, grad: Tensor) -> None:
-        """Note one step of the backward pass that runs now."""
         running = _running()
         if running != self.of:
             self.of, self.kept = running, []
         self.kept.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """Return the inputs and gradients of all T steps, ``[T * M, ...]``, and forget them."""
         x, grad = (torch.cat(side) for side in zip(*self.kept, strict=True))
         self.kept = []
         return x, grad
@@ -66,10 +70,7 @@ class _Weights(torch.autograd.Function):
     def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
         x, grad = ctx.notes.take()  # [T * M, inputs], [T * M, outputs]
         bias = grad.sum(0) if ctx.has_bias else None
-        if not ctx.blocks:
-            return weight_gradient(x, grad), bias, None
-        parts = zip(x.chunk(ctx.blocks, 1), grad.chunk(ctx.blocks, 1), strict=True)
-        return torch.stack([weight_gradient(i.contiguous(), g.contiguous()) for i, g in parts]), bias, None
+        return block_gradient(x, grad, ctx.blocks) if ctx.blocks else weight_gradient(x, grad), bias, None
 
 
 class _Step(torch.autograd.Function):
@@ -79,7 +80,7 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: _Notes) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
-        return _multiply(x, weight, base)
+        return product(x, weight, base)
 
     @staticmethod
     @first_order
@@ -88,34 +89,18 @@ class _Step(torch.autograd.Function):
         grad = grad.contiguous()
         ctx.notes.add(x, grad)
         base = grad if ctx.base_ndim == 2 else None  # the gradient of a bias is computed with that of the weights
-        return _multiply(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
+        return product(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
 
-def _multiply(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
-    if weight.ndim == 3:
-        return block_linear(x, weight, base)
-    return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
-
-
-class StepLinear:
-    """``x W^T + b`` at the steps of a sequence; create one object for each sequence.
-
-    W is ``[outputs, inputs]`` or, if block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``. With a PyTorch
-    that does not number its backward passes, autograd computes the weights' gradient at every step, which is slower.
-    """
+class Deferred(StepLinear):
+    """See the module's docstring; one object for each sequence."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.notes: _Notes | None = None
-        self.weight, self.bias = weight, bias
-        if torch.is_grad_enabled() and weight.requires_grad and _running() is not None:
-            self.notes = _Notes()
-            self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.notes = _Notes()
+        super().__init__(*_Weights.apply(weight, bias, self.notes))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
-        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` replaces the bias; give it only if there is no bias."""
-        assert base is None or self.bias is None, "a bias and a base"
+        """See :class:`StepLinear`."""
         base = self.bias if base is None else base
-        if self.notes is None:
-            return _multiply(x, self.weight, base)
         out: Tensor = _Step.apply(x, self.weight, base, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return out

@@ -4,7 +4,7 @@
 backward; here it is 24, half of them matrix products. That is done in four ways:
 
 - The backward pass is written by hand, and the weights' gradients are products over all steps at once.
-- Element-wise chains are single kernels (``nn/gpu.py``).
+- Element-wise chains are single kernels (``kernels/gpu.py``).
 - Biases are written to the outputs of all steps beforehand, so that products only add to them.
 - All intermediate values of a sequence are slices of a few tensors, so that nothing is stacked or concatenated.
 """
@@ -12,17 +12,15 @@ backward; here it is 24, half of them matrix products. That is done in four ways
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import first_order
-from reverie.nn import gpu
-from reverie.nn.recurrence import Sizes, Weights
-
-if TYPE_CHECKING:
-    from reverie.nn.rssm import Cell
+from reverie.kernels import gpu
+from reverie.kernels.call import first_order
+from reverie.kernels.rssm_cpu import Sizes, Weights
+from reverie.nn.rssm import Cell
 
 
 class Trace(NamedTuple):
@@ -170,7 +168,7 @@ def _weight_gradients(s: Sizes, x: Trace, g: _Gradients) -> Weights:
 
 
 class Observe(torch.autograd.Function):
-    """:func:`run` with its backward pass; ``tests/nn/test_gpu.py`` holds it equal to autograd in ``nn/rssm.py``."""
+    """:func:`run` with its backward pass."""
 
     @staticmethod
     def forward(  # noqa: D102

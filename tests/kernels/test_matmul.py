@@ -4,28 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reverie.nn import matmul
+from reverie.kernels import matmul
+from reverie.nn.functional import linear
 from reverie.nn.layers import DenseMLP
-
-
-@pytest.mark.parametrize("rows", [3, 200])
-@pytest.mark.parametrize("layout", ["plain", "sliced", "transposed", "three axes"])
-def test_equal_to_torch(rows, layout):
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(rows, 24), torch.randn(7, 24), torch.randn(7)
-    if layout == "sliced":
-        x, weight = torch.randn(rows, 40)[:, :24], torch.randn(7, 40)[:, 16:]
-    if layout == "transposed":
-        x, weight = torch.randn(24, rows).T, torch.randn(24, 7).T
-    if layout == "three axes":
-        x = torch.randn(rows, 4, 24)
-    results = []
-    for call in (matmul.linear, F.linear):
-        inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
-        y = call(*inputs)
-        results.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), inputs)])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_networks_that_a_loss_passes_through_compute_no_gradients_of_their_weights(monkeypatch):
@@ -35,7 +16,7 @@ def test_networks_that_a_loss_passes_through_compute_no_gradients_of_their_weigh
     monkeypatch.setattr(matmul, "weight_gradient", lambda x, grad: made.append(grad) or compute(x, grad))
     x = torch.randn(200, 4)
     for weight in layers:
-        x = matmul.linear(x, weight, torch.zeros(4, requires_grad=True))
+        x = linear(x, weight, torch.zeros(4, requires_grad=True))
     expected = torch.autograd.grad(x.sum(), layers, retain_graph=True)
     made.clear()
     x.sum().backward(inputs=layers[:1], retain_graph=True)
@@ -48,7 +29,7 @@ def test_networks_that_a_loss_passes_through_compute_no_gradients_of_their_weigh
 def test_a_build_without_the_operator_falls_back(monkeypatch):
     monkeypatch.setattr(matmul, "_product", None)
     x, weight, bias = torch.randn(300, 5), torch.randn(2, 5), torch.randn(2)
-    assert torch.equal(matmul.linear(x, weight, bias), F.linear(x, weight, bias))
+    assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))
 
 
 def plain(monkeypatch, call):
@@ -69,27 +50,6 @@ def test_gradients_of_weights_are_products_however_they_are_made(rows, inputs, o
     for found in (ours, without):
         torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4)
     assert ours.is_contiguous()
-
-
-@pytest.mark.parametrize("rows", [1, 200])
-@pytest.mark.parametrize("base", [None, "a bias", "one for each row"])
-@pytest.mark.parametrize("blocks", [1, 4])
-def test_block_diagonal_products_are_those_of_the_whole_matrix(rows, base, blocks, monkeypatch):
-    torch.manual_seed(0)
-    shapes = {None: None, "a bias": (blocks * 3,), "one for each row": (rows, blocks * 3)}
-    x, weight = torch.randn(rows, blocks * 5), torch.randn(blocks, 3, 5)
-    more = [] if base is None else [torch.randn(shapes[base])]
-    leaves = [t.requires_grad_() for t in (x, weight, *more)]
-
-    def ours():
-        y = matmul.block_linear(x, weight, more[0] if more else None)
-        return [y, *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)]
-
-    expected = x @ torch.block_diag(*weight).T + (more[0] if more else 0)
-    expected = [expected, *torch.autograd.grad((expected * expected.detach().cos()).sum(), leaves)]
-    for found in plain(monkeypatch, ours):
-        for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("asked", ["all", "inputs", "weights"])

@@ -1,4 +1,4 @@
-"""The Triton kernels of ``triton_kernels.py`` on PyTorch tensors, and whether they can be used.
+"""The Triton kernels of ``triton_source.py`` on PyTorch tensors, and whether they can be used.
 
 On a GPU, an update of small networks takes as long as its kernels take to start, one after another. Each function here
 starts one kernel where PyTorch would start two to ten. The first call on a device compiles the kernels and compares
@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import SWITCH, switched_off
-from reverie.core.compiled import first_order
+from reverie.kernels.call import first_order
+from reverie.nn import functional
+from reverie.nn.distributions import Categoricals
 
 TILE = 2048
 """Elements that a program processes at once."""
@@ -65,9 +66,9 @@ def state(device: torch.device) -> str:
 
 @functools.cache
 def _kernels() -> ModuleType:
-    from reverie.nn import triton_kernels  # imports Triton, which only PyTorch's builds for GPUs bring along
+    from reverie.kernels import triton_source  # imports Triton, which only PyTorch's builds for GPUs bring along
 
-    return triton_kernels
+    return triton_source
 
 
 def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -201,13 +202,18 @@ def sample_into(
     )  # fmt: skip
 
 
-def sample(logits: Tensor, mix: float) -> Tensor:
-    """Return one-hot samples of logits ``[..., n, C]``, in that shape, as :func:`sample_into` draws them."""
-    *lead, stoch, classes = logits.shape
-    flat = logits.reshape(-1, stoch * classes).contiguous()
+def fits_sample(dist: Categoricals) -> bool:
+    """Return whether :func:`sample_classes` can be used: for variables of the same number of classes."""
+    return not dist.ragged and ready(dist.padded)
+
+
+def sample_classes(dist: Categoricals) -> Tensor:
+    """Compute ``Categoricals.sample``."""
+    *lead, stoch, classes = dist.padded.shape
+    flat = dist.padded.detach().reshape(-1, stoch * classes).contiguous()
     onehot = torch.empty_like(flat)
-    sample_into(flat, torch.rand(len(flat), stoch, dtype=torch.float32, device=flat.device), onehot, mix)
-    return onehot.view(*lead, stoch, classes)
+    sample_into(flat, torch.rand(len(flat), stoch, dtype=torch.float32, device=flat.device), onehot, dist.unimix)
+    return onehot.view(*lead, stoch * classes)
 
 
 def sample_gradient(
@@ -248,6 +254,11 @@ def check(device: torch.device) -> None:
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
 
 
+def _defined(function: Any) -> Any:
+    """Return a definition without kernels."""
+    return function.definition
+
+
 Compared = list[tuple[str, Tensor, Tensor]]
 
 
@@ -255,16 +266,14 @@ def _norms(numbers: Any) -> Compared:
     x, scale, grad = numbers(9, 40).requires_grad_(), numbers(40).requires_grad_(), numbers(9, 40)
     ours = norm_silu(x, scale, 1e-4)  # first, so that its memory does not hold the definition's numbers
     gradients = torch.autograd.grad(ours, (x, scale), grad)
-    defined = F.silu(F.rms_norm(x, scale.shape, scale, 1e-4))
+    defined = _defined(functional.norm_silu)(x, scale, 1e-4)
     pairs = zip(gradients, torch.autograd.grad(defined, (x, scale), grad), strict=True)
     return [("norm_silu", ours, defined), *(("norm_silu_backward", *pair) for pair in pairs)]
 
 
 def _cells(numbers: Any) -> Compared:
     gates, h, grad = numbers(5, 2, 3, 6).requires_grad_(), numbers(5, 12).requires_grad_(), numbers(5, 12)
-    reset, candidate, update = gates.unbind(2)
-    new = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)
-    defined = torch.lerp(h, new, torch.sigmoid(update - 1).flatten(1))
+    defined = _defined(functional.gru)(gates, h)
     keep = (numbers(5) > 0).float()
     ours, before, dgates, dh = (torch.full_like(x, torch.nan) for x in (h, h, gates, h))
     gru_into(gates, h, ours, 2, before, keep)
@@ -278,13 +287,12 @@ def _cells(numbers: Any) -> Compared:
 def _samples(numbers: Any) -> Compared:
     logits, grad, keep = numbers(6, 15).requires_grad_(), numbers(6, 15), (numbers(6) > 0).float()
     uniform = torch.sigmoid(numbers(6, 3))
-    defined = (0.99 * torch.softmax(logits.view(6, 3, 5), -1) + 0.01 / 5).flatten(1)
+    defined = _defined(functional.unimix_probs)(logits.view(6, 3, 5), 0.01).flatten(1)
     probs, onehot, before, dlogits = (torch.full_like(logits, torch.nan) for _ in range(4))
     sample_into(logits, uniform, onehot, 0.01, probs, before, keep)
     sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
-    cumulative = defined.view(6, 3, 5).cumsum(-1)
-    index = (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1, keepdim=True)
-    drawn = torch.zeros_like(cumulative).scatter_(-1, index, 1.0).flatten(1)
+    index = _defined(functional.inverse_cdf)(defined.view(6, 3, 5), uniform)
+    drawn = _defined(functional.one_hot)(index, defined.view(6, 3, 5)).flatten(1)
     (wanted,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
     return [*pairs, ("sample_backward", dlogits, wanted)]

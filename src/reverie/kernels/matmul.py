@@ -1,0 +1,235 @@
+"""Matrix products on CPUs, by matrix units (AMX) or by oneDNN.
+
+PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN, which
+PyTorch contains for other purposes, does not have that problem (``benchmarks/product.py`` measures both). It is called
+through a private operator of PyTorch; where that is missing, PyTorch computes. Processors with matrix units compute the
+same, as exactly, 1.6 times as fast as both (``products.c``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.kernels.call import SHARED, compute, cpu32, first_order, tiles_granted
+from reverie.nn.layers import ELU, Dense, DenseMLP
+
+MIN_ROWS = 128
+"""Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
+
+NARROW = 256
+"""Largest number of inputs for which a weight gradient is computed as that of a convolution."""
+
+MIN_SIDE, WIDE = 64, 96
+"""Smallest sides of a product, and numbers of a layer's inputs and outputs, for which matrix units are used."""
+
+
+def _operator() -> Any:
+    """Return oneDNN's operator for ``x @ weight.T + bias``, or None if PyTorch lacks it or it computes otherwise."""
+    try:
+        product = torch.ops.mkldnn._linear_pointwise
+        numbers = torch.arange(12.0, dtype=torch.float32, device="cpu")
+        x, weight = numbers[:6].view(2, 3), numbers.view(4, 3)
+        right = torch.equal(product(x, weight, None, "none", [], ""), x @ weight.T)
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return product if right else None
+
+
+_product = _operator()
+
+
+def _tiles(*sides: int, least: int = MIN_SIDE) -> bool:
+    """Return whether matrix units are there and faster, for products of these sides."""
+    return min(sides) >= least and max(sides) >= MIN_ROWS and cpu32() and tiles_granted()
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    elu: bool = False,
+    slope: Tensor | None = None,
+) -> Tensor:
+    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``.
+
+    With ``elu``, ELU follows; with ``slope`` ``[M, N]``, outputs of ELU, its derivative is multiplied.
+    """
+    bias = None if bias is None else bias.contiguous()  # one with gaps would be read as if it had none
+    if not _tiles(*a.shape, b.shape[1]):
+        found: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
+        if elu:
+            F.elu_(found)
+        if slope is not None:
+            found *= slope.clamp(max=0).add_(1)
+        return found if out is None else out.copy_(found)
+    a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
+    out = a.new_empty(len(a), b.shape[1]) if out is None else out
+    threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
+    compute("product", a, *a.stride(), b, *b.stride(), bias, slope, out, *out.shape, len(b), elu, threads)
+    return out
+
+
+def wanted(ctx: Any) -> list[bool]:
+    """Return which inputs' gradients the backward pass that runs now asks for.
+
+    ``ctx.needs_input_grad`` knows only which inputs can have one: an actor's loss that passes through other networks,
+    ``backward(inputs=actor's parameters)``, would compute their weights' gradients in vain. There is no public function
+    for it; PyTorch's own ``register_multi_grad_hook`` calls this one, which refuses ``torch.autograd.grad``.
+    """
+    runs: Any = getattr(torch._C, "_will_engine_execute_node", None)
+    try:
+        return [node is not None and (runs is None or runs(node)) for node, _ in ctx.next_functions]
+    except RuntimeError:
+        return list(ctx.needs_input_grad)
+
+
+def _pays(x: Tensor, rows: int) -> bool:
+    """Return whether oneDNN can be used for ``x`` and is faster."""
+    here = _product is not None and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return here and x.dtype is torch.float32 and rows >= MIN_ROWS
+
+
+# ---------------------------------------------------------------------- linear layers
+
+
+def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether :func:`linear` can be used, and is faster."""
+    width = x.shape[-1]
+    return weight.shape[1] == width and weight.dtype is torch.float32 and _pays(x, x.numel() // width)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute ``functional.linear``."""
+    y: Tensor = _FastLinear.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]  # untyped
+    return y.view(*x.shape[:-1], -1)
+
+
+class _FastLinear(torch.autograd.Function):
+    """y = x W^T + b, with dx = g W and dW = g^T x in the same way, and db = sum of g over rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        if _tiles(*x.shape, len(weight), least=WIDE):
+            return product(x, weight.T, bias)
+        # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
+        # A bias with gaps would be read as if it had none.
+        out: Tensor = _product(x, weight.contiguous(), None if bias is None else bias.contiguous(), "none", [], "")
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = wanted(ctx)
+        grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see forward()
+        return (
+            _input_gradient(grad, weight) if needs_x else None,
+            weight_gradient(x, grad) if needs_weight else None,
+            grad.sum(0) if needs_bias else None,
+        )
+
+
+def _input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
+    """Return g W ``[M, inputs]``."""
+    if _tiles(*grad.shape, weight.shape[1], least=WIDE):
+        return product(grad, weight)
+    out: Tensor = _product(grad, weight.contiguous().T, None, "none", [], "")
+    return out
+
+
+def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """Return g^T x ``[outputs, inputs]`` of x ``[M, inputs]`` and g ``[M, outputs]``, both contiguous."""
+    (rows, inputs), outputs = x.shape, grad.shape[1]
+    if not _pays(x, rows):
+        return grad.T @ x
+    if _tiles(rows, inputs, outputs, least=WIDE):
+        return product(grad.T, x)
+    if inputs > NARROW:
+        out: Tensor = _product(grad.T, x.T, None, "none", [], "")
+        return out
+    # Transposing a long, narrow matrix takes longer than multiplying it. Convolutions of 1 x 1 need no transposing.
+    weight = grad.new_empty(outputs, inputs, 1, 1)
+    _, out, _ = torch.ops.aten.convolution_backward(
+        _line(grad), _line(x), weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+    )
+    return out.view(outputs, inputs)
+
+
+def block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
+    """Return the gradient of block-diagonal weights, ``[K, outputs / K, inputs / K]``."""
+    parts = zip(x.chunk(blocks, 1), grad.chunk(blocks, 1), strict=True)
+    return torch.stack([weight_gradient(i.contiguous(), g.contiguous()) for i, g in parts])
+
+
+def _line(x: Tensor) -> Tensor:
+    """View ``[M, C]`` as an image of one line, ``[1, C, 1, M]``, the channels last in memory."""
+    return x.view(1, 1, *x.shape).permute(0, 3, 1, 2)
+
+
+def fits_block(x: Tensor, weight: Tensor, base: Tensor | None) -> bool:
+    """Return whether :func:`block_linear` can be used, and is faster."""
+    return _pays(x, len(x)) and x.shape[1] == weight.shape[0] * weight.shape[2]
+
+
+def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+    """Compute ``functional.block_linear``: for oneDNN, a grouped convolution of 1 x 1 over an image of one line."""
+    blocks, outputs, _ = weight.shape
+    bias, more = (base, None) if base is None or base.ndim == 1 else (None, base)
+    y = F.conv2d(_line(x), weight.reshape(blocks * outputs, -1, 1, 1), bias, groups=blocks)  # [1, K * O, 1, M]
+    y = y.permute(0, 2, 3, 1).view(len(x), -1)  # [M, K * O]
+    return y if more is None else y + more
+
+
+# ---------------------------------------------------------------------- layers with ELU
+
+
+def fits_elu(mlp: DenseMLP, x: Tensor) -> bool:
+    """Return whether :func:`elu_layers` can be used: in sizes of matrix units, where it is faster."""
+    layers, rows = [*mlp], x.numel() // x.shape[-1]
+    if [type(layer) for layer in layers] != [Dense, ELU] * (len(layers) // 2) or not layers or not _pays(x, rows):
+        return False
+    parameters = [*mlp.parameters()]
+    tiled = _tiles(rows, *map(len, parameters)) and cpu32(*parameters)
+    return tiled and not any(m._forward_hooks for m in layers) and parameters[0].shape[1] == x.shape[-1]
+
+
+def elu_layers(mlp: DenseMLP, x: Tensor) -> Tensor:
+    """Compute ``DenseMLP.forward``: ELU and its slope are parts of the products."""
+    y: Tensor = _EluLayers.apply(x.reshape(-1, x.shape[-1]).contiguous(), *mlp.parameters())  # type: ignore[no-untyped-call]  # untyped
+    return y.view(*x.shape[:-1], -1)
+
+
+class _EluLayers(torch.autograd.Function):
+    """Layers y = ELU(x W^T + b), one after the other."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        values = [x]
+        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+            values.append(product(values[-1], weight.T, bias, elu=True))
+        ctx.save_for_backward(*values, *parameters[::2])
+        return values[-1]
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needs, layers = wanted(ctx), len(ctx.saved_tensors) // 2
+        values, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
+        found: list[Tensor | None] = [None] * len(needs)
+        g = torch.ops.aten.elu_backward(grad.contiguous(), 1, 1, 1, True, values[-1])
+        for i in range(layers - 1, -1, -1):
+            if needs[2 * i + 1]:
+                found[2 * i + 1] = weight_gradient(values[i], g)
+            if needs[2 * i + 2]:
+                found[2 * i + 2] = g.sum(0)
+            if not any(needs[: 2 * i + 1]):
+                return tuple(found)
+            g = product(g, weights[i], slope=values[i] if i else None)
+        found[0] = g
+        return tuple(found)

@@ -1,0 +1,125 @@
+"""Weights in the panel layout of the C files, cached until a parameter changes; MLPs at few rows with them."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.core.compiler import kernels
+from reverie.kernels.call import compute, cpu32, floats, pointers
+from reverie.kernels.matmul import MIN_ROWS
+from reverie.nn.layers import MLP, Linear, RMSNormSiLU
+
+PANEL = 32
+"""Outputs in a panel, as in ``panels.h``."""
+
+T = TypeVar("T")
+
+
+def packed(weight: Tensor) -> Tensor:
+    """Return ``weight`` ``[..., outputs, inputs]`` as panels ``[..., outputs / 32, inputs, 32]``, padded with zeros."""
+    *lead, outputs, inputs = weight.shape
+    panels = -(-outputs // PANEL)
+    padded = F.pad(weight.detach(), (0, 0, 0, panels * PANEL - outputs))
+    return padded.view(*lead, panels, PANEL, inputs).transpose(-1, -2).contiguous()
+
+
+class Kept(Generic[T]):
+    """A cached value that depends on a module's parameters; recomputed when one was changed or replaced.
+
+    PyTorch counts changes, but not those by ``parameter.data``. A sample of the numbers shows these if they are changed
+    as a whole; an edit of a few numbers may go unseen. It refers to no module, so that caches may be keyed by modules.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        # References to the modules' dictionaries, so that a check for changes need not walk through all modules.
+        self.tables: list[dict[str, nn.Parameter]] = [m._parameters for m in module.modules() if m._parameters]  # type: ignore[misc]  # none of ours is None
+        self.state: list[tuple[int, int]] = []
+        self.sample = 0
+        self.sampler: Callable[[], int] = lambda: 0
+        self.value: T | None = None
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Return ``make()``, called again only if the parameters have changed since the last call."""
+        state = [(p.data_ptr(), p._version) for table in self.tables for p in table.values()]
+        if self.value is None or state != self.state or self.sampler() != self.sample:
+            with torch.no_grad():
+                self.value = make()
+            self.state, self.sampler = state, _sampler([p for table in self.tables for p in table.values()])
+            self.sample = self.sampler()
+        return self.value
+
+
+def _sampler(found: list[nn.Parameter]) -> Callable[[], int]:
+    """Return a function that hashes some numbers of each parameter, or a constant where they cannot be read."""
+    functions = kernels()
+    if functions is None or not cpu32(*found) or not all(p.is_contiguous() for p in found):
+        return lambda: 0
+    hashed, sizes = ctypes.c_uint64(), (ctypes.c_int64 * len(found))(*[p.numel() for p in found])
+    arguments = ctypes.cast(pointers(*found), ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), len(found)
+    into, hash_some = ctypes.byref(hashed), functions.sample_bits
+
+    def sample() -> int:
+        hash_some(*arguments, into)
+        return hashed.value
+
+    return sample
+
+
+# ---------------------------------------------------------------------- MLPs at few rows: a policy is acting
+
+
+class _Packed:
+    """What is known of an MLP while its layers are the same."""
+
+    def __init__(self, mlp: MLP) -> None:
+        self.layers = [*mlp._modules.values()]
+        self.supported = bool(self.layers) and is_plain(mlp)
+        self.widths = [linear.weight.shape[1] for linear in self.layers[::2] if isinstance(linear, Linear)]
+        self.widths.append(mlp.width)
+        self.weights: Kept[list[Tensor]] = Kept(mlp)
+
+
+_packed: weakref.WeakKeyDictionary[MLP, _Packed] = weakref.WeakKeyDictionary()
+
+
+def is_plain(mlp: MLP) -> bool:
+    """Return whether nobody has replaced a layer by one of another class, or added one."""
+    return all(type(m) is (RMSNormSiLU if i % 2 else Linear) for i, m in enumerate(mlp._modules.values()))
+
+
+def _known(mlp: MLP) -> _Packed:
+    found = _packed.get(mlp)
+    if found is None or found.layers != [*mlp._modules.values()]:
+        found = _packed[mlp] = _Packed(mlp)
+    return found
+
+
+def fits(mlp: MLP, x: Tensor) -> bool:
+    """Return whether :func:`forward` can be used."""
+    if torch.is_grad_enabled() or not x.is_cpu or not 0 < x.numel() < MIN_ROWS * x.shape[-1]:
+        return False
+    found = _known(mlp)
+    right = found.supported and x.shape[-1] == found.widths[0]
+    return right and cpu32(*(p for table in found.weights.tables for p in table.values()))
+
+
+def forward(mlp: MLP, x: Tensor) -> Tensor:
+    """Compute ``MLP.forward`` in one call."""
+    found = _known(mlp)
+    flat = x.reshape(-1, x.shape[-1]).float().contiguous()
+    layers = found.weights.get(lambda: [packed(p) if p.ndim == 2 else p for p in mlp.parameters()])
+    rows, widths, norm = len(flat), found.widths, found.layers[1]
+    assert isinstance(norm, RMSNormSiLU)
+    y, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
+    compute(
+        "mlp", flat, pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y, scratch, rows,
+        norm.eps,
+    )  # fmt: skip
+    return y.view(*x.shape[:-1], mlp.width).to(x.dtype)

@@ -1,0 +1,223 @@
+"""Runs an RSSM's sequences in C or, on a GPU, with Triton kernels, and says when that can be done.
+
+``nn/rssm.py`` defines the computation. ``recurrence.c`` does it for many steps in one call (``rssm_cpu.py``),
+``rssm_gpu.py`` with few kernels. On CPUs it computes in float32, whatever the dtype.
+"""
+
+from __future__ import annotations
+
+import weakref
+from itertools import chain
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.imagination import Dream, Picker, sample_action
+from reverie.kernels import gpu, rssm_cpu, rssm_gpu
+from reverie.kernels.call import cpu32, floats, untracked
+from reverie.kernels.packing import Kept, is_plain
+from reverie.nn.heads import Actor
+from reverie.nn.layers import MLP, BlockLinear, Linear, RMSNormSiLU, StepLayers
+from reverie.nn.rssm import RSSM, Cell, Chooser, Latent, LogitNet, StateSpaceModel
+
+METHODS = ("cell", "sequence_step", "imagine_step", "stats", "sample")
+"""The methods of RSSM that the kernels stand for; if others replace them, they are called."""
+
+
+class _Prepared:
+    """What is known of an RSSM while its modules are the same: whether kernels fit, and its packed weights."""
+
+    def __init__(self, rssm: RSSM) -> None:
+        c = rssm.cfg
+        # The dictionaries that hold the modules, which a check need not walk through. The RSSM itself is a key.
+        self.containers = [m._modules for m in rssm.modules() if m._modules]
+        self.modules = self._now()
+        layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        own = all(getattr(type(rssm), name) is getattr(RSSM, name) for name in METHODS)
+        self.usual = layers and own and _as_defined(rssm)
+        if not self.usual:
+            return
+        self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
+        self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
+        self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
+        eps = cast(float, rssm.recurrent_norms[0].eps)
+        self.sizes = rssm_cpu.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
+
+    def _now(self) -> list[nn.Module | None]:
+        return [*chain.from_iterable(map(dict.values, self.containers))]
+
+    @property
+    def same(self) -> bool:
+        """Whether no module was replaced since."""
+        return self._now() == self.modules
+
+
+_LAYER = {"": nn.Sequential, ".0": Linear, ".1": RMSNormSiLU}
+_MODULES: dict[str, dict[str, type[nn.Module]]] = {
+    "in_deter": _LAYER,
+    "in_stoch": _LAYER,
+    "in_action": _LAYER,
+    "recurrent": {"": nn.ModuleList, ".0": BlockLinear},
+    "recurrent_norms": {"": nn.ModuleList, ".0": RMSNormSiLU},
+    "gates": {"": BlockLinear},
+    "posterior": {"": LogitNet, ".first": Linear, ".rest": nn.Sequential, ".rest.0": RMSNormSiLU, ".rest.1": Linear},
+    "prior_net": {"": LogitNet, ".first": Linear, ".rest": nn.Sequential}
+    | {f".rest.{i}": Linear if i % 2 else RMSNormSiLU for i in range(4)},
+}
+"""The modules of an RSSM with the usual layers, and their exact classes."""
+
+
+def _as_defined(rssm: RSSM) -> bool:
+    """Return whether all modules are of the classes that RSSM makes; a subclass may have more of its own."""
+    expected = {part + name: kind for part, kinds in _MODULES.items() for name, kind in kinds.items()}
+    return expected == {n: type(m) for n, m in rssm.named_modules() if n.partition(".")[0] in _MODULES}
+
+
+_prepared: weakref.WeakKeyDictionary[RSSM, _Prepared] = weakref.WeakKeyDictionary()
+
+
+def _known(rssm: RSSM) -> _Prepared:
+    found = _prepared.get(rssm)
+    if found is None or not found.same:
+        found = _prepared[rssm] = _Prepared(rssm)
+    return found
+
+
+def _fits(rssm: StateSpaceModel, latent: Latent, rows: int, choose: Chooser | None) -> bool:
+    if choose is not None or not isinstance(rssm, RSSM) or not untracked(*latent):
+        return False
+    c, here = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
+    shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
+    usual = shapes and not any(name in vars(rssm) for name in METHODS) and _known(rssm).usual
+    return usual and ((here and cpu32(rssm.gates.weight)) or gpu.ready(latent.deter))
+
+
+def fits(
+    rssm: StateSpaceModel, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
+) -> bool:
+    """Return whether :func:`filter_rows` can be used."""
+    shape = (*keep.shape, rssm.cfg.hidden)
+    return actions.shape == from_embed.shape == shape and _fits(rssm, latent, len(keep), choose)
+
+
+def filter_rows(
+    rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: None
+) -> tuple[Latent, Tensor]:
+    """Compute ``StateSpaceModel.filter``."""
+    c, known, on_gpu = rssm.cfg, _known(rssm), not cpu32(rssm.gates.weight)
+    dtype = latent.deter.dtype if on_gpu else torch.float32
+    inputs = (latent.deter, latent.stoch.flatten(1), actions.transpose(0, 1), from_embed.transpose(0, 1))
+    uniform = torch.rand(*keep.T.shape, c.stoch, dtype=torch.float32, device=keep.device)
+    given = (*(x.to(dtype).contiguous() for x in inputs), keep.T.float().contiguous(), uniform)
+    if on_gpu or torch.is_grad_enabled():
+        named = _sequence_weights(rssm) | _posterior_head(rssm)
+        cast_ = {name: x if name.endswith("_scale") else x.to(dtype) for name, x in named.items()}
+        function = rssm_gpu.Observe if on_gpu else rssm_cpu.Observe
+        out = function.apply(known.sizes, *given, *rssm_cpu.Weights(**cast_))  # type: ignore[no-untyped-call]  # untyped
+    else:
+        trace = rssm_cpu.run(known.sizes, known.posterior.get(lambda: _packed_posterior(rssm, known)), *given)
+        out = (trace.deter, trace.stoch, trace.probs)
+    deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
+    stoch, probs = (x.view(*keep.shape, c.stoch, c.classes) for x in (stoch, probs))
+    return Latent(deter.to(latent.deter.dtype), stoch.to(latent.deter.dtype)), probs
+
+
+def fits_dream(
+    rssm: StateSpaceModel, feature: Tensor, action: Tensor, out: Tensor, cell: object, choose: Chooser | None = None
+) -> bool:
+    """Return whether :func:`dream_step` can be used."""
+    return (
+        feature.shape == out.shape
+        and len(action) == len(feature)
+        and _fits(rssm, rssm.split(feature), len(feature), choose)
+    )
+
+
+def dream_step(
+    rssm: RSSM, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser | None = None
+) -> None:
+    """Compute ``StateSpaceModel.dream_step``."""
+    action, known = cell.in_action(rssm.bound(action.to(feature.dtype))), _known(rssm)
+    if not cpu32(rssm.gates.weight):
+        rssm_gpu.imagine(known.sizes, cell, feature, action, out.data)
+        return
+    wide = out if out.dtype is torch.float32 and out.is_contiguous() else floats(out.shape)
+    weights = known.prior.get(lambda: _packed_prior(rssm, known))
+    rssm_cpu.imagine(known.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
+    if wide is not out:
+        out.data.copy_(wide)
+
+
+def fits_imagine(rssm: StateSpaceModel, actor: Actor, start: Latent, *_: object, **__: object) -> bool:
+    """Return whether :func:`imagine` can be used; an ``mlp`` of a user's own may compute something else each time."""
+    return gpu.ready(start.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
+
+
+def imagine(
+    rssm: StateSpaceModel,
+    actor: Actor,
+    start: Latent,
+    horizon: int,
+    choose: Chooser | None = None,
+    pick: Picker = sample_action,
+) -> Dream:
+    """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once.
+
+    That takes a fifteenth of the kernels, most of them in the backward pass.
+    """
+    with torch.no_grad():
+        layers, cell = StepLayers(actor.mlp, start.deter.dtype), rssm.cell(start.deter.dtype)
+        features, actions = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width), []
+        start.write_feature(features[0])
+        for step, now in enumerate(features):
+            actions.append(pick(actor.heads(layers(now))))  # [M, A]
+            if step < horizon:
+                rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
+    with torch.enable_grad():
+        return Dream(features, actor.mlp(features[:-1]), torch.stack(actions))
+
+
+# ---------------------------------------------------------------------- parameters, by the names of the kernels
+
+
+def _packed_sequence(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
+    return known.sequence.get(lambda: rssm_cpu.pack(_sequence_weights(rssm)))
+
+
+def _packed_posterior(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
+    return _packed_sequence(rssm, known) | rssm_cpu.pack(_posterior_head(rssm))
+
+
+def _packed_prior(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
+    first, (norm, second, another, logits) = rssm.prior_net.first, rssm.prior_net.rest
+    heads = _named("head", first, norm) | _named("second", second, another) | _named("logits", logits)
+    return _packed_sequence(rssm, known) | rssm_cpu.pack(heads)
+
+
+def _posterior_head(rssm: RSSM) -> dict[str, Tensor]:
+    """Return the posterior's weights behind h: the rest of its first layer is computed before."""
+    first, (norm, logits) = rssm.posterior.first, rssm.posterior.rest
+    head = {"head": first.weight[:, : rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
+    return head | _named("logits", logits)
+
+
+def _sequence_weights(rssm: RSSM) -> dict[str, Tensor]:
+    layer = cast(BlockLinear, rssm.recurrent[0])
+    own, shared = torch.tensor_split(layer.weight, [layer.own], -1)
+    return {
+        **_named("in_deter", *rssm.in_deter),
+        **_named("in_stoch", *rssm.in_stoch),
+        "own": own,
+        "shared": shared.reshape(rssm.cfg.deter, -1),
+        "recurrent_bias": layer.bias,
+        "recurrent_scale": cast(Tensor, rssm.recurrent_norms[0].weight),
+        "gates": rssm.gates.weight,
+        "gates_bias": rssm.gates.bias,
+    }
+
+
+def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
+    """Return a linear layer's parameters, and the scale of the norm after it."""
+    out = {name: linear.weight, f"{name}_bias": linear.bias}
+    return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})

@@ -1,0 +1,542 @@
+"""What every algorithm guarantees, in one matrix: algorithms with their kinds of actions by contracts."""
+
+import copy
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from contracts import (
+    CHOOSING,
+    CONFIGS,
+    MOVES,
+    OFFLINE,
+    SPECS,
+    TINY,
+    batch,
+    build,
+    learned,
+    shown,
+    steps,
+)
+from tape import Tapes, device_only
+
+from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
+from reverie.algos.td3 import TD3, TD3Config
+from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.specs import ActionPart, ActionSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch
+from reverie.kernels.capture import WARM_UPS, Captured
+from reverie.nn.optim import Adam
+from reverie.nn.target import Target
+from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, ValueEstimator, VTrace
+from reverie.objectives.returns import td0, td_lambda
+
+DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3"}
+CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]
+
+pytestmark = pytest.mark.usefixtures("plain_pytorch")
+every = pytest.mark.parametrize("name", CONFIGS)
+specs = pytest.mark.parametrize("spec", SPECS)
+bounded = pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"])
+
+
+def test_every_algorithm_is_here():
+    """The Dreamers have files of their own."""
+    ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
+    assert {algorithm_name(type(config)) for config in CONFIGS.values()} | DREAMERS == ours
+
+
+# ---------------------------------------------------------------- updates
+
+
+@every
+@pytest.mark.parametrize(("spec", "precision"), [("vector", "bfloat16"), ("everything", "float32")])
+def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
+    """Every parameter changes or is a target; metrics are typed, finite scalars; actions are legal."""
+    agent = build(name, spec, normalise=None, graph=False, precision=precision)
+    before = copy.deepcopy(learned(agent))
+    torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
+    for i in range(4):
+        update = agent.update(batch(agent, spec, i))
+        assert isinstance(agent.stats.of(update.metrics), Stats)
+    assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
+    assert update.priority is None if name in CLONES else update.priority.shape == (4,)
+    constant = {"model/objective.log_temperature"} if name == "cql_floor" else set()
+    without = {f"model/{n}" for n, p in agent.named_parameters() if not p.requires_grad}
+    assert without == constant | {f"model/{n}" for n, _ in agent.named_parameters() if ".target_" in n}
+    same = {k for k, v in learned(agent).items() if torch.equal(v, before[k]) and "preprocess.range" not in k}
+    lazy = name == "crr_binary"  # targets follow at the hundredth update
+    if precision == "float32":  # others may round a change away
+        assert {k for k in same if "norms" not in k and not (lazy and ".target_" in k)} == constant
+    for mode in ("explore", "eval"):
+        action, state = agent.policy.act(shown(spec), agent.policy.initial(2), mode)
+        assert (action.shape, action.dtype, action.device.type) == ((2, 3), torch.float32, "cpu")
+        assert action.abs().max() <= 1
+        assert agent.policy.extras(agent.policy.override(state, action)).keys() == agent.extra_spec.keys()
+
+
+@every
+@pytest.mark.parametrize(("spec", "functions"), [("vector", "compiled"), ("everything", "plain")])
+def test_replays_learn_what_updates_learn(name, functions, spec):
+    """A tape is what a CUDA graph would be, on the CPU."""
+    eager, replayed = build(name, spec), build(name, spec)
+    for index, step in enumerate(steps(replayed)):
+        tapes = Tapes()
+        update = Captured(step, torch.device("cpu"), tapes, replayed)
+        seen = []
+        for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
+            data = [batch(agent, spec, seed) for seed in range(WARM_UPS + 3)]
+            torch.manual_seed(5)
+            seen.append([call(agent.prepared(x) if agent is eager else x) for x in data])
+        assert tapes.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 2
+        for expected, got in zip(*seen, strict=True):
+            torch.testing.assert_close(got.metrics, expected.metrics, rtol=0, atol=0)
+    torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
+
+
+@every
+@specs
+def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, spec):
+    scaled = {} if name.startswith("gail") else {"reward_scale": "factor(0.5)"}
+    prepared = {"normalise": "running", "frames": 3, "frame_keys": ".*", **({} if name in CLONES else scaled)}
+    for changes in ({}, prepared):
+        agent = build(name, spec, device="meta", **changes)
+        data = batch(agent, spec).to("meta")
+        for step in steps(agent):
+            with device_only():
+                update = step(agent.prepared(data))
+            assert all(x.device.type == "meta" and not x.requires_grad for x in update.metrics.values())
+
+
+@every
+def test_same_seed_same_bits_and_resume_continues_bit_for_bit(name):
+    """In place: captured updates go on with the same memory."""
+    found = []
+    for stop in (None, None, 3):
+        agent = build(name)
+        torch.manual_seed(5)
+        for i in range(6):
+            if i == stop:
+                saved, agent = copy.deepcopy(agent.state_dict()), build(name)
+                places = {k: v.data_ptr() for k, v in learned(agent).items()}
+                agent.load_state_dict(saved)
+            update = agent.update(batch(agent, seed=i))
+        found.append((update.metrics, learned(agent)))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    torch.testing.assert_close(found[2], found[0], rtol=0, atol=0)
+    assert {k: v.data_ptr() for k, v in learned(agent).items()} == places
+    with pytest.raises((RunError, RuntimeError)):
+        agent.load_state_dict(build(name, **{"networks.units": (16,)}).state_dict())
+
+
+@every
+def test_weights_are_those_of_the_seed_and_evaluation_draws_nothing(name):
+    torch.manual_seed(3)
+    rng = torch.get_rng_state()
+    agent = build(name)
+    state = agent.policy.initial(2)
+    assert torch.equal(*[agent.policy.act(shown(), state, "eval")[0] for _ in range(2)])
+    assert torch.equal(rng, torch.get_rng_state())
+    torch.manual_seed(4)
+    with torch.inference_mode():  # what is made there is as otherwise
+        twin = build(name)
+    torch.testing.assert_close(learned(twin), learned(agent), rtol=0, atol=0)
+    assert not any(x.is_inference() for x in (*twin.parameters(), *twin.buffers()))
+    if name != "bc":  # its actions have no noise
+        many = agent.policy.initial(100)  # a random class now and then
+        assert not torch.equal(*[agent.policy.act(shown(envs=100), many, "explore")[0] for _ in range(2)])
+
+
+@every
+def test_the_setting_of_graphs_changes_nothing_that_is_learned(name):
+    """On a machine with a GPU, these are real graphs; sums there are not the same to the last bit."""
+    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+        seen = {}
+        for graph in (True, False):
+            agent = build(name, device=device, graph=graph)
+            torch.manual_seed(2)
+            seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
+        for a, b in zip(seen[True], seen[False], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+
+
+@every
+def test_optimisers_hold_all_that_is_learned_and_are_renewed(name):
+    agent = build(name)
+    held = {id(p) for optim in agent.optims.values() for p in optim.params}
+    assert held == {id(p) for p in agent.parameters() if p.requires_grad}
+    assert agent.bad_moment() is None
+    for optim in agent.optims.values():
+        optim.settings = optim.settings._replace(cosine=10)  # a learning rate that falls
+        optim.updates += 3
+    agent.renew()
+    assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)
+    key, optim = list(agent.optims.items())[-1]
+    optim.square[-1].fill_(torch.inf)
+    assert agent.bad_moment() == f"{key}_optim"
+
+
+@every
+def test_settings_reach_the_targets_and_the_optimisers(name):
+    before = CONFIGS[name]
+    known = set(before.to_dict())
+    changes = {k: 0.9 * v for k, v in before.to_dict().items() if k == "tau" or k == "lr" or k.endswith("_lr")}
+    agent = build(name, **changes | ({"target_every": 3} if "target_every" in known else {}))
+    for target in (module for module in agent.modules() if isinstance(module, Target)):
+        assert (target.rate, target.every) == (agent.cfg.tau, getattr(agent.cfg, "target_every", 1))
+    for k, optim in agent.optims.items():
+        rates = [getattr(agent.cfg, rate) for rate in (f"{k}_lr", "lr") if rate in known]
+        assert not rates or optim.settings.lr == rates[0], k
+
+
+# ---------------------------------------------------------------- ends of episodes
+
+
+@every
+def test_what_ends_count(name):
+    """A truncated end is worth what follows it, a terminal one nothing; no action is taken in an episode's last row."""
+    if name.startswith("gail"):
+        return  # half of its rows are the expert's
+    found = []
+    for last in (True, False):
+        agent = build(name)
+        torch.manual_seed(5)
+        data, no = batch(agent), torch.zeros(4, 2, dtype=torch.bool)
+        ends = no.clone()
+        ends[:, -1] = last
+        update = agent.update(replace(data, is_last=ends, is_terminal=no))
+        found.append((update.metrics, update.priority, learned(agent)))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    found = []
+    for shift in (0.0, 3.0):
+        agent = build(name, normalise=None)
+        data = batch(agent)
+        ends = torch.tensor([False, True]).expand(4, 2)
+        obs = {"state": data.obs["state"] + torch.tensor([0.0, shift])[:, None]}
+        torch.manual_seed(5)
+        found.append(agent.update(replace(data, obs=obs, is_last=ends, is_terminal=ends)).metrics.get("train/target"))
+    if found[0] is not None:
+        torch.testing.assert_close(found[0], data.reward[:, 1].mean())
+        assert torch.equal(*found)
+    found = []
+    for nonsense in (0.0, 0.7):
+        agent = build(name, batch_length=4)
+        data = batch(agent)
+        ends = torch.zeros(4, 4, dtype=torch.bool)
+        ends[:2, 1] = True
+        action = data.action.clone()
+        action[:2, 1] = nonsense
+        torch.manual_seed(5)
+        update = agent.update(replace(data, is_last=ends, is_terminal=ends, action=action))
+        found.append((update.metrics, learned(agent)))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-7)
+
+
+@every
+def test_windows_are_of_one_episode_or_cross_if_they_are_long(name):
+    window = build(name).window
+    assert (window.rows, window.context, window.crosses_episodes) == (2, 0, False)
+    window = build(name, frames=3, frame_keys=".*", batch_length=4).window
+    assert (window.rows, window.context, window.length, window.crosses_episodes) == (6, 2, 4, True)
+
+
+# ---------------------------------------------------------------- preprocessing
+
+
+PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
+
+
+def lived(spec: str, count: int, seed: int = 0):
+    """Rows of two environments, far from mean 0 and deviation 1."""
+    g = torch.Generator().manual_seed(seed)
+    for i in range(count):
+        step = shown(spec, seed=100 * seed + i, first=i % 5 == 0)
+        obs = {k: v * 7 + 3 if v.is_floating_point() else v for k, v in step.obs.items()}
+        yield replace(step, obs=obs, reward=torch.randn(2, generator=g) * 9 * ~step.is_first)
+
+
+def by_hand(agent: ModelFree, data: Batch) -> Batch:
+    """The last rows of ``data``, each observation normalised, with the two before it, and rewards over a deviation."""
+    length, obs, normaliser = data.shape[1] - 2, {}, agent.preprocess.normaliser
+    for key, x in data.obs.items():
+        if key in normaliser.keys:
+            part = normaliser.parts[normaliser.keys.index(key)]
+            mean, std = (torch.as_tensor(value).float() for value in part.mean_and_std())
+            x = ((x - mean) / std).clamp(-10, 10)
+        windows = torch.stack([x[:, lag : lag + length] for lag in range(3)], 2)  # [B, T, 3, *shape]
+        image = agent.preprocess.frames.parts[key].kind == "image"
+        obs[key] = torch.cat(list(windows.unbind(2)), -1) if image else windows
+    rest = data.rows(2)
+    return replace(rest, obs=obs, reward=rest.reward * agent.preprocess.rewards.factor)
+
+
+@pytest.mark.parametrize("name", ["td3", "dqn", "crr"])
+@specs
+def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
+    """As a plain agent learns from a batch preprocessed by hand; and statistics move by rows that are lived alone."""
+    agent = build(name, spec, **PREPARED, bound_values=False) if name == "crr" else build(name, spec, **PREPARED)
+    for step in lived(spec, 20):
+        agent.watcher.watch(step)
+    before = copy.deepcopy(agent.preprocess.state_dict())
+    none = {"normalise": None} | ({"bound_values": False} if name == "crr" else {})
+    plain = CONFIGS[name].merge(TINY | none).build(agent.preprocess.spec, CHOOSING.get(name, MOVES), seed=1)
+    for i in range(4):
+        data = batch(agent, spec, i)
+        for one, its in ((agent, data), (plain, by_hand(agent, data))):
+            torch.manual_seed(i)
+            one.update(its)
+    mine = {k: v for k, v in learned(agent).items() if "preprocess" not in k}
+    torch.testing.assert_close(mine, learned(plain), rtol=1e-4, atol=1e-5)
+    life, state = list(lived(spec, 12, seed=3)), agent.policy.initial(2)
+    for t, step in enumerate(life):  # row by row, actions are those for the window of rows up to it
+        action, state = agent.policy.act(step, state, "eval")
+        rows = [life[max(i, t // 5 * 5)] for i in (t - 2, t - 1, t)]  # an episode has five
+        window = {key: torch.stack([row.obs[key] for row in rows], 1) for key in step.obs}
+        data = batch(agent, spec).map(lambda x: x[:2, :3] if x.ndim > 1 else x[:2])
+        data = replace(data, obs=window, is_first=torch.stack([row.is_first for row in rows], 1))
+        seen, inner = {key: x[:, 0] for key, x in agent.preprocess(data).obs.items()}, agent.policy.inner
+        expected, _ = inner.act(replace(step, obs=seen), inner.initial(2), "eval")
+        torch.testing.assert_close(action, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(agent.preprocess.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("functions", ["compiled", "plain"])
+@pytest.mark.parametrize("name", ["td3", "dqn"])
+def test_replays_see_statistics_that_have_moved(name, functions):
+    eager, replayed = build(name, "everything", **PREPARED, graph=False), build(name, "everything", **PREPARED)
+    for agent in (eager, replayed):
+        torch.manual_seed(5)
+        for i, row in enumerate(lived("everything", 2 * WARM_UPS + 4, seed=5)):
+            agent.watcher.watch(row)
+            agent.update(batch(agent, "everything", i))
+    torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
+
+
+def test_normalising_that_was_asked_for_needs_vectors_and_a_default_does_not():
+    pixels = {"image": SPECS["everything"]["image"]}
+    assert all(OFFLINE[name].normalise is not None for name in OFFLINE)
+    assert OFFLINE["td3_bc"].merge(TINY).build(pixels, MOVES).preprocess.normaliser is None
+    with pytest.raises(ValueError, match="normalise"):
+        TD3Config().merge(TINY | {"normalise": "running"}).build(pixels, MOVES)
+
+
+def test_settings_of_a_run_that_do_not_fit_are_named():
+    run = {"random_steps": 100, "learning_starts": 100, "frame_stack": 1}
+    config = TD3Config().merge({"normalise": "fixed(100)", "frames": 2})
+    config.check_run(**run)
+    for key, value, said in (
+        ("random_steps", 99, "Raise both to at least 100"), ("learning_starts", 99, "Raise both to at least 100"),
+        ("frame_stack", 4, r"algo.frames = 2, env.frame_stack = 4"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            config.check_run(**run | {key: value})
+    for estimator in (TD1(), TDLambda(0.9), GAE(0.9)):
+        TD3Config(value_estimator=estimator, batch_length=3).check_run(**run)
+        with pytest.raises(ConfigError, match="nothing to look ahead to"):
+            TD3Config(value_estimator=estimator).check_run(**run)
+
+
+# ---------------------------------------------------------------- bounds of values
+
+
+@bounded
+def test_targets_stay_within_what_rewards_add_up_to(name):
+    """Of values that have exploded as well; without bounds they do not."""
+    found = []
+    for bound in (True, False):
+        agent = build(name, discount=0.5, bound_values=bound, reward_scale="factor(0.5)")
+        data = batch(agent)
+        agent.preprocess.fit(data)
+        with torch.no_grad():
+            for parameter in agent.objective.parameters():
+                parameter.mul_(30)
+        found.append([float(agent.update(data).metrics["train/target"]) for _ in range(WARM_UPS + 3)])
+    inside, outside = found
+    earned = data.reward[~data.is_first] * 0.5
+    least, most = min(float(earned.min()), 0), max(float(earned.max()), 0)
+    assert all(least + 0.5 * 2 * least <= y <= most + 0.5 * 2 * most for y in inside)
+    assert max(map(abs, outside)) > 10 * max(abs(least), most)
+    assert build(name, reward_scale="return_std").preprocess.range is None
+
+
+# ---------------------------------------------------------------- settings and actions
+
+
+NAN, INF = float("nan"), float("inf")
+SENSELESS = [
+    *((name, {key: value}) for name in CONFIGS for key, value in
+      (("batch_size", 0), ("batch_length", 1), ("discount", 1.5), ("tau", 0.0), ("lr", NAN), ("actor_lr", INF))),
+    ("dqn", {"adam_eps": 0.0}), ("dqn", {"kappa": 0.0}), ("qr_dqn", {"quantiles": 0}), ("qr_dqn", {"kappa": INF}),
+    ("td3", {"noise_clip": NAN}), ("td3", {"target_noise": -1.0}), ("td3", {"policy_delay": 0}),
+    ("td3_bc", {"alpha": INF}), ("sac", {"target_entropy": NAN}), ("sac", {"temperature": 0.0}),
+    ("sac", {"temperature_lr": -1.0}), ("iql", {"expectile": 1.0}), ("iql", {"max_weight": 0.0}),
+    ("iql", {"actor_cosine": -1}), ("bcq", {"phi": INF}), ("bcq", {"lmbda": 1.5}), ("bcq", {"latent": 0}),
+    ("cql", {"cql_temperature": 0.0}), ("cql", {"samples": 0}), ("crr", {"critics": 0}), ("crr", {"samples": 0}),
+    ("discrete_bcq", {"threshold": 1.1}), ("discrete_bcq", {"logit_weight": -1.0}), ("gail", {"gradient_penalty": INF}),
+    ("discrete_crr", {"min_q_weight": -1.0}), ("discrete_cql", {"min_q_weight": NAN}), ("td3", {"frames": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), SENSELESS, ids=str)
+def test_numbers_that_make_no_sense_are_refused_by_name(name, given):
+    ((key, value),) = given.items()
+    if hasattr(CONFIGS[name], key):
+        with pytest.raises(ConfigError, match=f"^{key} = {value}: expected"):
+            CONFIGS[name].merge(given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"frame_keys": "state"}, "frame_keys = 'state', frames = 1"),
+        ({"frames": 2, "frame_keys": "("}, "frame_keys = '\\(': expected a valid regular expression"),
+        ({"normalise": "fixd"}, "normalise = 'fixd': unknown name 'fixd'. Did you mean 'fixed'"),
+        ({"value_estimator": VTrace()}, "td3 expects one of td0, td1, n_step, td_lambda, gae"),
+        ({"value_estimator": NStep(2)}, r"n_step\(n=2\) in windows of 2 rows: expected batch_length of at least 3"),
+    ],
+)
+def test_settings_that_cannot_be(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        TD3Config().merge(settings)
+
+
+def test_a_distribution_bootstraps_from_a_single_row():
+    with pytest.raises(ConfigError, match="discrete_cql expects one of td0, td1, n_step, "):
+        algorithm_config("discrete_cql")(value_estimator=TDLambda())
+
+
+PARTS = {
+    "turn": ActionPart(kind="continuous", size=2), "jump": ActionPart(kind="categorical", classes=(4,)),
+    "keys": ActionPart(kind="categorical", classes=(2, 2)),
+}  # fmt: skip
+KINDS = {"continuous": ["turn"], "discrete": ["jump"], "multi_discrete": ["keys"], "mixed": ["turn", "keys"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", sorted(set(algorithms()) - DREAMERS))
+def test_other_actions_name_the_algorithms_that_fit(name, kind):
+    config, spec = algorithm_config(name), ActionSpec(parts={key: PARTS[key] for key in KINDS[kind]})
+    fit = {other for other in algorithms() if kind in algorithm_config(other).action_kinds}
+    if name in fit:
+        config().merge({"networks.units": (4,)}).build(SPECS["vector"], spec)
+        return
+    with pytest.raises(ConfigError, match=rf"^{name} is for .* actions, but these are {kind}\. Suitable") as error:
+        config().build(SPECS["vector"], spec)
+    alone, _, recorded = str(error.value).partition("Suitable algorithms: ")[2].rstrip(".").partition("; with")
+    apart = set(recorded.partition(": ")[2].split(", ")) - {""}
+    assert {*alone.split(", "), *apart} == fit
+    assert {other for other in fit if algorithm_config(other).needs_data} == apart
+
+
+# ---------------------------------------------------------------- classes of a user's own
+
+
+@dataclass(frozen=True)
+class Hopeful(ValueEstimator):
+    """One of a user's own: the better of two."""
+
+    def look_ahead(self, **rows):
+        return torch.maximum(td0(**rows), td_lambda(**rows, lam=0.5))
+
+
+@pytest.mark.parametrize("functions", ["compiled", "plain"])
+def test_an_estimator_of_ones_own_is_recorded_and_replayed_as_well(functions):
+    changes, seen = {"value_estimator": Hopeful(), "batch_length": 4}, {}
+    for graph in (True, False):
+        agent = build("sac", graph=graph, **changes)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
+    torch.testing.assert_close(seen[True], seen[False], rtol=0, atol=0)
+
+
+def test_a_part_that_is_frozen_stays_and_the_rest_learns():
+    """Such as a CNN, to fine-tune what comes after it; updates captured before train it no longer."""
+    agent = build("dqn", "everything")
+    for i in range(WARM_UPS + 1):
+        agent.update(batch(agent, "everything", i))
+    network = agent.objective.network
+    network.inputs.encoder.requires_grad_(False)
+    before = {name: p.clone() for name, p in network.named_parameters()}
+    agent.update(batch(agent, "everything"))
+    for name, p in network.named_parameters():
+        assert torch.equal(p, before[name]) == name.startswith("inputs.encoder."), name
+
+
+class More(TD3):
+    """Has a network and an optimiser of its own, of PyTorch's or of this library's."""
+
+    def __init__(self, make, *given):
+        super().__init__(*given)
+        self.head = torch.nn.Linear(1, 1, bias=False)
+        if make is not None:
+            self.another = make(self.head.parameters())
+
+    def train_step(self, batch):
+        loss = self.head(batch.reward[..., None]).square().mean()
+        self.another.zero_grad(set_to_none=True) if isinstance(self.another, torch.optim.Optimizer) else None
+        if isinstance(self.another, Adam):
+            self.another.step(loss)
+        else:
+            loss.backward()
+            self.another.step()
+        return super().train_step(batch)
+
+
+@pytest.mark.parametrize("make", [lambda p: Adam(p, 1e-3), torch.optim.Adam], ids=["Adam", "PyTorch"])
+def test_optimisers_of_ones_own_are_saved(make):
+    found = []
+    for stop in (None, 2):
+        torch.manual_seed(0)
+        agent = More(make, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": False}), torch.device("cpu"))
+        for i in range(4):
+            if i == stop:
+                saved = copy.deepcopy(agent.state_dict())
+                agent = More(make, SPECS["vector"], MOVES, agent.cfg, torch.device("cpu"))
+                agent.load_state_dict(saved)
+            torch.manual_seed(i)
+            agent.update(batch(agent, seed=i))
+        found.append(agent.head.weight.clone())
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_network_that_no_optimiser_has_is_told(graph):
+    agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
+    agent.train_step = super(More, agent).train_step
+    with pytest.raises(ConfigError, match=r"More: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
+        agent.update(batch(agent))
+
+
+@dataclass(frozen=True)
+class Unfinished(AlgorithmConfig):
+    """Names no learner."""
+
+
+class Bare(Algorithm):
+    """Returns its metrics alone, and has no policy."""
+
+    def __init__(self):
+        super().__init__(graph=False)
+        self.device = torch.device("cpu")
+
+    def train_step(self, batch):
+        return {"loss/critic": torch.zeros(())}
+
+
+def test_what_is_left_out_of_an_algorithm_of_ones_own_is_told():
+    with pytest.raises(ConfigError, match=r"Unfinished does not say what it builds: set Unfinished\.learner"):
+        Unfinished().build({}, MOVES)
+    with pytest.raises(ConfigError, match=r"Bare\.train_step returned \{'loss/critic': .*expected .*Update\(metrics="):
+        Bare().update(batch(build("td3")))
+    with pytest.raises(ConfigError, match=r"Bare has no policy: assign one to self\._policy"):
+        _ = Bare().policy
+    with pytest.raises(NotImplementedError, match=r"ModelFree does not define train_step\(\)"):
+        ModelFree(SPECS["vector"], TD3Config().merge(TINY), torch.device("cpu")).update(batch(build("td3")))
+
+
+def test_stats_of_another_learner_are_refused():
+    metrics = build("iql").update(batch(build("iql"))).metrics
+    with pytest.raises(DataError, match=r"BCQStats: .*'loss/vae'.* are missing; .*'loss/value'"):
+        build("bcq").stats.of(metrics)
