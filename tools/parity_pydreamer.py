@@ -405,7 +405,7 @@ class RecordingPyDreamer(Recording):
             if isinstance(part, Categoricals):
                 return straight_through(part.probs[..., 0, :], (part.log_probs[..., 0, :] + drawn).argmax(-1))
             sample = part.mean + part.std * drawn
-            return sample if isinstance(part, Normal) else sample.tanh()
+            return sample if type(part) is Normal else sample.tanh()
 
         return choose, pick
 
@@ -488,7 +488,7 @@ class RecordingPyDreamer(Recording):
     def grid(self, prediction: Any, key: str) -> Tensor:
         """Logits of a grid of classes, ``[T, B, I, C, H, W]``."""
         side = self.conf[f"{key}_size"]
-        return self.rows(prediction.dist._logits).mT.unflatten(-1, (side, side))
+        return self.rows(prediction.dist.padded).mT.unflatten(-1, (side, side))
 
     def probe_side(self, rows: Batch, feature: Tensor) -> tuple[Tensor, Tensors, Tensors]:
         """The loss of the probes, tensors and metrics."""
