@@ -46,7 +46,7 @@ test: $(VENV)/.dev $(TRITON)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/nn/test_gpu.py)
+	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/kernels/test_gpu.py)
 
 # uv alone: the pins are checked before any of them is installed.
 $(BIN)/uv: constraints.txt tools/venv.sh
