@@ -22,7 +22,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
 from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, turns_of
 from reverie.cli import main
-from reverie.commands.bench import BenchCommand, hours, numbers, settings, shapes
+from reverie.cli.bench import BenchCommand, hours, numbers, settings, shapes
 from reverie.core import hardware
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import describe, matrix_rates, peak_memory

@@ -10,18 +10,20 @@ import h5py
 import pytest
 import yaml
 
-from reverie import api, presets
+from reverie import api
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.api import train_config
 from reverie.cli import main
-from reverie.commands import train as commands
+from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
-from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized
+from reverie.presets import layers
+from reverie.presets.layers import base, layered, preset_name
+from reverie.presets.registry import ON_CPU, PRESETS, SUITES, overlay, resized
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
@@ -33,7 +35,7 @@ MINARI_SPACES = {"observation_space": NUMBERS, "action_space": NUMBERS}
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of GPUs that presets find, as the only entry."""
     found = [1]
-    monkeypatch.setattr(presets, "gpus", lambda: found[0])
+    monkeypatch.setattr(layers, "gpus", lambda: found[0])
     return found
 
 

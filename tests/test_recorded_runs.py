@@ -565,7 +565,7 @@ def test_flags(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reverie.commands import train as command
+    from reverie.cli import train as command
 
     seen: list[Any] = []
 
