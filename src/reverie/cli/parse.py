@@ -110,8 +110,9 @@ def as_flag(name: str) -> str:
 
 def in_one_line(box: str, known: list[str], every: str) -> str:
     """Return the message in tyro's box. An unknown option gets those of the ``known`` ones that it may mean."""
-    lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title; up to the next rule
-    text = " ".join(itertools.takewhile(lambda line: set(line) - set("─-╰╯+"), lines))
+    lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which may be underlined
+    words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
+    text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))
     if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
         word = unknown[1].partition("=")[0]
         name = affirmed(word.lstrip("-").replace("_", "-"))
