@@ -335,7 +335,7 @@ def test_a_machine_describes_itself() -> None:
         (["--vector", "3", "--env", "CartPole-v1"], "Leave out --image and --vector"),
         (["--action", "3"], "--action and --classes have no effect without --image or --vector"),
         (["--vector", "3", "--action", "3", "--classes", "3"], "set only one of them"),
-        (["--vector", "3", "--vektor", "3"], "Perhaps you meant"),
+        (["--vector", "3", "--vektor", "3"], "Did you mean --vector?"),
         (["--vector", "3", "--precision", "float16"], "bfloat16"),
     ],
 )  # fmt: skip

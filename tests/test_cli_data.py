@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie.cli.data import as_here, data_command
+from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import files
 from reverie.store.store import Store

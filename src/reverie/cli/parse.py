@@ -120,12 +120,15 @@ def in_one_line(box: str, known: list[str], every: str) -> str:
         meant = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and word.startswith("-") else ""
         return f"unknown option {word}.{meant}{every}"
     text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (\w+) = ", in_flags, text)
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def in_flags(found: re.Match[str]) -> str:
     """Return ``--env.num = `` for tyro's ``Error parsing env: num = ``."""
-    place, name = found[1], found[2]
+    place, name = (
+        found[1] if found[1][:1].islower() or found[1].startswith("-") else "",
+        found[2],
+    )  # not a whole command
     return f"{place if place.startswith('--') else as_flag('.'.join(filter(None, (place, name))))} = "
 
 

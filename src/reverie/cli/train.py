@@ -94,7 +94,7 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
     """Return the question for the environment, or the data, if nothing that was said names them; "" otherwise."""
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
-    run = said.run is not None and RunFolder.at(said.run).config.is_file()
+    run = said.resume or (said.run is not None and RunFolder.at(said.run).config.is_file())
     if said.env or config.data.path or run or of_preset or any(names_env(path) for path in said.config):
         return ""
     ask = f"reverie train {said.algorithm}"

@@ -218,10 +218,14 @@ def _declared(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
     found: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
     for kind in reversed(cls.__mro__):
         own = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
-        hints = typing.get_type_hints(kind, include_extras=True) if own else {}
+        try:
+            hints = typing.get_type_hints(kind, include_extras=True) if own else {}
+        except NameError:  # a class in a function, or in text that is executed: its types cannot be looked up
+            hints = {}
         for name in own:
-            bounds = tuple(each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Bound))
-            plain = typing.get_args(hints[name])[0] if hasattr(hints[name], "__metadata__") else hints[name]
+            hint = hints.get(name, Any)
+            bounds = tuple(each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bound))
+            plain = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
             found[name] = plain, bounds or found.get(name, (plain, ()))[1]
     return {field.name: found[field.name] for field in dataclasses.fields(cls)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +86,24 @@ def layered(
             ``algo``.
     """
     settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
-    if preset is None and (config := _of_run(run, algorithm, env)) is not None:
-        config = _with(settings, config).merge(
-            ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
-        )
+    named = [name for _, values in settings if (name := _env_id(values)) is not None]
+    whole = any(
+        {field.name for field in fields(ExperimentConfig)} - {"seed"} <= values.keys() for _, values in settings
+    )
+    if preset is None and not whole and (own := _of_run(run, algorithm, named=bool(env or named))) is not None:
+        changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
+        config = _with(settings, own).merge(changes)
         return config if size is None else resized(config, size)
     if algo is not None:
         _check_no_algo(settings)
-    named = [name for _, values in settings if (name := _env_id(values)) is not None]
     layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
     said = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
     preset, device = said.get("preset"), said.get("device", "auto")
-    own = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
-    chosen = base(algorithm, None if own else env or (named[-1] if named else None), preset, device)
+    silent = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
+    chosen = base(algorithm, None if silent else env or (named[-1] if named else None), preset, device)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
     recorded = config.merge(data or {})
-    if recorded.data.path and not preset and (own or not (env or named)):
+    if recorded.data.path and not preset and (silent or not (env or named)):
         chosen = base(algorithm, env_id_of(recorded.data), device=device)
         config = _with(settings, chosen)
     if algo is not None:
@@ -111,14 +114,17 @@ def layered(
     return config.merge({"preset": chosen.preset} | ({} if env is None else {"env.id": env}))
 
 
-def _of_run(run: Path | str | None, algorithm: str, env: str | None) -> ExperimentConfig | None:
-    """Return the settings of the run in ``run``; None if there is none of ``algorithm`` that files describe."""
+def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> ExperimentConfig | None:
+    """Return the settings of the run in ``run``; None if there is none of ``algorithm`` that files describe.
+
+    ``named``: the user has named the environment himself.
+    """
     if run is None or not RunFolder.at(run).config.is_file():
         return None
     saved = read_saved(RunFolder.at(run).path)
     if saved.custom.keys() - {"env"} or not same_algorithm(saved.algorithm, algorithm):
         return None
-    check_origin(saved, Path(run), *(["env"] if env else []))
+    check_origin(saved, Path(run), *(["env"] if named else []))
     return bare(saved.algorithm).merge(saved.experiment)
 
 
