@@ -30,7 +30,7 @@ from reverie.core.types import Batch
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
-from reverie.presets import layered
+from reverie.presets.layers import layered
 from reverie.run import train as loop
 from reverie.run.finite import FiniteCheck
 from reverie.run.metrics import MetricsLog

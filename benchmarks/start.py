@@ -66,7 +66,7 @@ class Marks:
 def child(case: str) -> None:
     """Run the command until its first update is over; print the parts and end the process."""
     marks = Marks()
-    import reverie.commands.train as command  # with torch and all that a run needs
+    import reverie.cli.train as command  # with torch and all that a run needs
     from reverie import api as training
     from reverie.algos.base import Algorithm
     from reverie.core import compiler

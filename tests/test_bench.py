@@ -22,7 +22,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
 from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, turns_of
 from reverie.cli import main
-from reverie.commands.bench import BenchCommand, hours, numbers, settings, shapes
+from reverie.cli.bench import BenchCommand, hours, numbers, settings, shapes
 from reverie.core import hardware
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import describe, matrix_rates, peak_memory
@@ -335,7 +335,7 @@ def test_a_machine_describes_itself() -> None:
         (["--vector", "3", "--env", "CartPole-v1"], "Leave out --image and --vector"),
         (["--action", "3"], "--action and --classes have no effect without --image or --vector"),
         (["--vector", "3", "--action", "3", "--classes", "3"], "set only one of them"),
-        (["--vector", "3", "--vektor", "3"], "Perhaps you meant"),
+        (["--vector", "3", "--vektor", "3"], "Did you mean --vector?"),
         (["--vector", "3", "--precision", "float16"], "bfloat16"),
     ],
 )  # fmt: skip

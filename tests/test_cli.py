@@ -23,14 +23,14 @@ import yaml
 
 from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
-from reverie.cli import COMMANDS, main
-from reverie.commands.args import by_flags, contradicting, flags_of, parse, print_files
-from reverie.commands.asked import Common, flag_value, peek
-from reverie.commands.train import contradiction
+from reverie.cli.asked import Common, peek
+from reverie.cli.main import COMMANDS, main
+from reverie.cli.parse import flags_of, parse
+from reverie.cli.show import print_files
 from reverie.core import accelerate, compiler, hardware
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
-from reverie.presets import layered
+from reverie.presets.layers import layered
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
@@ -210,19 +210,10 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--eval-envs", "0"], 2, "reverie: --eval-envs = 0: expected at least 1"),
         (["train", "dreamer_v3", "--stop-score", "nan"], 2, "stop-score = nan: expected a number"),
         (["train", "dreamer_v3", "--device", "gpu"], 2, "reverie: --device = 'gpu'"),
-        (
-            ["train", "dreamer_v3", "--env", "Acrobot-v1", "--env.id", "CartPole-v1"],
-            2,
-            "and --env.id CartPole-v1 contradict",
-        ),
-        (["train", "dreamer_v3", "--env.num=3", "--envs", "2"], 2, "--envs 2 and --env.num 3 contradict each other"),
-        (["train", "dreamer_v3", "--envs=3", "--envs", "2"], 2, "reverie: --envs 3 and --envs 2 contradict each other"),
-        (["train", "--tensorboard", "--no-tensorboard"], 2, "--tensorboard and --no-tensorboard contradict each other"),
-        (["data", "convert", "a", "b", "--to", "d4rl", "--to", "store"], 2, "--to d4rl and --to store contradict each"),
         (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
         (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
         (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
-        (["train", "--steps", "5", "dreamer_v2"], 2, "Put the algorithm first"),
+        (["train", "--steps", "5", "dreamer_v2"], 2, "an algorithm comes first"),
         (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
         (["train", "dreamer_v3", "--size", "13m"], 1, "Did you mean '1m', '12m' or '100m'?"),
         (["train", "dreamer_v3", "--preset", "atri"], 1, "unknown preset 'atri'. Did you mean 'atari'"),
@@ -246,8 +237,8 @@ def test_mistakes_are_explained_and_create_nothing(
 ) -> None:
     assert main(args) == code
     captured = capsys.readouterr()
-    squeezed = re.sub(r"[\s│]+", " ", captured.err)  # messages are wrapped in a box
-    assert message in squeezed
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
     assert "Traceback" not in captured.err
     assert not list(elsewhere.iterdir())
 
@@ -371,7 +362,6 @@ def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, caps
     ("args", "code", "message"),
     [
         (["--resume", "nowhere"], 1, "no run in nowhere: there is no such folder"),
-        (["--resume", "run", "--run", "run"], 2, "--run and --resume"),
         (["sac", "--resume", "run"], 1, "run is a run of dreamer_v3, not of sac"),
         (
             ["--resume", "run", "--env", "Acrobot-v1"],
@@ -506,11 +496,6 @@ def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
 # ---------------------------------------------------------------- looking
 
 
-def test_a_preset_says_nothing_to_a_run_that_has_its_settings(trained: Path, capsys: Captured) -> None:
-    assert main(["train", "--resume", str(trained), "--preset", "dqn"]) == 2
-    assert "--preset has no effect with --resume" in capsys.readouterr().err
-
-
 def test_steps_where_nothing_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
     data = ["--data", str(tmp_path / "nowhere.hdf5"), "--experience", "recorded", "--env", "CartPole-v1"]
     assert main(["train", "dqn", *data, "--steps", "600"]) == 1
@@ -628,31 +613,6 @@ def test_a_missing_compiler_is_said_once_and_done_without(
 
 
 # ---------------------------------------------------------------- reading ahead
-
-
-def test_messages_name_flags() -> None:
-    assert by_flags("agc = -1.0, warm_up = 2: expected", "algo.optim") == (
-        "--algo.optim.agc = -1.0, --algo.optim.warm-up = 2: expected"
-    )
-    assert by_flags("env.num = 0 (a = b)", "env") == "--env.num = 0 (a = b)"
-    assert by_flags("nothing to name") == "nothing to name"
-
-
-def test_saying_the_same_twice_is_no_contradiction() -> None:
-    assert contradiction(["--env", "A", "--env.id", "A", "--env.num", "2"]) is None
-    assert contradiction(["--env", "A", "--env.id=B"]) is not None
-    assert (
-        contradicting(["--log_info", "a", "b", "--log-info", "a", "b", "--no-tensorboard", "--no-tensorboard"]) is None
-    )
-
-
-def test_flag_value() -> None:
-    args = ["train", "--config", "a", "b", "--env=X", "--no-console", "--replay_ratio", "1"]
-    assert flag_value(args, "config") == ["a", "b"]
-    assert flag_value(args, "env") == ["X"]
-    assert flag_value(args, "replay-ratio") == ["1"]
-    assert flag_value(args, "no-console") == []
-    assert flag_value(args, "size") is None
 
 
 def test_peek_takes_the_dotted_id_as_well() -> None:

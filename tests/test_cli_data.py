@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie.commands.data import data_command
+from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import files
 from reverie.store.store import Store

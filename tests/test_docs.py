@@ -27,7 +27,8 @@ from reverie.experiment import ExperimentConfig
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.encoder import stage_sizes
 from reverie.nn.normalise import Running
-from reverie.presets import CPU, ON_CPU, PRESETS, base
+from reverie.presets.layers import CPU, base
+from reverie.presets.registry import ON_CPU, PRESETS
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -133,14 +134,14 @@ def test_commands_are_understood(
     from reverie import bench, cli
     from reverie.agent import estimate as estimation
     from reverie.agent import extract, loading
-    from reverie.commands import train
+    from reverie.cli import train
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
 
     monkeypatch.setattr(train, "train_config", stop)
     monkeypatch.setattr(train, "train_seeds_of", stop)
-    monkeypatch.setattr(train, "resumed", lambda said, named: said)  # there is no such run
+    monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)
     monkeypatch.setattr(estimation, "estimate", stop)

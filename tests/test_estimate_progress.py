@@ -14,7 +14,7 @@ import pytest
 import reverie
 from reverie.agent.estimate import Estimator, Reported
 from reverie.cli import main
-from reverie.commands.estimate import Watched
+from reverie.cli.estimate import Watched
 
 SMALL: dict[str, Any] = {"env": "none", "console": False, "tensorboard": False, "threads": 1,
                          "algo.networks.units": (8,), "algo.batch_size": 8}  # fmt: skip

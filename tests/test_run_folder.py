@@ -32,7 +32,7 @@ from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.metrics import FINAL, read_metrics
-from reverie.presets import layered
+from reverie.presets.layers import layered
 from reverie.run import run as life
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec, read_saved

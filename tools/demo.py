@@ -19,10 +19,10 @@ from typing import Any
 import reverie
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
-from reverie.commands.args import as_given
+from reverie.cli.show import print_files
 from reverie.core.errors import ReverieError
 from reverie.core.words import plural
-from reverie.presets import PRESETS
+from reverie.presets.layers import PRESETS
 from reverie.run.run import Result
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
@@ -91,8 +91,7 @@ def demonstrate(run: Path, seed: int) -> int:
         "truth / dream": dreamt.files.get("video"),
         "checkpoint": result.files["checkpoint"],
     }
-    for what, path in as_given({what: path for what, path in files.items() if path is not None}, run).items():
-        print(f"  {what:<21}{path}")
+    print_files({what: path for what, path in files.items() if path is not None}, run)
     imagined = len(dreamt.errors["reward"])
     print(
         f"\nIn the dream, the model sees the first {plural(dreamt.context, 'frame')}. Then it closes its eyes and "

@@ -24,7 +24,7 @@ from reverie.agent.dreaming import imagined, played
 from reverie.core.statistics import interval, iqm
 from reverie.log.plot import seeds_curve
 from reverie.log.video import dream_video
-from reverie.presets import PRESETS
+from reverie.presets.layers import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 MILLISECONDS, HOLD = 350, 1200

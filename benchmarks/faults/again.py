@@ -20,7 +20,7 @@ import torch  # noqa: F401
 import zarr  # noqa: F401
 
 import reverie.algos.dreamer_v3
-import reverie.commands.train
+import reverie.cli.train
 import reverie.experiment  # noqa: F401
 from reverie.cli import main
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.compiler import trouble
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_config, algorithm_name, found_elsewhere, version
+from reverie.core.discover import algorithm_name, found_elsewhere, version
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
 from reverie.core.machine import choose_device
-from reverie.core.near_names import near_names
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.words import Say, plural
@@ -48,7 +46,8 @@ from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_see
 from reverie.log.console import Board, Lane, tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
-from reverie.presets import SHORT_NAMES, layered, overlay, resized
+from reverie.presets.layers import layered
+from reverie.presets.registry import overlay, resized
 from reverie.replay.sources import Experience
 from reverie.run.folder import (
     SCHEMA,
@@ -491,7 +490,7 @@ def settings_of(
     size: str | None,
     preset: str | None,
     config: Path | str | Sequence[Path | str] | None,
-    overrides: dict[str, Any],
+    overrides: Mapping[str, Any],
     run: Path | str | None = None,
     say: Say = tell,
 ) -> ExperimentConfig:
@@ -500,47 +499,41 @@ def settings_of(
     Raises:
         ConfigError: they do not fit together.
     """
-    check_names(overrides, algorithm)
-    check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config or ()
-    short = {path: name for name, path in SHORT_NAMES.items() if name in overrides}
-    overrides = spelled_out(overrides)
-    settings = base_of(algorithm, env, size, preset, files, overrides, run)
-    if "env_options" in overrides:
-        options = overrides.pop("env_options")
-        unnamed = isinstance(options, EnvConfig) and options.id == EnvConfig().id
-        overrides["env"] = options.replace("id", settings.env.id) if unnamed else options
+    values = spelled_out(overrides)
+    settings = base_of(algorithm, env, size, preset, files, values, run)
+    if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:
+        values["env"] = options.replace("id", settings.env.id)
     if isinstance(env, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
-        check_instance(overrides)
-    settings = overlay(settings, overrides)
-
-    def named(path: str) -> str | None:
-        return short.get(path, path) if sets(overrides, path) else None
-
-    whole = isinstance(algorithm, ExperimentConfig)
-    if whole and env is None and settings.offline and settings.env.id == EnvConfig().id:
-        settings = settings.merge({"env.id": OWN_ENV})
-    return settings if whole else fitted(settings, named, say)
+    settings = overlay(settings, values)
+    if isinstance(env, gymnasium.Env) and settings.env.num != 1:
+        raise ConfigError(
+            f"envs = {settings.env.num}: an environment instance is a single environment. Leave out envs, or pass a "
+            "function that creates environments instead of the instance."
+        )
+    if not isinstance(algorithm, ExperimentConfig):
+        return fitted(settings, values, say)
+    unnamed = env is None and settings.offline and settings.env.id == EnvConfig().id
+    return settings.merge({"env.id": OWN_ENV}) if unnamed else settings
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``overrides`` with whole names in place of short ones, and with data and readers as settings.
+    """Return ``overrides`` with the paths of settings in place of short names.
 
     Raises:
         ConfigError: ``data`` is neither a path nor settings.
     """
-    whole = {name: value for name, value in overrides.items() if name not in SHORT_NAMES}
-    data = whole.get("data", {})
+    values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
+    data = values.get("data", {})
     if isinstance(data, str | Path):
-        del whole["data"]
-        whole["data.path"] = str(data)
-    else:
-        check_data(data)
-    if isinstance(data, DatasetConfig):  # dotted paths may set the rest
-        usual = DatasetConfig().to_dict()
-        whole["data"] = {name: value for name, value in data.to_dict().items() if value != usual[name]}
-    return whole | {path: overrides[name] for name, path in SHORT_NAMES.items() if name in overrides}
+        del values["data"]
+        return values | {"data.path": str(data)}
+    known = [option.name for option in dataclasses.fields(DatasetConfig)]
+    named = isinstance(data, Mapping) and (not data or any(str(key).partition(".")[0] in known for key in data))
+    if not named and not isinstance(data, DatasetConfig):
+        dataset_config(data)  # raises: these are the data themselves
+    return values
 
 
 def base_of(
@@ -564,120 +557,23 @@ def base_of(
         hint = f" {shown}() is one." if isinstance(given, type) else ""
         raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
-        check_whole(preset, files)
+        if lower := preset or ", ".join(map(str, files)):
+            raise ConfigError(
+                f"{lower}: an ExperimentConfig was passed, which already sets all options. Pass the algorithm's name "
+                "to use presets and files, or override single options: reverie.train(experiment, steps=1000)."
+            )
         settings = algorithm if size is None else resized(algorithm, size)
         return settings if name is None else settings.merge({"env.id": name})
-    word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
-    data = {key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")}
-    handed = env is not None and not isinstance(env, str)
     algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
-    where: dict[str, Any] = {"device": overrides.get("device"), "run": run}
-    return layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo, **where)
-
-
-def sets(values: Mapping[str, Any], path: str) -> bool:
-    """Return whether ``values`` set the option at ``path``: dotted, nested, or in an object other than by default."""
-    part, _, name = path.partition(".")
-    inner = values.get(part)
-    if name and isinstance(inner, Config):
-        return bool(getattr(inner, name) != getattr(type(inner)(), name)) or path in values
-    return path in values or (isinstance(inner, Mapping) and name in inner)
-
-
-def check_data(data: object) -> None:
-    """Check that ``data`` holds settings of data, not the data themselves.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    known = [field.name for field in dataclasses.fields(DatasetConfig)]
-    is_said = isinstance(data, Mapping) and (not data or any(str(key).partition(".")[0] in known for key in data))
-    if not isinstance(data, DatasetConfig) and not is_said:
-        dataset_config(data)  # raises
-
-
-def check_names(overrides: Mapping[str, Any], algorithm: object) -> None:
-    """Check that every override is an option of :func:`train`.
-
-    Raises:
-        ConfigError: one is not; the message names those that are, or where ``algorithm``'s or another part has it.
-    """
-    parameters = [name for name in inspect.signature(train).parameters if name != "overrides"]
-    fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name != "env"]
-    known = [*fields, *SHORT_NAMES, "env_options"]
-    for name in overrides:
-        if name.partition(".")[0] not in (*known, "env"):
-            options = [*known, *parameters, *(path for path in inner_options(algorithm) if "." in path)]
-            near = near_names(name.replace("_", "-"), [option.replace("_", "-") for option in dict.fromkeys(options)])
-            meant = [option.replace("-", "_") for option in near]
-            dotted = next((option for option in meant if "." in option), "")
-            hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
-            how = f" Pass it as **{{'{dotted}': ...}}." if dotted else ""
-            raise ConfigError(f"unknown option '{name}'.{hint}{how} Available: {', '.join(sorted(known))}.")
-
-
-def inner_options(algorithm: object) -> list[str]:
-    """Return the options inside parts of the settings, as ``algo.lr``: of ``algorithm``, by name or as an object."""
-    whole = algorithm if isinstance(algorithm, ExperimentConfig) else ExperimentConfig()
-    parts: dict[str, object] = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
-    if isinstance(algorithm, str):
-        parts["algo"] = algorithm_config(algorithm)()
-    elif isinstance(algorithm, AlgorithmConfig):
-        parts["algo"] = algorithm
-    paths: list[str] = []
-    while parts:
-        inside = [(f"{path}.", part) for path, part in parts.items() if isinstance(part, Config)]
-        parts = {at + f.name: getattr(part, f.name) for at, part in inside for f in dataclasses.fields(part)}
-        paths += parts
-    return paths
-
-
-def check_whole(preset: str | None, files: Sequence[Path | str]) -> None:
-    """Check that no lower layers of settings are given beside a whole experiment's, which would replace them.
-
-    Raises:
-        ConfigError: a preset or a file is given.
-    """
-    for name, value in {"preset": preset, "config": ", ".join(map(str, files))}.items():
-        if value:
-            raise ConfigError(
-                f"{name} = '{value}': an ExperimentConfig was passed, which already sets all options. Pass the "
-                f"algorithm's name to use {name}, or override single options: reverie.train(experiment, steps=1000)."
-            )
-
-
-def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
-    """Check that no setting is given by two of its names with different values.
-
-    Raises:
-        ConfigError: one is.
-    """
-    parts = {"env": overrides.get("env_options"), "data": overrides.get("data")}
-    if isinstance(options := parts["env"], EnvConfig):
-        parts["env"] = {} if options.id == EnvConfig().id else {"id": options.id}
-    mappings = {part: options for part, options in parts.items() if isinstance(options, Mapping)}
-    nested = {f"{part}.{name}": value for part, options in mappings.items() for name, value in options.items()}
-    short = {"env": (env, "env.id"), "data": (overrides.get("data"), "data.path")}
-    short |= {name: (overrides.get(name), path) for name, path in SHORT_NAMES.items()}
-    for name, (value, path) in short.items():
-        others = [given[path] for given in (overrides, nested) if path in given]
-        if isinstance(value, str | Path | Real) and any(str(other) != str(value) for other in others):
-            raise ConfigError(
-                f"{name} = {value} and {path} = {others[0]} contradict each other: both set the same option. Set only "
-                "one of them."
-            )
-
-
-def check_instance(overrides: Mapping[str, Any]) -> None:
-    """Check that no copies of an environment instance are asked for.
-
-    Raises:
-        ConfigError: ``env.num`` is not 1.
-    """
-    options = overrides.get("env")
-    num = overrides.get("env.num", options.get("num", 1) if isinstance(options, Mapping) else 1)
-    if num != 1:
-        raise ConfigError(
-            f"envs = {num}: an environment instance is a single environment. Leave out envs, or pass a function that "
-            "creates environments instead of the instance."
-        )
+    return layered(
+        algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)),
+        env=name,
+        preset=preset,
+        size=size,
+        files=files,
+        data={key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")},
+        handed=env is not None and not isinstance(env, str),
+        algo=algo,
+        device=overrides.get("device"),
+        run=run,
+    )

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -588,32 +588,31 @@ def places(given: Any) -> list[str]:
     return [place_of(place) for place in ([given] if isinstance(given, str) else given or ())]
 
 
-def fitted(config: ExperimentConfig, named: Callable[[str], str | None], say: Say) -> ExperimentConfig:
+def fitted(config: ExperimentConfig, said: Collection[str], say: Say) -> ExperimentConfig:
     """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
 
-    ``named`` returns the name by which the user has set an option; None if he has not.
+    ``said``: the settings that the user has made.
 
     Raises:
-        ConfigError: a length in the other unit is named, or a start that leaves nothing to learn in.
+        ConfigError: a length in the other unit is set, or a start that leaves nothing to learn in.
     """
     other = "steps" if config.offline else "updates"
-    if (name := named(other)) is not None and named(config.unit) is None:
+    if other in said and config.unit not in said:
         kind = "on recorded data alone" if config.offline else "that collects rows"
-        length = name.replace(other, config.unit)
-        raise ConfigError(f"{name} has no effect on a run {kind}. Set its length with {length}.")
+        raise ConfigError(f"{other} has no effect on a run {kind}. Set its length with {config.unit}.")
     starts, steps = config.learning_starts, config.steps
     if config.offline or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
         return config
-    if (name := named("learning_starts")) is not None:
+    if "learning_starts" in said:
         if starts < steps:
             return config
         raise ConfigError(
-            f"{name} = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, or take "
-            "more steps."
+            f"learning_starts = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, "
+            "or take more steps."
         )
     soon = max(1, steps // 4)
     say(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
-    random = config.random_steps if named("random_steps") else min(config.random_steps, soon)
+    random = config.random_steps if "random_steps" in said else min(config.random_steps, soon)
     return config.merge({"learning_starts": soon, "random_steps": random})
 
 

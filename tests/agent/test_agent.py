@@ -20,7 +20,7 @@ from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.spaces import ActionCodec
 from reverie.core.words import say_nothing
 from reverie.nn.exploration import EpsilonGreedy
-from reverie.presets import base
+from reverie.presets.layers import base
 
 
 def test_what_an_agent_is_can_be_read(trained: Path) -> None:

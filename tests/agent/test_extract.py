@@ -25,7 +25,7 @@ from reverie.core.randomness import reproducible
 from reverie.core.words import say_nothing
 from reverie.datasets.dataset import DatasetConfig
 from reverie.log.metrics import read_metrics
-from reverie.presets import layered
+from reverie.presets.layers import layered
 from tiny import FEW
 
 

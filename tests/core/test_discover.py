@@ -146,7 +146,7 @@ def test_outline_reads_without_running() -> None:
 
 def test_listing_does_not_import_torch() -> None:
     code = (
-        "import sys, reverie.core.discover as d; d.algorithms(); d.outline('published.dreamer'); "
+        "import sys, reverie.core.discover as d; d.algorithms(); d.outline('presets.dreamer'); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,7 +24,7 @@ from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.api import train_seeds_of as train_seeds
 from reverie.cli import main as cli
-from reverie.commands.train import lone_flags, read_seeds
+from reverie.cli.train import read_seeds
 from reverie.core import signals
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
@@ -342,14 +342,7 @@ def test_seeds_are_so_many_or_these() -> None:
     assert read_seeds("3", 5) == [5, 6, 7]
     assert read_seeds("4, 1,9", 5) == [4, 1, 9]
     assert read_seeds("7,", 0) == [7]
-    assert [read_seeds(text, 0) for text in ("0", "", ",", "-3", "a", "1-3", "1.5")] == [None] * 7
-
-
-def test_flags_that_contradict_each_other() -> None:
-    assert lone_flags(["--seeds", "3", "--seed", "2", "--jobs", "4"]) is None
-    assert "--jobs has no effect" in str(lone_flags(["--jobs", "2"]))
-    assert "--resume continues a single run" in str(lone_flags(["--seeds=2", "--resume", "x"]))
-    assert "--seed and a list" in str(lone_flags(["--seed", "2", "--seeds", "1,2"]))
+    assert [read_seeds(text, 0) for text in ("0", "", ",", "-3", "a", "1-3", "1.5")] == [[]] * 7
 
 
 @pytest.fixture
@@ -390,7 +383,6 @@ def test_the_command_says_what_came_of_it(stage: type[Actor], tiny: str, capsys:
     stage.signals, stage.patience = [signal.SIGTERM], 1
     assert cli([*args, "--seeds", "7,8", "--steps", "130"]) == 143
     assert cli([*args, "--seeds", "x"]) == 2
-    assert cli([*args, "--jobs", "2"]) == 2
     assert cli([*args, "--seeds", "2", "--jobs", "-2"]) == 1
     assert "jobs = -2: expected at least 1" in capsys.readouterr().err
 

@@ -21,6 +21,7 @@ import numpy as np
 from reverie.core.bounds import Bound
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.importing import imported
+from reverie.core.near_names import near_names
 
 SMALLEST, LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
 """The least magnitude that float32 holds besides 0, and the largest."""
@@ -79,9 +80,10 @@ class Config:
         for key, value in _nest(values, path).items():
             where = f"{path}.{key}" if path else key
             if key not in names:
-                known = [f"{path}.{n}" if path else n for n in names]
-                hint = did_you_mean(where, known) or f" Available: {', '.join(sorted(names))}."
-                raise ConfigError(f"unknown option '{where}'.{hint}")
+                near = near_names(where.replace("_", "-"), [n.replace("_", "-") for n in _options(self, path)])
+                meant = " or ".join(f"'{n.replace('-', '_')}'" for n in near)
+                hint = f"Did you mean {meant}?" if near else f"Available: {', '.join(sorted(names))}."
+                raise ConfigError(f"unknown option '{where}'. {hint}")
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, where)
@@ -216,10 +218,14 @@ def _declared(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
     found: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
     for kind in reversed(cls.__mro__):
         own = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
-        hints = typing.get_type_hints(kind, include_extras=True) if own else {}
+        try:
+            hints = typing.get_type_hints(kind, include_extras=True) if own else {}
+        except NameError:  # a class in a function, or in text that is executed: its types cannot be looked up
+            hints = {}
         for name in own:
-            bounds = tuple(each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Bound))
-            plain = typing.get_args(hints[name])[0] if hasattr(hints[name], "__metadata__") else hints[name]
+            hint = hints.get(name, Any)
+            bounds = tuple(each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bound))
+            plain = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
             found[name] = plain, bounds or found.get(name, (plain, ()))[1]
     return {field.name: found[field.name] for field in dataclasses.fields(cls)}
 
@@ -249,6 +255,15 @@ def _check_kind(value: Any, hint: Any, where: str) -> None:
 def _is_checked(option: Any) -> bool:
     literal = option in (int, float, bool, types.NoneType) or typing.get_origin(option) is Literal
     return literal or (isinstance(option, type) and issubclass(option, Choice))
+
+
+def _options(config: Config, path: str) -> Iterator[str]:
+    """Yield the dotted names of all settings in ``config``, which lies at ``path``."""
+    for field in dataclasses.fields(config):
+        value, where = getattr(config, field.name), f"{path}.{field.name}" if path else field.name
+        yield where
+        if isinstance(value, Config) and not isinstance(value, Choice):
+            yield from _options(value, where)
 
 
 def _located(text: str, path: str, names: Collection[str]) -> str:

@@ -13,7 +13,7 @@ for.
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ def _known(loss: Any, step: Step) -> bool:
 def _defined(name: str) -> Any:
     """Return the member of a class that ``module:Class.member`` names."""
     module, owner, member = name.replace(":", ".").rsplit(".", 2)
-    return getattr(getattr(sys.modules[module], owner), member)
+    return getattr(getattr(importlib.import_module(module), owner), member)
 
 
 def plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from reverie.presets.registry import Settings, preset
 
-from reverie.algos.ddpg import DDPGConfig
-from reverie.algos.dqn import DQNConfig
-from reverie.algos.qr_dqn import QRDQNConfig
-from reverie.algos.sac import SACConfig
-from reverie.algos.td3 import TD3Config
-from reverie.experiment import ExperimentConfig
-
-MODEL_FREE: dict[str, Any] = {
+MODEL_FREE: Settings = {
     "steps": 1_000_000,
     "replay_ratio": 1.0,
     "learning_starts": 10_000,
@@ -24,7 +16,7 @@ MODEL_FREE: dict[str, Any] = {
 }
 """Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first."""
 
-PENDULUM: dict[str, Any] = MODEL_FREE | {
+PENDULUM: Settings = MODEL_FREE | {
     "steps": 15_000,
     "learning_starts": 1000,
     "random_steps": 1000,
@@ -35,7 +27,7 @@ PENDULUM: dict[str, Any] = MODEL_FREE | {
 }
 """Pendulum-v1 on one CPU core: with its short episodes, higher learning rates work."""
 
-VALUES: dict[str, Any] = {
+VALUES: Settings = {
     "steps": 500_000,
     "replay_ratio": 0.25,
     "learning_starts": 1000,
@@ -45,7 +37,7 @@ VALUES: dict[str, Any] = {
 }
 """Common settings of DQN and QR-DQN: one update every fourth step."""
 
-SMALL_VALUES: dict[str, Any] = VALUES | {
+SMALL_VALUES: Settings = VALUES | {
     "replay_ratio": 0.5,
     "algo.batch_size": 64,
     "algo.batch_length": 4,
@@ -58,7 +50,7 @@ SMALL_VALUES: dict[str, Any] = VALUES | {
 """DQN and QR-DQN on small problems. With single steps and the paper's targets, copied every 1,000 updates, Acrobot-v1
 and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these settings they were."""
 
-CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
+CARTPOLE_VALUES: Settings = SMALL_VALUES | {
     "steps": 50_000,
     "env.id": "CartPole-v1",
     "replay.capacity": 50_000,
@@ -68,7 +60,7 @@ CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
 }
 """CartPole-v1 on one CPU core."""
 
-MINATAR_VALUES: dict[str, Any] = VALUES | {
+MINATAR_VALUES: Settings = VALUES | {
     "replay_ratio": 0.5,
     "learning_starts": 5000,
     "env.id": "MinAtar/Breakout-v1",
@@ -84,7 +76,7 @@ They train for five million steps, with an update per step and more exploration;
 core.
 """
 
-ATARI_VALUES: dict[str, Any] = {
+ATARI_VALUES: Settings = {
     "steps": 50_000_000,
     "replay_ratio": 0.25,
     "learning_starts": 50_000,
@@ -109,102 +101,7 @@ ATARI_VALUES: dict[str, Any] = {
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""
 
 
-def ddpg() -> ExperimentConfig:
-    """DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
-    return ExperimentConfig(algo=DDPGConfig()).merge(MODEL_FREE)
-
-
-def td3() -> ExperimentConfig:
-    """TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); the number of random steps is ours."""
-    return ExperimentConfig(algo=TD3Config()).merge(MODEL_FREE)
-
-
-def sac() -> ExperimentConfig:
-    """SAC on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
-    return ExperimentConfig(algo=SACConfig()).merge(MODEL_FREE)
-
-
-def ddpg_pendulum() -> ExperimentConfig:
-    """DDPG on Pendulum-v1: minutes on one CPU core; settings are ours."""
-    return ExperimentConfig(algo=DDPGConfig()).merge(PENDULUM)
-
-
-def td3_pendulum() -> ExperimentConfig:
-    """TD3 on Pendulum-v1: minutes on one CPU core; settings are ours."""
-    return ExperimentConfig(algo=TD3Config()).merge(PENDULUM)
-
-
-def sac_pendulum() -> ExperimentConfig:
-    """SAC on Pendulum-v1: minutes on one CPU core; settings are ours."""
-    return ExperimentConfig(algo=SACConfig()).merge(PENDULUM | {"algo.temperature_lr": 1e-3})
-
-
-def dqn() -> ExperimentConfig:
-    """DQN for small problems with discrete actions; settings are ours."""
-    return ExperimentConfig(algo=DQNConfig()).merge(SMALL_VALUES)
-
-
-def qr_dqn() -> ExperimentConfig:
-    """QR-DQN for small problems with discrete actions; settings are ours."""
-    return ExperimentConfig(algo=QRDQNConfig()).merge(SMALL_VALUES)
-
-
-def dqn_cartpole() -> ExperimentConfig:
-    """DQN on CartPole-v1: a minute on one CPU core; settings are ours.
-
-    With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they had
-    reached 500.
-    """
-    return ExperimentConfig(algo=DQNConfig()).merge(CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128})
-
-
-def qr_dqn_cartpole() -> ExperimentConfig:
-    """QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours."""
-    return ExperimentConfig(algo=QRDQNConfig()).merge(CARTPOLE_VALUES | {"algo.quantiles": 32})
-
-
-def dqn_minatar() -> ExperimentConfig:
-    """DQN on MinAtar, with its authors' network."""
-    return ExperimentConfig(algo=DQNConfig()).merge(MINATAR_VALUES)
-
-
-def qr_dqn_minatar() -> ExperimentConfig:
-    """QR-DQN on MinAtar, with its authors' network."""
-    return ExperimentConfig(algo=QRDQNConfig()).merge(MINATAR_VALUES)
-
-
-def dqn_atari() -> ExperimentConfig:
-    """DQN on Atari, 200M frames: four 84x84 grey frames stacked (Mnih et al. 2015, extended data table 1)."""
-    return ExperimentConfig(algo=DQNConfig()).merge(
-        ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"}
-    )
-
-
-def qr_dqn_atari() -> ExperimentConfig:
-    """QR-DQN on Atari, 200M frames: four 84x84 grey frames stacked (Dabney et al. 2018, "Evaluation on Atari 2600")."""
-    paper = {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32, "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"}
-    return ExperimentConfig(algo=QRDQNConfig()).merge(ATARI_VALUES | paper)
-
-
-PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
-    "ddpg": ddpg,
-    "td3": td3,
-    "sac": sac,
-    "ddpg_pendulum": ddpg_pendulum,
-    "td3_pendulum": td3_pendulum,
-    "sac_pendulum": sac_pendulum,
-    "dqn": dqn,
-    "qr_dqn": qr_dqn,
-    "dqn_cartpole": dqn_cartpole,
-    "qr_dqn_cartpole": qr_dqn_cartpole,
-    "dqn_minatar": dqn_minatar,
-    "qr_dqn_minatar": qr_dqn_minatar,
-    "dqn_atari": dqn_atari,
-    "qr_dqn_atari": qr_dqn_atari,
-}
-"""Presets by name."""
-
-_ATARI = {
+_ATARI: Settings = {
     "steps": 400_000,
     "learning_starts": 10_000,
     "random_steps": 10_000,
@@ -212,22 +109,93 @@ _ATARI = {
     "algo.target_every": 1000,
     "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
 }
+"""Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values are ours."""
 
-ON_CPU: dict[str, dict[str, Any]] = {"dqn_atari": _ATARI, "qr_dqn_atari": _ATARI}
-"""Changes of presets for a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
 
-The other presets take an hour at most.
-"""
+@preset("ddpg")
+def ddpg() -> Settings:
+    """DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
+    return MODEL_FREE
 
-SUITES: dict[str, str] = {
-    "ddpg: Pendulum-": "ddpg_pendulum",
-    "td3: Pendulum-": "td3_pendulum",
-    "sac: Pendulum-": "sac_pendulum",
-    "dqn: CartPole-": "dqn_cartpole",
-    "qr_dqn: CartPole-": "qr_dqn_cartpole",
-    "dqn: MinAtar/": "dqn_minatar",
-    "qr_dqn: MinAtar/": "qr_dqn_minatar",
-    "dqn: ALE/": "dqn_atari",
-    "qr_dqn: ALE/": "qr_dqn_atari",
-}
-"""Preset of an environment for the algorithm before the colon, by the prefix of its id."""
+
+@preset("td3")
+def td3() -> Settings:
+    """TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); the number of random steps is ours."""
+    return MODEL_FREE
+
+
+@preset("sac")
+def sac() -> Settings:
+    """SAC on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
+    return MODEL_FREE
+
+
+@preset("ddpg", "Pendulum-")
+def ddpg_pendulum() -> Settings:
+    """DDPG on Pendulum-v1: minutes on one CPU core; settings are ours."""
+    return PENDULUM
+
+
+@preset("td3", "Pendulum-")
+def td3_pendulum() -> Settings:
+    """TD3 on Pendulum-v1: minutes on one CPU core; settings are ours."""
+    return PENDULUM
+
+
+@preset("sac", "Pendulum-")
+def sac_pendulum() -> Settings:
+    """SAC on Pendulum-v1: minutes on one CPU core; settings are ours."""
+    return PENDULUM | {"algo.temperature_lr": 1e-3}
+
+
+@preset("dqn")
+def dqn() -> Settings:
+    """DQN for small problems with discrete actions; settings are ours."""
+    return SMALL_VALUES
+
+
+@preset("qr_dqn")
+def qr_dqn() -> Settings:
+    """QR-DQN for small problems with discrete actions; settings are ours."""
+    return SMALL_VALUES
+
+
+@preset("dqn", "CartPole-")
+def dqn_cartpole() -> Settings:
+    """DQN on CartPole-v1: a minute on one CPU core; settings are ours.
+
+    With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they had
+    reached 500.
+    """
+    return CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128}
+
+
+@preset("qr_dqn", "CartPole-")
+def qr_dqn_cartpole() -> Settings:
+    """QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours."""
+    return CARTPOLE_VALUES | {"algo.quantiles": 32}
+
+
+@preset("dqn", "MinAtar/")
+def dqn_minatar() -> Settings:
+    """DQN on MinAtar, with its authors' network."""
+    return MINATAR_VALUES
+
+
+@preset("qr_dqn", "MinAtar/")
+def qr_dqn_minatar() -> Settings:
+    """QR-DQN on MinAtar, with its authors' network."""
+    return MINATAR_VALUES
+
+
+@preset("dqn", "ALE/", cpu=_ATARI)
+def dqn_atari() -> Settings:
+    """DQN on Atari, 200M frames: four 84x84 grey frames stacked (Mnih et al. 2015, extended data table 1)."""
+    return ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"}
+
+
+@preset("qr_dqn", "ALE/", cpu=_ATARI)
+def qr_dqn_atari() -> Settings:
+    """QR-DQN on Atari, 200M frames: four 84x84 grey frames stacked (Dabney et al. 2018, "Evaluation on Atari 2600")."""
+    paper = {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32, "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"}
+    return ATARI_VALUES | paper

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import Trusting, flags_in
+from reverie.cli.parse import Trusting, flags_in
 from reverie.core.discover import algorithm_config, algorithms
 
 DEFAULT_ALGORITHM = "dreamer_v3"
@@ -33,9 +33,10 @@ class Common(Trusting):
     config: tuple[Path, ...] = ()
     """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
     run: Path | None = None
-    """Run folder; a run found there is continued. None: a new one under runs/."""
+    """Run folder; a run found there is continued with its own settings, which other flags override. None: a new one
+    under runs/."""
     resume: Path | None = None
-    """Run folder of a run to continue with its own settings; other flags override these."""
+    """Another name of --run, for a run that must be there."""
     seeds: str | None = None
     """Train several seeds, each as a run of its own, and aggregate their scores: the number of seeds, from --seed on,
     or a list such as 1,5,7. The same command again continues those that have not finished."""
@@ -43,30 +44,23 @@ class Common(Trusting):
     """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
 
 
-def flag_value(args: list[str], name: str) -> list[str] | None:
-    """Return the words after ``--name`` up to the next flag, at its last appearance; None if it is missing."""
-    return dict(flags_in(args)).get(name)
-
-
 def peek(args: list[str]) -> Common:
     """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
-    named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
-    flags = ("env", "env.id", "size", "data", "data.path")
-    values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
-    resume, run = (Path(words[0]) if (words := flag_value(args, name)) else None for name in ("resume", "run"))
+    flags = dict(flags_in(args))
+    first = {name: words[0] for name, words in flags.items() if words}
     return Common(
-        algorithm=named,
-        env=values["env.id"] or values["env"] or "",
-        data=values["data.path"] or values["data"] or "",
-        size=values["size"],
-        config=tuple(Path(name) for name in flag_value(args, "config") or ()),
-        run=run,
-        resume=resume,
+        algorithm=args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM,
+        env=first.get("env.id", first.get("env", "")),
+        data=first.get("data.path", first.get("data", "")),
+        size=first.get("size"),
+        config=tuple(map(Path, flags.get("config", ()))),
+        run=Path(run) if (run := first.get("resume", first.get("run"))) else None,
+        resume=Path(first["resume"]) if "resume" in first else None,
     )
 
 
-def check_names(args: list[str]) -> None:
-    """Check the names of the algorithm and of the environment. Those in modules of the user's are checked later.
+def train_command(args: list[str]) -> int:
+    """Check the names of the algorithm and of the environment, but not those in modules of the user's; then train.
 
     Raises:
         ReverieError: one is unknown; the message has those that are near.
@@ -78,3 +72,6 @@ def check_names(args: list[str]) -> None:
         from reverie.envs.suites import check_id  # Gymnasium comes with it
 
         check_id(said.env)
+    from reverie.cli.train import train  # torch comes with it
+
+    return train(args, said)

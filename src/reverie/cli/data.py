@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import Trusting, fail, parse, print_sections
-from reverie.commands.record import record_command
+from reverie.cli.agent import OfRun
+from reverie.cli.main import fail
+from reverie.cli.parse import Reading, Trusting, as_here, parse
+from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.datasets.output import Exported
-    from reverie.datasets.reader import About, Reader, ReadOptions
+    from reverie.datasets.reader import About, Reader
     from reverie.datasets.summary import Summary
     from reverie.store.store import Store
 
@@ -30,42 +32,6 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How to read files that do not describe themselves completely."""
-
-    reader: str = ""
-    """Class that reads a format of your own, module:Class or module:Class(setting=value). Empty: the format is
-    detected."""
-    columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
-    one vector are a list, '{obs: [x, y], ...}'."""
-    time_limit: int | None = None
-    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
-    partial: bool = False
-    """RL Unplugged: use the readable part of shards that are cut off."""
-
-    @property
-    def options(self) -> ReadOptions:
-        """Options of the readers."""
-        from reverie.datasets.reader import ReadOptions
-
-        return ReadOptions(
-            reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
-        )
-
-    def given(self) -> str:
-        """Return the flags of the options that are set, for messages; "" if none is."""
-        return ", ".join(f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value)
-
-
-def as_here(word: str) -> str:
-    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
-    names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
-    flag = word.partition("=")[0]
-    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
-
-
-@dataclass(frozen=True, kw_only=True)
 class Source(Trusting, Reading):
     """The dataset to read."""
 
@@ -74,9 +40,11 @@ class Source(Trusting, Reading):
 
     def open(self) -> Reader:
         """Open the dataset."""
+        from reverie.datasets.dataset import DatasetConfig
         from reverie.datasets.detect import open_reader
 
-        return open_reader(self.path, self.options)
+        reading = {field.name: getattr(self, field.name) for field in fields(Reading)}
+        return open_reader(self.path, DatasetConfig(**reading).reading)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +89,28 @@ class SubsampleCommand(ConvertCommand):
     """Draw whole episodes until their steps suffice, or single steps."""
     seed: int = 0
     """Seed of the drawing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordCommand(OfRun):
+    """Play with a trained agent and record the episodes as a Minari dataset."""
+
+    target: Target
+    """A folder that does not exist yet, or minari:NAME."""
+    episodes: int | None = None
+    """Number of episodes."""
+    steps: int | None = None
+    """Number of env steps, in place of episodes; the last episode is truncated."""
+    epsilon: float = 0.0
+    """Probability that an action is drawn from the action space in place of the agent's."""
+    noise: float = 0.0
+    """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Take the policy's most likely action, or sample one."""
+    env: str | None = None
+    """Environment to play in, for an agent that was trained without one."""
+    seed: int = 0
+    """Seed of environments and actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +327,22 @@ def subsample_command(args: list[str]) -> int:
     check_target(options.target, options.to)
     with options.open() as reader:
         tell(write(reader, options.target, options.to, subsample(reader, subset)), reader.remarks())
+    return 0
+
+
+def record_command(args: list[str]) -> int:
+    """Play with a trained agent and record it."""
+    options = parse(RecordCommand, args, "data record")
+    from reverie.agent.loading import load
+    from reverie.agent.recording import RecordConfig, record
+    from reverie.datasets.output import check_target
+
+    names = ("episodes", "steps", "epsilon", "noise", "seed")
+    config = RecordConfig(actions=options.mode, **{name: getattr(options, name) for name in names})
+    check_target(options.target, "minari")
+    agent = load(options.run, env=options.env, checkpoint=options.checkpoint, device=options.device)
+    done = record(agent, options.target, config)
+    tell(done, list(done.remarks))
     return 0
 
 

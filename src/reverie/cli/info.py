@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import parse, print_files
+from reverie.cli.parse import parse
+from reverie.cli.show import print_files
 from reverie.core.errors import ReverieError
 from reverie.core.words import plural
 

@@ -1,12 +1,9 @@
-"""Presets by name, and the layers of settings above them.
-
-The presets themselves, functions that return an ``ExperimentConfig``, are in ``published/``.
-"""
+"""The layers of settings: a preset or an existing run, then files, then what is named."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +13,21 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment import NO_ENV, OWN_ENV, ExperimentConfig, env_id_of
-from reverie.published import dreamer, model_free, offline
-from reverie.run.folder import SCHEMA, read_yaml
-
-PRESETS: dict[str, Callable[[], ExperimentConfig]] = dreamer.PRESETS | model_free.PRESETS | offline.PRESETS
-"""All presets by name."""
-
-SUITES: dict[str, str] = dreamer.SUITES | model_free.SUITES | offline.SUITES
-"""Preset that an environment gets by the prefix of its id, unless another is asked for. An entry ``algorithm: prefix``
-is for that algorithm only."""
-
-ON_CPU: dict[str, dict[str, Any]] = dreamer.ON_CPU | model_free.ON_CPU | offline.ON_CPU
-"""Changes of a preset without a GPU: smaller networks (``size``), shorter runs. Presets that need none are left out."""
+from reverie.presets import dreamer, model_free, offline  # noqa: F401  # they register their presets
+from reverie.presets.registry import ON_CPU, PRESETS, SUITES, bare, overlay, resized
+from reverie.run.folder import SCHEMA, RunFolder, check_origin, read_saved, read_yaml
 
 CPU = "+cpu"
 """Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
 
-SHORT_NAMES = {"envs": "env.num"}
-"""Other names of settings in Python and on the command line. So is ``data``, of ``data.path``, if it is a path."""
-
 
 def preset_name(algorithm: str, env: str) -> str | None:
     """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""
-    bare = env.rpartition(":")[2]
-    wanted = (f"{algorithm}: {bare}", bare)  # entries for this algorithm come before those for all
-    # Gymnasium accepts ids without a version, so "CartPole" has the prefix "CartPole-" as well.
-    name = next((name for x in wanted for start, name in SUITES.items() if f"{x}-".startswith(start)), algorithm)
-    for candidate in (name, algorithm):
-        if candidate in PRESETS and algorithm_name(type(PRESETS[candidate]().algo)) == algorithm:
-            return candidate
-    return None
+    wanted = f"{algorithm}: {env.rpartition(':')[2]}-"  # "CartPole", as Gymnasium accepts it, has the prefix too
+    return next(
+        (name for start, name in SUITES.items() if wanted.startswith(start)),
+        algorithm if algorithm in PRESETS else None,
+    )
 
 
 def base(algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto") -> ExperimentConfig:
@@ -67,9 +49,7 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
     else:
         name = preset.replace("-", "_")
     if name is None:
-        algo = config_class()
-        assert isinstance(algo, AlgorithmConfig)
-        return ExperimentConfig(algo=algo)
+        return bare(algorithm)
     plain = name.removesuffix(CPU)
     if plain not in PRESETS:
         known = ["cpu", *PRESETS]
@@ -77,9 +57,7 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
     config = PRESETS[plain]().merge({"preset": name})
     if type(config.algo) is not config_class:  # a subclass is another algorithm
         raise ConfigError(f"preset '{name}' is for {algorithm_name(type(config.algo))}, not for {algorithm}.")
-    changes = dict(ON_CPU.get(plain, {})) if name != plain else {}
-    size = changes.pop("size", None)
-    return overlay(config if size is None else resized(config, size), changes)
+    return overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
 
 
 def layered(
@@ -101,24 +79,31 @@ def layered(
     environment is named, that of the data chooses the preset, and a run on them alone is evaluated in it. ``handed``:
     the environment is made by a function of the user's, so a preset's arguments for ``gymnasium.make`` are dropped.
     ``algo``: replaces the preset's settings of the algorithm. ``device``: that of later layers. ``run``: the folder of
-    the run; one found there keeps its preset, so that it can be continued on another machine.
+    the run; the settings of one found there take the place of the preset, unless ``preset`` names one.
 
     Raises:
         ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
             ``algo``.
     """
     settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
+    named = [name for _, values in settings if (name := _env_id(values)) is not None]
+    whole = any(
+        {field.name for field in fields(ExperimentConfig)} - {"seed"} <= values.keys() for _, values in settings
+    )
+    if preset is None and not whole and (own := _of_run(run, algorithm, named=bool(env or named))) is not None:
+        changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
+        config = _with(settings, own).merge(changes)
+        return config if size is None else resized(config, size)
     if algo is not None:
         _check_no_algo(settings)
-    named = [name for _, values in settings if (name := _env_id(values)) is not None]
     layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
     said = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
     preset, device = said.get("preset"), said.get("device", "auto")
-    own = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
-    chosen = base(algorithm, None if own else env or (named[-1] if named else None), preset, device)
+    silent = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
+    chosen = base(algorithm, None if silent else env or (named[-1] if named else None), preset, device)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
     recorded = config.merge(data or {})
-    if recorded.data.path and not preset and (own or not (env or named)):
+    if recorded.data.path and not preset and (silent or not (env or named)):
         chosen = base(algorithm, env_id_of(recorded.data), device=device)
         config = _with(settings, chosen)
     if algo is not None:
@@ -127,6 +112,20 @@ def layered(
         config = resized(config, size)
     env = env or (OWN_ENV if recorded.data.path and not named else None)
     return config.merge({"preset": chosen.preset} | ({} if env is None else {"env.id": env}))
+
+
+def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> ExperimentConfig | None:
+    """Return the settings of the run in ``run``; None if there is none of ``algorithm`` that files describe.
+
+    ``named``: the user has named the environment himself.
+    """
+    if run is None or not RunFolder.at(run).config.is_file():
+        return None
+    saved = read_saved(RunFolder.at(run).path)
+    if saved.custom.keys() - {"env"} or not same_algorithm(saved.algorithm, algorithm):
+        return None
+    check_origin(saved, Path(run), *(["env"] if named else []))
+    return bare(saved.algorithm).merge(saved.experiment)
 
 
 def _recorded(run: Path | str | None, algorithm: str) -> dict[str, Any]:
@@ -160,30 +159,6 @@ def _check_no_algo(settings: Sequence[tuple[Path, dict[str, Any]]]) -> None:
                 f"{path} sets options of the algorithm ('{names[0]}'), but algorithm is a configuration object, which "
                 "already sets all of them. Pass the algorithm's name to use the file, or remove them from the file."
             )
-
-
-def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """Return ``config`` with ``values`` on top. ``replay_ratio`` and ``train_ratio`` replace each other.
-
-    Raises:
-        ConfigError: a key is unknown or a value does not fit.
-    """
-    ratios = {key for key in ("replay_ratio", "train_ratio") if values.get(key) is not None}
-    if ratios:
-        config = config.merge({"replay_ratio": None, "train_ratio": None})
-    return config.merge(values)
-
-
-def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
-    """Return ``config`` with the network widths of a named size of its algorithm.
-
-    Raises:
-        ConfigError: the algorithm has no sizes, or none of that name.
-    """
-    module = importlib.import_module(type(config.algo).__module__)
-    if not hasattr(module, "sized"):
-        raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
-    return config.merge({"algo": module.sized(size, config.algo)})
 
 
 def _settings(path: Path, algorithm: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import parse, print_trouble
+from reverie.cli.parse import parse
+from reverie.cli.show import print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
 from reverie.core.words import plural
@@ -125,7 +126,8 @@ def bench_command(args: list[str]) -> int:
 
 def settings(said: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
-    from reverie.presets import PRESETS, layered
+    from reverie.presets.layers import layered
+    from reverie.presets.registry import PRESETS
 
     own = said.algorithm.replace("-", "_")
     preset = own if said.shaped and said.preset is None and own in PRESETS else said.preset

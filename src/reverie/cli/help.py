@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from reverie.commands.args import flags_of
-from reverie.commands.asked import Common
+from reverie.cli.asked import Common
+from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
 from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError

@@ -6,19 +6,20 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Annotated, Literal, Self
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from reverie.commands.args import Trusting, as_given, fail, parse, print_files, print_trouble
-from reverie.commands.data import Reading, as_here
+from reverie.cli.agent import OfRun
+from reverie.cli.main import fail
+from reverie.cli.parse import Reading, as_here, parse
+from reverie.cli.show import print_files, print_trouble
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateCommand(Trusting):
+class EstimateCommand(OfRun):
     """Estimate the discounted return of a trained agent from recorded data.
 
     The method is fitted Q evaluation (FQE); nothing is played.
@@ -26,8 +27,6 @@ class EstimateCommand(Trusting):
     Ctrl-C ends its updates; the estimate is then that after those made.
     """
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Run folder."""
     data: str = ""
     """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the data that the
     run was trained on."""
@@ -39,10 +38,6 @@ class EstimateCommand(Trusting):
     """Actions per row, if they are sampled; their values are averaged."""
     discount: float | None = None
     """Discount factor gamma. None: the learner's, or 0.99 if it has none."""
-    checkpoint: Path | None = None
-    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
     """Seed of networks and batches. None: derived from that of the run."""
     reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
@@ -51,29 +46,18 @@ class EstimateCommand(Trusting):
 def estimate_command(args: list[str]) -> int:
     """Run ``reverie estimate``."""
     said = parse(EstimateCommand, [as_here(word) for word in args], "estimate")
-    if not said.data and (unused := said.reading.given()):
-        return fail(f"{unused} without --data: the data that the run was trained on are read as they were then.", 2)
+    data = said.reading.of(said.data, "the data that the run was trained on are read as they were then")
     from reverie.agent.estimate import estimate
     from reverie.core.machine import choose_device  # imports torch
-    from reverie.datasets.dataset import DatasetConfig
 
     print_trouble(choose_device(said.device).partition(":")[0])
+    names = ("updates", "draws", "discount", "checkpoint", "device", "seed")
     with Watched() as watch:
-        report = estimate(
-            said.run,
-            DatasetConfig(path=said.data, **asdict(said.reading)) if said.data else None,
-            updates=said.updates,
-            actions=said.mode,
-            draws=said.draws,
-            discount=said.discount,
-            checkpoint=said.checkpoint,
-            device=said.device,
-            seed=said.seed,
-            watch=watch,
-        )
+        options = {name: getattr(said, name) for name in names}
+        report = estimate(said.run, data, actions=said.mode, watch=watch, **options)
     print(f"{said.run}, actions: {said.mode}")
     print(report.estimate.words())
-    print_files(as_given(report.files, said.run))
+    print_files(report.files, said.run)
     if watch.interrupted:
         return fail(f"interrupted: the estimate is that after {watch.made:,} of {said.updates:,} updates", 130)
     return 0

@@ -1,0 +1,160 @@
+"""``reverie eval``, ``dream`` and ``extract``: what a trained agent does, imagines and represents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from reverie.cli.parse import Reading, Trusting, as_here, parse
+from reverie.cli.show import print_files, print_trouble, score_line
+from reverie.core.words import plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(Trusting):
+    """What every command about a trained agent takes."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+    checkpoint: Path | None = None
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalCommand(OfRun):
+    """Play whole episodes with a trained agent."""
+
+    episodes: int = 20
+    """Number of episodes to play."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Take the policy's most likely action, or sample one."""
+    video: bool = False
+    """Record the first episode as a video."""
+    seed: int | None = None
+    """Seed of environments and actions. None: derived from that of the run."""
+    time_limit: int | None = None
+    """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
+    env: str | None = None
+    """Environment to act in, for an agent that learned from recorded data alone; or the run's own as `module:Id`, where
+    only that module registers it."""
+
+
+def eval_command(args: list[str]) -> int:
+    """Run ``reverie eval``."""
+    said = parse(EvalCommand, args, "eval")
+    from reverie.agent.evaluation import evaluate_run
+    from reverie.agent.loading import load
+
+    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
+    print_trouble(agent.algo.device.type)
+    report = evaluate_run(
+        agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed, time_limit=said.time_limit
+    )
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
+    print(score_line(report.evaluation))
+    if said.video and "video" not in report.files and not report.unwritten:
+        print("no video: this environment cannot render images")
+    print_files(report.files, said.run)
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamCommand(OfRun):
+    """Compare what the world model imagines with what happens."""
+
+    context: int | None = None
+    """Rows of each episode that the model sees first. None: 8, or a third of the usual episode if that is less."""
+    horizon: int = 48
+    """Most env steps that it imagines after them; fewer where episodes are shorter."""
+    sequences: int = 6
+    """Number of episodes."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Play the episodes with the policy's most likely actions, or with sampled ones."""
+    seed: int | None = None
+    """Seed of environments and dreams. None: derived from that of the run."""
+    env: str | None = None
+    """Environment to act in, for an agent that learned from recorded data alone."""
+    data: str = ""
+    """Predict recorded episodes, the first ones that are long enough, in place of playing: a file, folder or glob of
+    any format that can be read, or minari:NAME."""
+    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
+
+
+def dream_command(args: list[str]) -> int:
+    """Run ``reverie dream``."""
+    said = parse(DreamCommand, [as_here(word) for word in args], "dream")
+    data = said.reading.of(said.data, "nothing is read, as the agent plays the episodes")
+    from reverie.agent.dreaming import dream
+    from reverie.agent.loading import load
+
+    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
+    print_trouble(agent.algo.device.type)
+    names = ("context", "horizon", "sequences", "seed")
+    report = dream(agent, actions=said.mode, data=data, **{name: getattr(said, name) for name in names})
+    fewer = f" of {said.sequences} (the others were shorter, or there were no more)"
+    dreams = plural(report.sequences, "dream") + fewer * (report.sequences < said.sequences)
+    steps = plural(len(next(iter(report.errors.values()))), "step")
+    where = f"{said.data or agent.config.env.id}, {agent.checkpoint.name}"
+    print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
+    print("error per imagined step; in brackets, the error of repeating the last observed row")
+    trained = getattr(agent.config.algo, "horizon", None)
+    print("" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)\n")
+    print(f"{error_table(report.errors, report.repeated)}\n")
+    for key, unit in report.units.items():
+        print(f"  {key}: {unit}")
+    print_files(report.files, said.run)
+    return 0
+
+
+def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
+    """Format the errors at steps 1, 2, 4, 8 ... and the last as a table."""
+    horizon = len(next(iter(errors.values())))
+    steps = sorted({2**i for i in range(horizon.bit_length()) if 2**i <= horizon} | {horizon})
+    width = max(12, *(len(key) for key in errors)) + 2
+    lines = [f"{'step':<{width}}" + "".join(f"{step:>20}" for step in steps)]
+    for key, error in errors.items():
+        cells = (f"{error[s - 1]:.4g} ({repeated[key][s - 1]:.4g})" for s in steps)
+        lines.append(f"{key:<{width}}" + "".join(f"{cell:>20}" for cell in cells))
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractCommand(OfRun):
+    """Write a world model's states and predictions of recorded rows."""
+
+    out: Path
+    """What is written: a Zarr group, NAME.zarr, for any amount of data; or NAME.npz, which is held in memory."""
+    data: str = ""
+    """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the rows that the
+    run collected, or the data that it was trained on."""
+    seed: int | None = None
+    """Seed of the states, which are sampled. None: derived from that of the run."""
+    overwrite: bool = False
+    """Replace an earlier extraction of that name."""
+    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
+
+
+def extract_command(args: list[str]) -> int:
+    """Run ``reverie extract``."""
+    said = parse(ExtractCommand, [as_here(word) for word in args], "extract")
+    data = said.reading.of(said.data, "the run's own rows are read as they were written")
+    from reverie.agent.extract import extract
+    from reverie.core.machine import choose_device
+
+    print_trouble(choose_device(said.device).partition(":")[0])
+    names = ("out", "checkpoint", "device", "seed", "overwrite")
+    done = extract(said.run, data=data, **{name: getattr(said, name) for name in names})
+    about = done.manifest
+    size = f"{plural(about['rows'], 'row')} in {plural(about['episodes'], 'episode')}"
+    print(f"{about['checkpoint']} on {about['data']}: {size}")
+    width = max(map(len, about["arrays"]), default=0)
+    for name, one in about["arrays"].items():
+        print(f"  {name:<{width}}  {one['dtype']:<7} {one['shape']!s:<20} {one['unit']}")
+    print(f"  written to {done.path}")
+    return 0

@@ -1,0 +1,78 @@
+"""The command line: ``reverie train | eval | dream | data | bench ...``. Each command is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+
+from reverie.core.discover import version
+from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
+from reverie.core.importing import trusting
+from reverie.core.signals import end_with_parent
+from reverie.core.waiting import spin_briefly
+
+COMMANDS = {
+    "train": ("asked", "train an agent, or continue a run"),
+    "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
+    "estimate": ("estimate", "estimate the return of a trained agent from recorded data alone"),
+    "dream": ("agent", "compare what a world model imagines with what happens"),
+    "extract": ("agent", "write a world model's states and predictions of recorded rows"),
+    "data": ("data", "inspect, check, convert, subsample, record and download data"),
+    "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
+    "list": ("runs", "list all algorithms, sizes and presets"),
+    "info": ("info", "describe a run: its settings, progress, results and files"),
+    "compare": ("runs", "compare the seeds of several settings"),
+}
+"""The module of each command, which has a function ``NAME_command``, and its line in ``reverie --help``."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 an error, 2 wrong usage, 128 + n signal n."""
+    end_with_parent()
+    spin_briefly()
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if args else 2
+    if args[0] == "--version":
+        print(f"reverie {version()}")
+        return 0
+    if args[0] not in COMMANDS:
+        known = f"Available: {', '.join(COMMANDS)}."
+        return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
+    try:
+        command = getattr(importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}"), f"{args[0]}_command")
+        with trusting("--trust" in args):
+            return command(args[1:]) or 0
+    except UntrustedError as error:
+        return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
+    except ReverieError as error:
+        return fail(str(error), 1)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt as interrupt:  # of a run, it holds the number of the signal
+        number = next((n for n in interrupt.args if isinstance(n, int)), signal.SIGINT)
+        return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
+    except SystemExit as stop:  # the help was shown or the usage was wrong; a user's module may say why it stops
+        return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
+
+
+def fail(message: str, code: int) -> int:
+    """Print a message on stderr and return ``code``."""
+    print(f"reverie: {message}", file=sys.stderr)
+    return code
+
+
+def overview() -> str:
+    """Return the text of ``reverie --help``."""
+    lines = ["usage: reverie COMMAND [OPTIONS]", ""]
+    lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
+    lines += ["", *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
+    lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
+    lines += ["  reverie dream runs/first", "", "`reverie COMMAND --help` lists the options of a command."]
+    return "\n".join(lines)

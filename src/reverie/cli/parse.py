@@ -1,0 +1,250 @@
+"""Parse arguments the same way for every command: tyro's parsing, its errors on one line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+import yaml
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError
+from reverie.core.files import check_local
+from reverie.core.near_names import near_names
+
+if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.datasets.dataset import DatasetConfig
+
+registry = ConstructorRegistry()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trusting:
+    """An option of the commands that read names of modules from files. ``main`` obeys it."""
+
+    trust: bool = False
+    """Import modules that the files of a run or of data name and no installed package has, such as one in the current
+    folder: this runs their code."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to read files that do not describe themselves completely."""
+
+    reader: str = ""
+    """Class that reads a format of your own, module:Class or module:Class(setting=value). Empty: the format is
+    detected."""
+    columns: dict[str, str | tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
+    one vector are a list, '{obs: [x, y], ...}'."""
+    time_limit: int | None = None
+    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
+    partial: bool = False
+    """RL Unplugged: use the readable part of shards that are cut off."""
+
+    def of(self, path: str, without: str) -> DatasetConfig | None:
+        """Return the settings of the data at ``path``; None if it is "". ``without`` says what is read then.
+
+        Raises:
+            ConfigError: there is no path, but an option that needs one.
+        """
+        from reverie.datasets.dataset import DatasetConfig
+
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Reading)}
+        unused = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
+        if unused and not path:
+            raise ConfigError(f"{unused} without --data: {without}.")
+        return DatasetConfig(path=path, **given) if path else None
+
+
+def as_here(word: str) -> str:
+    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
+    names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
+    flag = word.partition("=")[0]
+    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
+
+
+def paragraphs(text: str) -> str:
+    """Return a docstring with the lines of each paragraph joined."""
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+
+
+# tyro (1.0) breaks the help of an option at each indented line of its docstring, in mid-sentence. The function is
+# private: where it is missing or unused, only the layout of the help differs.
+if hasattr(strings := getattr(tyro, "_strings", None), "remove_single_line_breaks"):
+    strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
+
+
+def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
+    """Parse ``args`` as a ``kind``. On wrong usage, print one line and exit with 2."""
+    given = {} if default is None else {"default": default}
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, args=args, prog=f"reverie {command}", registry=registry, **given)
+    except ConfigError as error:
+        message = re.sub(r"^\w+(?= = )", lambda found: as_flag(found[0]), str(error))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        every = f" `reverie {command} --help{'-all' * (command == 'train')}` lists all options."
+        message = in_one_line(said.getvalue(), [*flags_of(kind if default is None else default)], every)
+    print(f"reverie: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def as_flag(name: str) -> str:
+    """Return ``--eval-envs`` for ``eval_envs``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def in_one_line(box: str, known: list[str], every: str) -> str:
+    """Return the message in tyro's box. An unknown option gets those of the ``known`` ones that it may mean."""
+    lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which may be underlined
+    words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
+    text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))
+    if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
+        word = unknown[1].partition("=")[0]
+        name = affirmed(word.lstrip("-").replace("_", "-"))
+        near = [name] if name in known else near_names(name, known)
+        meant = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and word.startswith("-") else ""
+        return f"unknown option {word}.{meant}{every}"
+    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (\w+) = ", in_flags, text)
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def in_flags(found: re.Match[str]) -> str:
+    """Return ``--env.num = `` for tyro's ``Error parsing env: num = ``."""
+    place, name = (
+        found[1] if found[1][:1].islower() or found[1].startswith("-") else "",
+        found[2],
+    )  # not a whole command
+    return f"{place if place.startswith('--') else as_flag('.'.join(filter(None, (place, name))))} = "
+
+
+def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag, with ``-`` for ``_`` and without its first ``--``, and the words after it up to the next one."""
+    for i, word in enumerate(args):
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            rest = itertools.takewhile(lambda other: not other.startswith("--"), args[i + 1 :])
+            yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
+
+
+def affirmed(name: str) -> str:
+    """Return the flag ``tensorboard`` for ``no-tensorboard``, which sets the same option."""
+    return re.sub(r"(^|\.)no-(?=[^.]+$)", r"\1", name)
+
+
+def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the flags that set the fields of a dataclass or its class; `common` and `experiment` give no prefix."""
+    for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
+        part = getattr(value, field.name, None)
+        if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # a Choice is written as one word
+            top = not prefix and field.name in ("common", "experiment")
+            yield from flags_of(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
+        else:
+            yield f"{prefix}{field.name}".replace("_", "-")
+
+
+# ---------------------------------------------------------------- words that tyro does not read
+
+
+def rule(
+    metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, optional: bool = False
+) -> Any:
+    """Return how tyro reads a value from one word; with ``optional``, the word ``none`` is None."""
+
+    def from_word(words: list[str]) -> Any:
+        if optional and words[0].lower() == "none":
+            return None
+        try:
+            return read(words[0])
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"none|{metavar}" if optional else metavar,
+        instance_from_str=from_word,
+        is_instance=lambda value: (isinstance(value, kind) and value is not True) or (optional and value is None),
+        str_from_instance=lambda value: ["none" if value is None else write(value)],
+    )
+
+
+@registry.primitive_rule
+def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """Let whole numbers be written as 1e5."""
+
+    def read(word: str) -> int:
+        with contextlib.suppress(ValueError):
+            return int(word)
+        with contextlib.suppress(ValueError):
+            if float(word).is_integer():  # infinity is not
+                return int(float(word))
+        raise ValueError(f"{word} is not a whole number")
+
+    return rule("INT", read, str, int) if info.type is int else None
+
+
+@registry.primitive_rule
+def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
+    """Refuse URLs as paths: ``pathlib`` would make folders of them, with names such as 's3:'."""
+
+    def read(word: str) -> Path:
+        check_local(word, "path")
+        return Path(word)
+
+    known = info.type in (Path, Path | None)
+    return rule("PATH", read, str, Path, info.type is not Path) if known else None
+
+
+@registry.primitive_rule
+def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] | None:
+    """Let a ``Choice`` be written as text, such as 'td_lambda(0.9)', or 'none' if it is optional."""
+    options = typing.get_args(info.type) or (info.type,)
+    kind, optional = options[0], options[1:] == (type(None),)
+    if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
+        return None
+    found: PrimitiveConstructorSpec[Choice | None] = rule(
+        "|".join(kind.kinds()), kind.parse, lambda value: value.text(), kind, optional
+    )
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e5 as a number, as the other flags do; to YAML 1.1 it is text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
+)
+
+
+@registry.primitive_rule
+def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
+    """Let mappings, such as arguments of an environment, be written as YAML: '{continuous: true}'."""
+
+    def read(word: str) -> dict[str, Any]:
+        try:
+            value = yaml.load(word, _Loader)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{word!r} is not YAML: {error}") from error
+        if not isinstance(value, dict):
+            raise ValueError(f"{word!r} is not a mapping such as '{{name: value}}'")
+        return value
+
+    def write(value: dict[str, Any]) -> str:
+        return yaml.safe_dump(value, default_flow_style=True).strip()
+
+    return rule("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None

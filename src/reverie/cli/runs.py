@@ -1,0 +1,69 @@
+"""``reverie list`` and ``reverie compare``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from reverie.cli.main import fail
+from reverie.cli.parse import parse
+from reverie.cli.show import print_files
+from reverie.core.discover import algorithms, outline
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCommand:
+    """List all algorithms, their sizes, and the presets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand:
+    """Compare the seeds of several settings: scores, and which is probably better."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
+    """Folders made by `reverie train --seeds`, one for each setting."""
+    figure: Path | None = None
+    """Draw the learning curves, with intervals, to this PNG file."""
+
+
+def list_command(args: list[str]) -> int:
+    """Run ``reverie list``. Reads the source files, so that nothing heavy is imported."""
+    parse(ListCommand, args, "list")
+    print("algorithms")
+    for name, home in sorted(algorithms().items()):
+        own = home.startswith("reverie.algos.")
+        read = outline(home.removeprefix("reverie.")) if own else None
+        print(f"  {name:<14}{read.summary if read else f'from an installed package: {home}'}")
+        if read and "SIZES" in read.tables:
+            print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
+    print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
+    print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
+    for module in ("presets.dreamer", "presets.model_free", "presets.offline"):
+        read = outline(module)
+        for name, about in read.functions.items():
+            starts = ", ".join(f"{start}*" for start in read.decorated[name][1:])
+            print(f"  {name:<24}{about}" + (f" [{starts}]" if starts else ""))
+    return 0
+
+
+def compare_command(args: list[str]) -> int:
+    """Run ``reverie compare``."""
+    said = parse(CompareCommand, args, "compare")
+    if not said.runs:
+        return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
+    if said.figure is not None and said.figure.suffix != ".png":
+        return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
+    from reverie.core.files import writing
+    from reverie.log.aggregate import compared_figure, comparison, read_contenders  # numpy comes with it
+
+    contenders = read_contenders(said.runs)
+    print(comparison(contenders))
+    if said.figure is not None:
+        with writing(said.figure):
+            drawn = compared_figure(contenders, said.figure)
+        print_files([("figure", drawn)] if drawn else [])
+        return 0 if drawn else fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
+    return 0

@@ -1,0 +1,156 @@
+"""``reverie train``: preset or existing run, then YAML files, then flags, one for every setting."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from reverie.api import train_config, train_seeds_of
+from reverie.cli.asked import Common
+from reverie.cli.help import help_screen
+from reverie.cli.main import fail
+from reverie.cli.parse import flags_in, parse
+from reverie.cli.show import as_given, print_files, score_line
+from reverie.core.discover import same_algorithm
+from reverie.core.errors import RunError
+from reverie.core.words import plural
+from reverie.envs.config import EnvConfig
+from reverie.experiment import ExperimentConfig, fitted
+from reverie.log.aggregate import table
+from reverie.log.console import tell
+from reverie.presets.layers import layered
+from reverie.presets.registry import SUITES
+from reverie.run.folder import RunFolder, read_saved, read_yaml
+
+SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
+"""Flags of ``Common`` that are other names of settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand:
+    """Train an agent, or continue a run. Flags override files, files the preset."""
+
+    common: Annotated[Common, arg(name="")]
+    experiment: Annotated[ExperimentConfig, arg(name="")]
+
+
+def train(args: list[str], said: Common) -> int:
+    """Parse ``args``, of which ``said`` holds what decides the defaults of all others; train, and print the result."""
+    named, flags = bool(args) and not args[0].startswith("-"), dict(flags_in(args))
+    if named and args[1:] and not args[1].startswith("-"):
+        return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
+    said = at_its_run(said, named=named)
+    first = {name: words[0] for name, words in flags.items() if words}
+    data = {path: first[path] for path in ("data.reader", "experience") if path in first}
+    config = layered(
+        said.algorithm, env=said.env or None, preset=first.get("preset"), size=said.size, files=said.config,
+        data=data | ({"data.path": said.data} if said.data else {}), device=first.get("device"), run=said.run,
+    )  # fmt: skip
+    if {"-h", "--help"} & {*args}:
+        print(help_screen(said, config, named=named))
+        return 0
+    if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
+        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
+    shown = replace(said, env=config.env.id, envs=config.env.num, data=config.data.path)
+    words = ["--help" if word == "--help-all" else word for word in args]
+    parsed = parse(TrainCommand, words, "train", default=TrainCommand(common=shown, experiment=config))
+    if parsed.common.algorithm != said.algorithm:
+        return fail("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
+    changed = {
+        path: value for name, path in SHORT.items() if (value := getattr(parsed.common, name)) != getattr(shown, name)
+    }
+    found = parsed.experiment.merge(changed | {"preset": config.preset})
+    if ask := question(first, said, found):
+        return fail(ask, 2)
+    found = fitted(found, {name.replace("-", "_") for name in flags}, tell)
+    return (one_run if parsed.common.seeds is None else several)(found, replace(parsed.common, run=said.run))
+
+
+def at_its_run(said: Common, *, named: bool) -> Common:
+    """Return ``said`` with the algorithm and the environment of an existing run, which it continues.
+
+    Raises:
+        RunError: there is no run to resume, it needs objects that only Python can give, or it is another algorithm's.
+    """
+    if said.run is None or not (said.resume or RunFolder.at(said.run).config.is_file()):
+        return said
+    saved = read_saved(said.run)
+    if named and not same_algorithm(said.algorithm, saved.algorithm):
+        raise RunError(f"{said.run} is a run of {saved.algorithm}, not of {said.algorithm}. Leave out the algorithm.")
+    if saved.custom:
+        listed = ", ".join(f"{place} = {what}" for place, what in saved.custom.items())
+        raise RunError(
+            f"{said.run} was trained with {listed}, a Python object that no flag can set. Continue the run in "
+            "Python: reverie.train(..., run=...)."
+        )
+    return replace(said, algorithm=saved.algorithm)
+
+
+def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> str:
+    """Return the question for the environment, or the data, if nothing that was said names them; "" otherwise."""
+    preset = first.get("preset")
+    of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
+    run = said.resume or (said.run is not None and RunFolder.at(said.run).config.is_file())
+    if said.env or config.data.path or run or of_preset or any(names_env(path) for path in said.config):
+        return ""
+    ask = f"reverie train {said.algorithm}"
+    if config.algo.needs_data:
+        return f"{said.algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`."
+    kinds = config.algo.action_kinds
+    one, two = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
+    two = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else two
+    return f"in which environment? Try `{ask} --env {one}` or `{ask} --env {two}`."
+
+
+def names_env(path: Path) -> bool:
+    """Return whether a YAML file of settings names the environment."""
+    values = read_yaml(path)
+    env = values.get("experiment", values).get("env")
+    return "env.id" in values or isinstance(env, str) or (isinstance(env, dict) and "id" in env)
+
+
+def one_run(config: ExperimentConfig, said: Common) -> int:
+    """Train, print the result, and return 0, or the code of the signal that ended the run."""
+    result = train_config(config, run=said.run)
+    place = "" if config.offline else f"at env step {result.env_steps:,} "
+    tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
+    if result.evaluation is not None:
+        print(score_line(result.evaluation))
+    if result.estimate is not None:
+        print(result.estimate.words())
+    print_files(result.files, said.run or Path())
+    if result.signal is None:
+        return 0
+    tell(f"Continue with: reverie train --resume {shlex.quote(str(as_given(result.run, said.run)))}")
+    return 128 + result.signal
+
+
+def several(config: ExperimentConfig, said: Common) -> int:
+    """Train several seeds and print the result; return 0 if all have finished."""
+    seeds = read_seeds(said.seeds or "", config.seed)
+    if not seeds:
+        return fail(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7.", 2)
+    result = train_seeds_of(config, seeds, jobs=said.jobs, run=said.run)
+    unfinished = [seed for seed in result.seeds if seed.state != "finished"]
+    tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
+    if result.aggregate is not None:
+        print(f"\n{table(result.aggregate)}\n")
+    for seed in unfinished:
+        print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
+    if unfinished:
+        print(f"Run the same command again, with --run {result.run}, to continue the unfinished seeds.")
+    print_files(result.files)
+    return 128 + result.signal if result.signal is not None else int(bool(unfinished))
+
+
+def read_seeds(text: str, first: int) -> list[int]:
+    """Parse ``5`` as five seeds from ``first`` on, and ``1,5,7`` as these; nothing if it is neither."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() for word in words):
+        return []
+    numbers = list(map(int, words))
+    return list(range(first, first + numbers[0])) if numbers and "," not in text else numbers
