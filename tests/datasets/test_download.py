@@ -17,11 +17,11 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from reverie.cli.data import data_command
 
 from formats import shard, transitions
 from minari_files import buffer, write
 from recordings import LIVED, check, expected
+from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import forget
 from reverie.datasets import download as module
