@@ -182,8 +182,8 @@ def test_priorities_are_written_and_weights_are_learned_from(name: str) -> None:
     ("more", "said"),
     [
         ({"algo.normalise": "fixed(31)"}, "random_steps = 30, learning_starts = 20"),
-        ({"algo.frames": 2}, r"frames = 2 without frame_keys.* among the observations: 'observation' \(vector\)"),
-        ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "matches no observation. Did you mean 'observation'"),
+        ({"algo.frames": 2}, r"no observation matches; .* The observations are: 'observation' \(vector\)"),
+        ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "frame_keys = 'observatio': no observation matches"),
         ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
         ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
         ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* equals td0"),

@@ -115,6 +115,15 @@ class ReluMLP(nn.Module):
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
 
+    def get_extra_state(self) -> Tensor:
+        """Return the widths: other layers can have as many parameters, as rows are padded."""
+        return torch.tensor(self.layout.widths)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Compare the widths of a checkpoint with those here."""
+        if (widths := tuple(state.tolist())) != self.layout.widths:
+            raise RuntimeError(f"widths are {widths} in the checkpoint, but {self.layout.widths} here.")
+
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
         return self.layout.layers(self.theta)
