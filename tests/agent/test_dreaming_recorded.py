@@ -108,7 +108,7 @@ def test_on_the_command_line(run: Path, pendulum: Path, capsys: pytest.CaptureFi
         said,
     )
     assert re.search(r"^reward +\S+ \(\S+\)", said, re.MULTILINE)
-    assert main([*args, "--data.time-limit", "40"]) == 2
+    assert main([*args, "--data.time-limit", "40"]) == 1
     assert "--time-limit without --data: nothing is read" in capsys.readouterr().err
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import reverie.kernels.table  # its memory is not that of rows
 import reverie.replay.durable
 from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart

@@ -47,7 +47,7 @@ def near_names(given: str, known: Iterable[str]) -> list[str]:
     found = [name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)]
     found = found or [name for name in names if name.rpartition(".")[2] == last]
     if not found:
-        whole = difflib.get_close_matches(given, names, n=3, cutoff=0.7)
+        whole = difflib.get_close_matches(given, names, n=3, cutoff=0.65)
         ends = difflib.get_close_matches(last, {name.rpartition(".")[2] for name in names}, n=3, cutoff=0.75)
         found = [*whole, *(name for name in names if name.rpartition(".")[2] in ends and name not in whole)]
     return found[:4]
