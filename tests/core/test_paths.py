@@ -45,7 +45,7 @@ def test_a_run_is_no_url(here):
 )
 def test_no_option_makes_a_folder_of_a_url(here, capsys, words, flag):
     assert main(words.split()) in (1, 2)
-    assert re.search(rf"{flag} = \w+://bucket.*: expected a path on this machine", capsys.readouterr().err)
+    assert re.search(rf"({flag}|{flag[2:]}) = \w+://bucket.*: expected a path on this machine", capsys.readouterr().err)
     assert not list(here.iterdir())
 
 

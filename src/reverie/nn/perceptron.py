@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -115,14 +115,18 @@ class ReluMLP(nn.Module):
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
 
-    def get_extra_state(self) -> Tensor:
-        """Return the widths: other layers can have as many parameters, as rows are padded."""
-        return torch.tensor(self.layout.widths)
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}widths"] = torch.tensor(self.layout.widths)
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Compare the widths of a checkpoint with those here."""
-        if (widths := tuple(state.tolist())) != self.layout.widths:
-            raise RuntimeError(f"widths are {widths} in the checkpoint, but {self.layout.widths} here.")
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Check the widths, as other layers can have the same number of parameters."""
+        state = dict(state_dict)
+        widths = tuple(state.pop(f"{prefix}widths").tolist())
+        super()._load_from_state_dict(state, prefix, *rest)
+        if widths != self.layout.widths:
+            errors: list[str] = rest[-1]
+            errors.append(f"{prefix}widths are {widths} in the checkpoint, but {self.layout.widths} here.")
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
