@@ -47,7 +47,7 @@ TASKS = {
     "cartpole": Task("CartPole-v1", ("dreamer_v2",), 15_000, 500, goal=475),
     "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 15_000, 500, goal=0.93),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
-    "maze": Task("maze:Maze-v0", ("plan2explore_v1", "dreamer_v1", "dreamer_v3"), 4000, 500),
+    "maze": Task("maze:Maze-v0", ("plan2explore_v3", "plan2explore_v1", "dreamer_v3"), 4000, 500),
 }
 EPISODES = 10
 

@@ -631,4 +631,4 @@ def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: pytes
     assert main(["train", "sac", "--env", "Pendulum-v1", "--algo.exploration", "0.1", *right]) == 2
     said = capsys.readouterr().err
     assert "--algo.exploration" in said
-    assert "Did you mean" not in said
+    assert not any(f"Did you mean {flag}" in said for flag in right)
