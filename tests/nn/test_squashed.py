@@ -1,4 +1,4 @@
-"""The squashed normal distribution: compiled draws against the definition, densities against numbers."""
+"""The squashed normal distribution: draws and densities against numbers."""
 
 import math
 
@@ -9,21 +9,14 @@ from reverie.nn.actor_critic import draws
 from reverie.nn.distributions import LOG_STD, SquashedNormal
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "defined"])
-def path(request):
-    """Both ways to compute; the first is the second where there is no compiler."""
-    if not request.param:
-        request.getfixturevalue("definitions")
-
-
-def test_density_of_a_draw_is_that_of_its_action(path):
+def test_density_of_a_draw_is_that_of_its_action():
     torch.manual_seed(0)
     policy = SquashedNormal(torch.randn(100, 3).double(), torch.randn(100, 3).double())
     action, density = policy.sample()
     torch.testing.assert_close(policy.log_prob(action), density, rtol=1e-6, atol=1e-6)
 
 
-def test_several_draws_are_of_the_same_distribution(path):
+def test_several_draws_are_of_the_same_distribution():
     policy = SquashedNormal(torch.tensor([[0.3, -1.0], [2.0, 0.0]]), torch.tensor([[-1.0, 0.5], [0.0, -2.0]]))
     action, density = draws(policy, 20_000)
     assert action.shape == (2, 20_000, 2)
@@ -32,7 +25,7 @@ def test_several_draws_are_of_the_same_distribution(path):
     torch.testing.assert_close(policy.repeated(20_000).log_prob(action), density, rtol=1e-2, atol=1e-2)
 
 
-def test_density_by_hand(path):
+def test_density_by_hand():
     policy = SquashedNormal(torch.zeros(1, 1), torch.zeros(1, 1))
     action, density = policy.sample()
     u = math.atanh(action.item())
@@ -40,7 +33,7 @@ def test_density_by_hand(path):
     assert density.item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_ln_sigma_is_kept_within_limits_beyond_which_it_has_no_gradient(path):
+def test_ln_sigma_is_kept_within_limits_beyond_which_it_has_no_gradient():
     torch.manual_seed(0)
     raw = torch.tensor([[-50.0, -1.0, 3.0]], requires_grad=True)
     policy = SquashedNormal(torch.zeros(1, 3), raw)
@@ -52,7 +45,7 @@ def test_ln_sigma_is_kept_within_limits_beyond_which_it_has_no_gradient(path):
     assert action[0, 0].abs() < 1e-6
 
 
-def test_far_out_everything_is_finite(path):
+def test_far_out_everything_is_finite():
     mean = torch.tensor([[-300.0, 300.0, 20.0]], requires_grad=True)
     action, density = SquashedNormal(mean, torch.zeros(1, 3)).sample()
     torch.testing.assert_close(action, torch.tensor([[-1.0, 1.0, 1.0]]))
@@ -61,7 +54,7 @@ def test_far_out_everything_is_finite(path):
     torch.testing.assert_close(grad, torch.tensor([[-2.0, 2.0, 2.0]]))  # d ln pi / du = 2 tanh(u)
 
 
-def test_nan_is_not_swallowed(path):
+def test_nan_is_not_swallowed():
     for mean, raw in ((torch.nan, 0.0), (0.0, torch.nan)):
         action, density = SquashedNormal(torch.full((2, 1), mean), torch.full((2, 1), raw)).sample()
         assert action.isnan().all()

@@ -500,10 +500,11 @@ def check_trained(learner: Algorithm, before: Mapping[str, int]) -> None:
 class ModelFree(Algorithm):
     """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
 
-    A subclass builds its networks for ``self.preprocess.spec``. Its ``train_step`` gets preprocessed batches, and its
-    ``_policy`` preprocessed observations.
+    A subclass builds its networks for ``self.preprocess.spec``, and assigns its losses, often a :class:`TDObjective`,
+    to ``self.objective``. Its ``train_step`` gets preprocessed batches, and its ``_policy`` preprocessed observations.
     """
 
+    objective: Any
     tapes = True
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
@@ -540,6 +541,13 @@ class ModelFree(Algorithm):
         for name, gradient in found.items():
             self.optims[name].apply(gradient)
         return losses
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critic, of the actor (if there is one) through the new critic, and of the targets."""
+        o = self.objective
+        critic, actor = self.minimise(o.critic_loss, batch), self.minimise(o.actor_loss, batch)
+        o.update_targets()
+        return critic.joined(actor).update()
 
     def renew(self) -> None:
         """Prepare this trained learner for the start of another run: decaying learning rates start over."""

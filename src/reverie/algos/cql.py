@@ -26,7 +26,6 @@ from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Obs, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, several
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.functional import log_sum_exp
 from reverie.nn.optim import Adam
 from reverie.nn.rewards import ReturnStd
 from reverie.objectives.returns import returns_to_go, transition_mask
@@ -189,7 +188,7 @@ class CQLObjective(SACObjective):
         losses = squared_error(taken, self.targets(batch), batch)
         others, floored = self.raised(others, batch)
         heat = self.cfg.cql_temperature
-        soft = heat * log_sum_exp((others - log_density) / heat)  # [2, B, T-1]
+        soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
         gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
         return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
 
@@ -268,7 +267,6 @@ class CQL(SAC):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        assert isinstance(self.objective, CQLObjective)
         if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
             self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
@@ -282,17 +280,11 @@ class CQL(SAC):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        assert isinstance(self.objective, CQLObjective)
-        batch = self.scaled(batch)
-        critic, actor = (
-            self.minimise(self.objective.critic_loss, batch),
-            self.minimise(self.objective.actor_loss, batch),
-        )
+        update = super().train_step(self.scaled(batch))
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
-        self.objective.update_targets()
-        return critic.joined(actor).update()
+        return update
 
     def scaled(self, batch: Batch) -> Batch:
         """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""

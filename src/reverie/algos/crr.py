@@ -17,7 +17,8 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, several
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
@@ -204,28 +205,24 @@ class CRRObjective(TDObjective):
 class CRR(ModelFree):
     """The learner of CRR: actor and critic, their update and the policy."""
 
-    stats = CRRStats
+    losses: type[CRRObjective] = CRRObjective
+    stats: type[Stats] = CRRStats
 
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CRRConfig, device: torch.device) -> None:
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width = self.preprocess.spec, action_spec.width
-        actor = GaussianActor(seen, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=cfg.critics, dtype=cfg.dtype)
-        self.objective = CRRObjective(actor, critic, cfg, self.within_range)
+        actor, critic = self.build_networks(self.preprocess.spec, action_spec)
+        self.objective = self.losses(actor, critic, cfg, self.within_range)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
 
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic, of the actor with the new critic, and of the targets."""
-        critic, actor = (
-            self.minimise(self.objective.critic_loss, batch),
-            self.minimise(self.objective.actor_loss, batch),
-        )
-        self.objective.update_targets()
-        return critic.joined(actor).update()
+    def build_networks(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> tuple[nn.Module, nn.Module]:
+        """Build actor and critic for these specs."""
+        c, width = self.cfg, action_spec.width
+        actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
+        return actor, QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
 
 
 CRRConfig.learner = CRR

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import Adam, frozen
@@ -91,15 +91,6 @@ class DDPG(ModelFree):
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
-        critic, actor = (
-            self.minimise(self.objective.critic_loss, batch),
-            self.minimise(self.objective.actor_loss, batch),
-        )
-        self.objective.update_targets()
-        return critic.joined(actor).update()
 
 
 DDPGConfig.learner = DDPG

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, ModelFree, TDConfig
-from reverie.algos.crr import CRRObjective, CRRStats, FilterConfig
+from reverie.algos.base import BoundedConfig, TDConfig
+from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 from reverie.nn.distributions import Choices
-from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.td import Losses, before, squared_error
@@ -87,33 +85,17 @@ class DiscreteCRRObjective(CRRObjective):
         return expected_min_q(policy.logits, values)
 
 
-class DiscreteCRR(ModelFree):
+class DiscreteCRR(CRR):
     """The learner of discrete CRR: actor and critic over one discrete action, their update and the policy."""
 
+    losses = DiscreteCRRObjective
     stats = DiscreteCRRStats
 
-    def __init__(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteCRRConfig, device: torch.device
-    ) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
-        seen, classes = self.preprocess.spec, action_spec.width
-        actor = ChoicesActor(seen, (classes,), cfg.networks, cfg.dtype)
-        critic = DiscreteQEnsemble(seen, classes, cfg.networks, cfg.critics, cfg.dtype)
-        self.objective = DiscreteCRRObjective(actor, critic, cfg, self.within_range)
-        self.to(device)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = SampledPolicy(actor, device)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic, of the actor with the new critic, and of the targets."""
-        critic, actor = (
-            self.minimise(self.objective.critic_loss, batch),
-            self.minimise(self.objective.actor_loss, batch),
-        )
-        self.objective.update_targets()
-        return critic.joined(actor).update()
+    def build_networks(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> tuple[nn.Module, nn.Module]:
+        """Build actor and critic for these specs."""
+        c, classes = self.cfg, action_spec.width
+        actor = ChoicesActor(obs_spec, (classes,), c.networks, c.dtype)
+        return actor, DiscreteQEnsemble(obs_spec, classes, c.networks, c.critics, c.dtype)
 
 
 DiscreteCRRConfig.learner = DiscreteCRR

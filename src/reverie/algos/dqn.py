@@ -16,7 +16,7 @@ from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam
@@ -105,12 +105,6 @@ class DQN(ModelFree):
         """Build the network of the values of so many actions."""
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=c.dtype)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the network and one of its target: Algorithm 1."""
-        losses = self.minimise(self.objective.critic_loss, batch)
-        self.objective.update_targets()
-        return losses.update()
 
 
 DQNConfig.learner = DQN

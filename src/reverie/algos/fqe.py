@@ -128,6 +128,7 @@ class FQE(ModelFree):
     """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
 
     stats = CriticStats
+    objective: FQEObjective
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: Units

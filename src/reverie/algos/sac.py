@@ -17,7 +17,7 @@ from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import QEnsemble, TanhGaussianActor
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam, frozen
@@ -159,15 +159,6 @@ class SAC(ModelFree):
         actor = TanhGaussianActor(obs_spec, width, c.networks, c.dtype)
         critic = QEnsemble(obs_spec, width, c.networks, copies=2, dtype=c.dtype)
         return self.losses(actor, critic, c, -float(width) if c.target_entropy is None else c.target_entropy)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics, of the actor through the new critics, of the temperature and the targets."""
-        critic, actor = (
-            self.minimise(self.objective.critic_loss, batch),
-            self.minimise(self.objective.actor_loss, batch),
-        )
-        self.objective.update_targets()
-        return critic.joined(actor).update()
 
 
 SACConfig.learner = SAC

@@ -124,15 +124,6 @@ class TD3(ModelFree):
         """Take one step of the critics alone."""
         return self.minimise(self.objective.critic_loss, batch).update()
 
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics, one of the actor through the new first critic, and one of the targets."""
-        critic, actor = (
-            self.minimise(self.objective.critic_loss, batch),
-            self.minimise(self.objective.actor_loss, batch),
-        )
-        self.objective.update_targets()
-        return critic.joined(actor).update()
-
     def extra_state(self) -> dict[str, Any]:
         """Return the number of updates."""
         return {"updates": self.updates}

@@ -1,4 +1,4 @@
-"""Chains of element-wise operations in C, forward and backward (``kernels.c``).
+"""Norms and losses of numbers as classes in C, forward and backward (``kernels.c``).
 
 PyTorch runs such a chain operation by operation, reading and writing memory each time.
 """
@@ -62,6 +62,11 @@ class _NormSiLU(torch.autograd.Function):
         return dx, dscale.sum(0).float(), None
 
 
+def fits(x: Tensor) -> bool:
+    """Return whether :func:`elu` can be used."""
+    return cpu32(x) and x.numel() > 0
+
+
 def elu(x: Tensor) -> Tensor:
     """Compute ``functional.elu``."""
     return cast(Tensor, call(_ELU, x))
@@ -86,114 +91,7 @@ class _ELU(torch.autograd.Function):
         return out
 
 
-# ---------------------------------------------------------------------- recurrence
-
-
-def fits_gru(gates: Tensor, h: Tensor) -> bool:
-    """Return whether :func:`gru` can be used."""
-    rows, blocks, parts, width = gates.shape if gates.ndim == 4 else (0, 0, 0, 0)
-    return parts == 3 and h.shape == (rows, blocks * width) and cpu32(gates, h)
-
-
-def gru(gates: Tensor, h: Tensor) -> Tensor:
-    """Compute ``functional.gru``."""
-    return cast(Tensor, call(_GRU, gates, h))
-
-
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gates: Tensor, h: Tensor) -> Tensor:
-        gates, h = gates.contiguous(), h.contiguous()
-        if ctx is not None:
-            ctx.save_for_backward(gates, h)
-        out, (rows, blocks, _, width) = torch.empty_like(h), gates.shape
-        compute("gru", gates, h, out, rows, blocks, width, threads(gates))
-        return out
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        gates, h = ctx.saved_tensors
-        grad, dgates, dh, (rows, blocks, _, width) = (
-            grad.contiguous(), torch.empty_like(gates), torch.empty_like(h), gates.shape,
-        )  # fmt: skip
-        compute("gru_backward", gates, h, grad, dgates, dh, rows, blocks, width, threads(gates))
-        return dgates, dh
-
-
-# ---------------------------------------------------------------------- categorical latents
-
-
-def fits_unimix(logits: Tensor, unimix: float) -> bool:
-    """Return whether :func:`unimix_probs` can be used. It computes in float32, whatever the dtype."""
-    return cpu32() and logits.is_cpu and logits.is_floating_point() and logits.numel() > 0
-
-
-def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
-    """Compute ``functional.unimix_probs``."""
-    return cast(Tensor, call(_Unimix, logits.float(), unimix))
-
-
-class _Unimix(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, mix: float) -> Tensor:
-        logits = logits.contiguous()
-        probs, width = torch.empty_like(logits), logits.shape[-1]
-        compute("unimix", logits, probs, logits.numel() // width, width, mix, threads(logits))
-        if ctx is not None:
-            ctx.save_for_backward(probs)
-            ctx.mix = mix
-        return probs
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (probs,) = ctx.saved_tensors
-        grad, out, width = grad.contiguous(), torch.empty_like(probs), probs.shape[-1]
-        compute("unimix_backward", probs, grad, out, probs.numel() // width, width, ctx.mix, threads(probs))
-        return out, None
-
-
-def fits_inverse(probs: Tensor, uniform: Tensor) -> bool:
-    """Return whether :func:`inverse_cdf` can be used."""
-    return cpu32(probs, uniform) and probs.numel() > 0 and uniform.shape == probs.shape[:-1]
-
-
-def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Compute ``functional.inverse_cdf``."""
-    probs, uniform = probs.contiguous(), uniform.contiguous()
-    out = torch.empty_like(uniform, dtype=torch.int64)
-    compute("draw", probs, uniform, out, out.numel(), probs.shape[-1], threads(probs))
-    return out
-
-
-def fits_one_hot(index: Tensor, probs: Tensor) -> bool:
-    """Return whether :func:`one_hot` can be used."""
-    return cpu32(probs) and _classes(index) and index.shape == probs.shape[:-1]
-
-
-def _classes(index: Tensor) -> bool:
-    return index.dtype is torch.int64 and index.is_cpu
-
-
-def one_hot(index: Tensor, probs: Tensor) -> Tensor:
-    """Compute ``functional.one_hot``."""
-    index, out = index.contiguous(), floats(probs.shape)
-    compute("one_hot", index, out, index.numel(), probs.shape[-1], threads(out))
-    return out
-
-
 # ---------------------------------------------------------------------- numbers as classes
-
-
-def fits(x: Tensor) -> bool:
-    """Return whether :func:`elu` and :func:`log_sum_exp` can be used."""
-    return cpu32(x) and x.numel() > 0
-
-
-def log_sum_exp(x: Tensor) -> Tensor:
-    """Compute ``functional.log_sum_exp``; it is NaN if the largest x_j is infinite."""
-    return cast(Tensor, call(_LogSumExp, x))
 
 
 def _log_sum_exp(x: Tensor) -> Tensor:
@@ -202,28 +100,10 @@ def _log_sum_exp(x: Tensor) -> Tensor:
     return lse
 
 
-class _LogSumExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        lse = _log_sum_exp(x)
-        if ctx is not None:
-            ctx.save_for_backward(x, lse)
-        return lse
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x, lse), grad = ctx.saved_tensors, grad.contiguous()
-        out = torch.empty_like(x)
-        compute("log_sum_exp_backward", x, lse, grad, out, lse.numel(), x.shape[-1], threads(x))
-        return out
-
-
 def fits_cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> bool:
     """Return whether :func:`cross_entropy` can be used; the weights have no gradient."""
     same = index.shape == weight.shape and index.shape[:-1] == logits.shape[:-1] and logits.numel() > 0
-    return same and _classes(index) and cpu32(logits, weight) and untracked(weight)
+    return same and index.dtype is torch.int64 and index.is_cpu and cpu32(logits, weight) and untracked(weight)
 
 
 def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:

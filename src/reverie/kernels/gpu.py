@@ -254,11 +254,6 @@ def check(device: torch.device) -> None:
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
 
 
-def _defined(function: Any) -> Any:
-    """Return a definition without kernels."""
-    return function.definition
-
-
 Compared = list[tuple[str, Tensor, Tensor]]
 
 
@@ -266,14 +261,14 @@ def _norms(numbers: Any) -> Compared:
     x, scale, grad = numbers(9, 40).requires_grad_(), numbers(40).requires_grad_(), numbers(9, 40)
     ours = norm_silu(x, scale, 1e-4)  # first, so that its memory does not hold the definition's numbers
     gradients = torch.autograd.grad(ours, (x, scale), grad)
-    defined = _defined(functional.norm_silu)(x, scale, 1e-4)
+    defined = functional.norm_silu.definition(x, scale, 1e-4)  # type: ignore[attr-defined]  # without kernels
     pairs = zip(gradients, torch.autograd.grad(defined, (x, scale), grad), strict=True)
     return [("norm_silu", ours, defined), *(("norm_silu_backward", *pair) for pair in pairs)]
 
 
 def _cells(numbers: Any) -> Compared:
     gates, h, grad = numbers(5, 2, 3, 6).requires_grad_(), numbers(5, 12).requires_grad_(), numbers(5, 12)
-    defined = _defined(functional.gru)(gates, h)
+    defined = functional.gru(gates, h)
     keep = (numbers(5) > 0).float()
     ours, before, dgates, dh = (torch.full_like(x, torch.nan) for x in (h, h, gates, h))
     gru_into(gates, h, ours, 2, before, keep)
@@ -287,12 +282,12 @@ def _cells(numbers: Any) -> Compared:
 def _samples(numbers: Any) -> Compared:
     logits, grad, keep = numbers(6, 15).requires_grad_(), numbers(6, 15), (numbers(6) > 0).float()
     uniform = torch.sigmoid(numbers(6, 3))
-    defined = _defined(functional.unimix_probs)(logits.view(6, 3, 5), 0.01).flatten(1)
+    defined = functional.unimix_probs(logits.view(6, 3, 5), 0.01).flatten(1)
     probs, onehot, before, dlogits = (torch.full_like(logits, torch.nan) for _ in range(4))
     sample_into(logits, uniform, onehot, 0.01, probs, before, keep)
     sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
-    index = _defined(functional.inverse_cdf)(defined.view(6, 3, 5), uniform)
-    drawn = _defined(functional.one_hot)(index, defined.view(6, 3, 5)).flatten(1)
+    index = functional.inverse_cdf(defined.view(6, 3, 5), uniform)
+    drawn = functional.one_hot(index, defined.view(6, 3, 5)).flatten(1)
     (wanted,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
     return [*pairs, ("sample_backward", dlogits, wanted)]

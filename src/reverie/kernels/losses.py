@@ -1,11 +1,10 @@
-"""Losses of ``objectives`` with their gradients, each in one compiled call (``td.c``, ``quantile.c``, ``choices.c``).
+"""Losses of ``objectives`` with their gradients, each in one compiled call (``td.c``, ``quantile.c``).
 
 Pairs of quantiles stay in registers: 200 predictions and as many targets make 40,000, and PyTorch would write them all.
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -177,17 +176,6 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
     return out
 
 
-def means(quantiles: Tensor) -> Tensor:
-    """Compute the mean of each distribution, without gradient: ``[..., N]`` to ``[...]``.
-
-    PyTorch would wake its threads for it, which then spin where those of the other compiled functions want to run.
-    """
-    x = quantiles.contiguous()
-    y = floats(x.shape[:-1])
-    compute("row_means", x, y, y.numel(), x.shape[-1])
-    return y
-
-
 def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
     """Return whether :func:`quantile_targets` can be used; a user's estimator may bootstrap otherwise."""
     same = (
@@ -244,78 +232,3 @@ def quantile_error_and_gradient(
     )  # fmt: skip
     loss, predicted, expected = out.unbind()
     return (loss, priority, predicted, expected), gradient
-
-
-# ---------------------------------------------------------------------- categorical actions
-
-
-def cross_entropy_and_gradient(
-    logits: Tensor,
-    batch: Batch,
-    classes: tuple[int, ...],
-    *,
-    weight: Tensor | None = None,
-    square: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Return E[w (ln sum_b exp x_b - x_a) + square E_b[x_b^2]], ``[]``, over all actions taken, and its gradient.
-
-    The first part is the cross entropy of logits x, summed over the parts of an action, or CQL's gap of values x.
-
-    Args:
-        logits: x ``[B, T - 1, A]``.
-        batch: its actions ``[B, T, A]``, concatenated one-hot vectors, and ends of episodes are read.
-        classes: number of classes of each part of the action; they add up to A.
-        weight: w ``[B, T - 1]``, of any dtype; 1 by default.
-        square: weight of the squares.
-    """
-    windows, steps, width = logits.shape
-    expect((windows, steps + 1, sum(classes)), action=batch.action)
-    expect((windows, steps), weight=weight)
-    logits, action, last = logits.contiguous(), batch.action.contiguous(), batch.is_last.contiguous()
-    weight = None if weight is None else weight.float().contiguous()  # a user's filter may return bool or float64
-    gradient, out = torch.empty_like(logits), logits.new_empty(())
-    sizes = (ctypes.c_int64 * len(classes))(*classes)
-    compute(
-        "choice_loss", logits, action, last, weight, gradient, out, windows, steps, width, sizes, len(classes), square,
-    )  # fmt: skip
-    return out, gradient
-
-
-def fits_masked(values: Tensor, logits: Tensor, target: Tensor, log_threshold: float) -> bool:
-    """Return whether :func:`masked_argmax_value` can be used; it has no gradient."""
-    same = values.shape == logits.shape == target.shape and values.numel() > 0
-    return same and cpu32(values, logits, target) and untracked(values, logits, target)
-
-
-def masked_argmax_value(values: Tensor, logits: Tensor, target: Tensor, log_threshold: float) -> Tensor:
-    """Compute ``categorical.masked_argmax_value``."""
-    values, logits, target = values.contiguous(), logits.contiguous(), target.contiguous()
-    out, classes = values.new_empty(values.shape[:-1]), values.shape[-1]
-    compute("likely_worth", values, logits, target, out, out.numel(), classes, log_threshold)
-    return out
-
-
-def fits_expected(logits: Tensor, values: Tensor) -> bool:
-    """Return whether :func:`expected_min_q` can be used; it has no gradient."""
-    same = values.shape[1:] == logits.shape and values.numel() > 0
-    return same and cpu32(values, logits) and untracked(values, logits)
-
-
-def expected_min_q(logits: Tensor, values: Tensor) -> Tensor:
-    """Compute ``categorical.expected_min_q``."""
-    return expected_and_advantage(logits, values)[0]
-
-
-def expected_and_advantage(logits: Tensor, values: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return v = sum_b p_b min_i Q_i(b) and the advantage min_i Q_i(a) - v, ``[...]`` each.
-
-    The advantage is uninitialised without ``action``. Inputs are logits ``[..., A]``, values ``[K, ..., A]`` and a
-    one-hot action a ``[..., A]``.
-    """
-    expect((len(values), *logits.shape), values=values)
-    logits, values = logits.contiguous(), values.contiguous()
-    action = None if action is None else action.contiguous()
-    expected, classes = logits.new_empty(logits.shape[:-1]), logits.shape[-1]
-    better, room = torch.empty_like(expected), logits.new_empty(classes)
-    compute("expected_least", logits, values, action, expected, better, room, len(values), expected.numel(), classes)
-    return expected, better

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.call import SHARED, compute, cpu32, first_order, tiles_granted
-from reverie.nn.layers import ELU, Dense, DenseMLP
+from reverie.kernels.call import SHARED, compute, cpu32, tiles_granted
 
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
@@ -47,31 +46,16 @@ def _tiles(*sides: int, least: int = MIN_SIDE) -> bool:
     return min(sides) >= least and max(sides) >= MIN_ROWS and cpu32() and tiles_granted()
 
 
-def product(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-    *,
-    elu: bool = False,
-    slope: Tensor | None = None,
-) -> Tensor:
-    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``.
-
-    With ``elu``, ELU follows; with ``slope`` ``[M, N]``, outputs of ELU, its derivative is multiplied.
-    """
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``."""
     bias = None if bias is None else bias.contiguous()  # one with gaps would be read as if it had none
     if not _tiles(*a.shape, b.shape[1]):
         found: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
-        if elu:
-            F.elu_(found)
-        if slope is not None:
-            found *= slope.clamp(max=0).add_(1)
         return found if out is None else out.copy_(found)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(len(a), b.shape[1]) if out is None else out
     threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
-    compute("product", a, *a.stride(), b, *b.stride(), bias, slope, out, *out.shape, len(b), elu, threads)
+    compute("product", a, *a.stride(), b, *b.stride(), bias, out, *out.shape, len(b), threads)
     return out
 
 
@@ -184,52 +168,3 @@ def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     y = F.conv2d(_line(x), weight.reshape(blocks * outputs, -1, 1, 1), bias, groups=blocks)  # [1, K * O, 1, M]
     y = y.permute(0, 2, 3, 1).view(len(x), -1)  # [M, K * O]
     return y if more is None else y + more
-
-
-# ---------------------------------------------------------------------- layers with ELU
-
-
-def fits_elu(mlp: DenseMLP, x: Tensor) -> bool:
-    """Return whether :func:`elu_layers` can be used: in sizes of matrix units, where it is faster."""
-    layers, rows = [*mlp], x.numel() // x.shape[-1]
-    if [type(layer) for layer in layers] != [Dense, ELU] * (len(layers) // 2) or not layers or not _pays(x, rows):
-        return False
-    parameters = [*mlp.parameters()]
-    tiled = _tiles(rows, *map(len, parameters)) and cpu32(*parameters)
-    return tiled and not any(m._forward_hooks for m in layers) and parameters[0].shape[1] == x.shape[-1]
-
-
-def elu_layers(mlp: DenseMLP, x: Tensor) -> Tensor:
-    """Compute ``DenseMLP.forward``: ELU and its slope are parts of the products."""
-    y: Tensor = _EluLayers.apply(x.reshape(-1, x.shape[-1]).contiguous(), *mlp.parameters())  # type: ignore[no-untyped-call]  # untyped
-    return y.view(*x.shape[:-1], -1)
-
-
-class _EluLayers(torch.autograd.Function):
-    """Layers y = ELU(x W^T + b), one after the other."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        values = [x]
-        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-            values.append(product(values[-1], weight.T, bias, elu=True))
-        ctx.save_for_backward(*values, *parameters[::2])
-        return values[-1]
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        needs, layers = wanted(ctx), len(ctx.saved_tensors) // 2
-        values, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
-        found: list[Tensor | None] = [None] * len(needs)
-        g = torch.ops.aten.elu_backward(grad.contiguous(), 1, 1, 1, True, values[-1])
-        for i in range(layers - 1, -1, -1):
-            if needs[2 * i + 1]:
-                found[2 * i + 1] = weight_gradient(values[i], g)
-            if needs[2 * i + 2]:
-                found[2 * i + 2] = g.sum(0)
-            if not any(needs[: 2 * i + 1]):
-                return tuple(found)
-            g = product(g, weights[i], slope=values[i] if i else None)
-        found[0] = g
-        return tuple(found)

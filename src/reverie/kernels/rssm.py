@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import weakref
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.imagination import Dream, Picker, sample_action
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
-from reverie.kernels.call import cpu32, floats, untracked
+from reverie.kernels.call import cpu32, first_order, floats, untracked
 from reverie.kernels.packing import Kept, is_plain
 from reverie.nn.heads import Actor
 from reverie.nn.layers import MLP, BlockLinear, Linear, RMSNormSiLU, StepLayers
@@ -113,14 +113,35 @@ def filter_rows(
     if on_gpu or torch.is_grad_enabled():
         named = _sequence_weights(rssm) | _posterior_head(rssm)
         cast_ = {name: x if name.endswith("_scale") else x.to(dtype) for name, x in named.items()}
-        function = rssm_gpu.Observe if on_gpu else rssm_cpu.Observe
-        out = function.apply(known.sizes, *given, *rssm_cpu.Weights(**cast_))  # type: ignore[no-untyped-call]  # untyped
+        backend, weights = rssm_gpu if on_gpu else rssm_cpu, rssm_cpu.Weights(**cast_)
+        out = _Filter.apply(backend, known.sizes, *given, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:
         trace = rssm_cpu.run(known.sizes, known.posterior.get(lambda: _packed_posterior(rssm, known)), *given)
         out = (trace.deter, trace.stoch, trace.probs)
     deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
     stoch, probs = (x.view(*keep.shape, c.stoch, c.classes) for x in (stoch, probs))
     return Latent(deter.to(latent.deter.dtype), stoch.to(latent.deter.dtype)), probs
+
+
+class _Filter(torch.autograd.Function):
+    """``forward`` and ``backward`` of ``rssm_cpu`` or ``rssm_gpu``, from ``[T, M, ...]`` and the weights."""
+
+    @staticmethod
+    def forward(ctx: Any, backend: Any, sizes: rssm_cpu.Sizes, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        inputs, weights = given[:6], given[6:]  # the state, actions, embedded observations, keep, random numbers
+        trace = backend.forward(sizes, rssm_cpu.Weights(*weights), *inputs)
+        ctx.backend, ctx.sizes, ctx.trace = backend, sizes, type(trace)
+        ctx.save_for_backward(inputs[4], *trace, *weights)
+        return trace.deter, trace.stoch, trace.probs
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        keep, *saved = ctx.saved_tensors
+        count, arrived = len(ctx.trace._fields), [grad.contiguous() for grad in grads]
+        trace, weights = ctx.trace(*saved[:count]), rssm_cpu.Weights(*saved[count:])
+        daction, dembed, dweights = ctx.backend.backward(ctx.sizes, weights, trace, keep, *arrived)
+        return (None, None, None, None, daction, dembed, None, None, *dweights)
 
 
 def fits_dream(

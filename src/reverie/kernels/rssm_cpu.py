@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import compute, first_order, floats, pointers
+from reverie.kernels.call import compute, floats, pointers
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.kernels.packing import packed
 
@@ -128,42 +128,30 @@ def run(
     return trace
 
 
-class Observe(torch.autograd.Function):
-    """:func:`run` with a backward pass: C code for all steps, then one product for each weight's gradient."""
+def forward(sizes: Sizes, weights: Weights, *inputs: Tensor) -> Trace:
+    """Do :func:`run` with weights in PyTorch's layout."""
+    return run(sizes, pack(weights._asdict()), *inputs)
 
-    @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, sizes: Sizes, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor,
-        uniform: Tensor, *weights: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        named = Weights(*weights)._asdict()
-        trace = run(sizes, pack(named), deter, stoch, action, embed, keep, uniform)
-        ctx.sizes = sizes
-        ctx.save_for_backward(keep, *trace, *weights)
-        return trace.deter, trace.stoch, trace.probs
 
-    @staticmethod
-    @first_order
-    def backward(  # noqa: D102
-        ctx: Any, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        keep, *saved = ctx.saved_tensors
-        count, s = len(Trace._fields), ctx.sizes
-        trace, named = Trace(*saved[:count]), Weights(*saved[count:])._asdict()
-        (steps, rows), threads = keep.shape, _threads(keep.shape[1])
-        widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
-        grads = [floats(steps, rows, width) for width in widths]
-        scales = [floats(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
-        carried = rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes)
-        scratch = floats(carried + threads * s.deter)
-        transposed = pack(named, transposed=True)
-        arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # references, as C only gets addresses
-        compute(
-            "observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
-            keep, *arrived, scratch, steps, threads,
-        )  # fmt: skip
-        flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
-        return (None, None, None, grads[2], grads[5], None, None, *_weight_gradients(s, flat, back, scales))
+def backward(
+    s: Sizes, weights: Weights, trace: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+) -> tuple[Tensor, Tensor, Weights]:
+    """Return the gradients of actions, embedded observations and weights; each weight's by one product over all steps.
+
+    The incoming ones are those of h ``[T, M, D]``, z and its probabilities ``[T, M, S*C]``.
+    """
+    (steps, rows), threads = keep.shape, _threads(keep.shape[1])
+    widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
+    grads = [floats(steps, rows, width) for width in widths]
+    scales = [floats(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
+    scratch = floats(rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes) + threads * s.deter)
+    transposed = pack(weights._asdict(), transposed=True)
+    compute(
+        "observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
+        keep, ddeter, dprobs, dstoch, scratch, steps, threads,
+    )  # fmt: skip
+    flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
+    return grads[2], grads[5], _weight_gradients(s, flat, back, scales)
 
 
 def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tensor]) -> Weights:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from reverie.kernels import gpu
-from reverie.kernels.call import first_order
 from reverie.kernels.rssm_cpu import Sizes, Weights
 from reverie.nn.rssm import Cell
 
@@ -74,7 +73,7 @@ def _trace(
     return x
 
 
-def run(
+def forward(
     s: Sizes, w: Weights, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor, uniform: Tensor
 ) -> Trace:
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, Z]``."""
@@ -167,29 +166,12 @@ def _weight_gradients(s: Sizes, x: Trace, g: _Gradients) -> Weights:
     )  # fmt: skip
 
 
-class Observe(torch.autograd.Function):
-    """:func:`run` with its backward pass."""
-
-    @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, sizes: Sizes, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor,
-        uniform: Tensor, *weights: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        trace = run(sizes, Weights(*weights), deter, stoch, action, embed, keep, uniform)
-        ctx.sizes = sizes
-        ctx.save_for_backward(keep, *trace, *weights)
-        return trace.deter, trace.stoch, trace.probs
-
-    @staticmethod
-    @first_order
-    def backward(  # noqa: D102
-        ctx: Any, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        keep, *saved = ctx.saved_tensors
-        s, count = ctx.sizes, len(Trace._fields)
-        x, w = Trace(*saved[:count]), Weights(*saved[count:])
-        g = _back(s, w, x, keep, ddeter.contiguous(), dstoch.contiguous(), dprobs.contiguous())
-        return (None, None, None, g.shared[..., 2 * s.hidden :], g.head, None, None, *_weight_gradients(s, x, g))
+def backward(
+    s: Sizes, w: Weights, x: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+) -> tuple[Tensor, Tensor, Weights]:  # fmt: skip
+    """See ``rssm_cpu.py``."""
+    g = _back(s, w, x, keep, ddeter, dstoch, dprobs)
+    return g.shared[..., 2 * s.hidden :], g.head, _weight_gradients(s, x, g)
 
 
 def imagine(s: Sizes, cell: Cell, feature: Tensor, action: Tensor, out: Tensor) -> None:

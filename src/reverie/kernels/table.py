@@ -20,23 +20,20 @@ from reverie.kernels import (
     inference,
     losses,
     matmul,
-    number_head,
     optim,
     packing,
     perceptron,
     rows,
     rssm,
     sequence,
-    squashed,
-    steps,
     strided,
     upsample,
 )
-from reverie.nn import distributions, exploration, functional, heads, layers, target
+from reverie.nn import distributions, exploration, functional, layers, target
 from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import rssm as nn_rssm
-from reverie.objectives import categorical, quantile, returns, td
+from reverie.objectives import quantile, returns, td
 from reverie.replay import priority, windows
 from reverie.store import files as store_files
 from reverie.store import zarr
@@ -50,19 +47,12 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.greedy_quantiles, Kernel(losses.fits_greedy, losses.greedy_quantiles)),
     (quantile.quantile_targets, Kernel(losses.fits_targets, losses.quantile_targets)),
     (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
-    (categorical.masked_argmax_value, Kernel(losses.fits_masked, losses.masked_argmax_value)),
-    (categorical.expected_min_q, Kernel(losses.fits_expected, losses.expected_min_q)),
     (functional.linear, Kernel(matmul.fits_linear, matmul.linear)),
     (functional.block_linear, Kernel(matmul.fits_block, matmul.block_linear)),
     (functional.step_linear, Kernel(sequence.fits, sequence.Deferred)),
     (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
     (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
     (functional.elu, Kernel(elementwise.fits, elementwise.elu)),
-    (functional.gru, Kernel(elementwise.fits_gru, elementwise.gru)),
-    (functional.unimix_probs, Kernel(elementwise.fits_unimix, elementwise.unimix_probs)),
-    (functional.inverse_cdf, Kernel(elementwise.fits_inverse, elementwise.inverse_cdf)),
-    (functional.one_hot, Kernel(elementwise.fits_one_hot, elementwise.one_hot)),
-    (functional.log_sum_exp, Kernel(elementwise.fits, elementwise.log_sum_exp)),
     (functional.cross_entropy, Kernel(elementwise.fits_cross_entropy, elementwise.cross_entropy)),
     (functional.softmax_mean, Kernel(elementwise.fits_mean, elementwise.softmax_mean)),
     (functional.conv_pool_norm_silu, Kernel(images.fits_stage, images.conv_pool_norm_silu)),
@@ -71,18 +61,14 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.strided_conv, Kernel(strided.fits_strided, strided.strided_conv)),
     (functional.transposed_conv, Kernel(strided.fits_transposed, strided.transposed_conv)),
     (functional.unit_squared_error, Kernel(images.fits_error, images.unit_squared_error)),
-    (heads.two_hot_of, Kernel(number_head.fits, number_head.LayerTwoHot)),
     (distributions.Categoricals.sample, Kernel(gpu.fits_sample, gpu.sample_classes)),
-    (layers.DenseMLP.forward, Kernel(matmul.fits_elu, matmul.elu_layers)),
     (layers.MLP.forward, Kernel(packing.fits, packing.forward)),
     (nn_rssm.StateSpaceModel.filter, Kernel(rssm.fits, rssm.filter_rows)),
     (nn_rssm.StateSpaceModel.dream_step, Kernel(rssm.fits_dream, rssm.dream_step)),
     (imagination.imagine, Kernel(rssm.fits_imagine, rssm.imagine)),
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
-    (distributions.squashed_sample, Kernel(squashed.fits, squashed.squashed_sample)),
     (nn_optim.adam, Kernel(optim.fits, optim.adam)),
     (nn_optim.adam, Kernel(optim.fits_fused, optim.fused_adam)),
-    (nn_optim.gradients, Kernel(steps.fits, steps.gradients)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
     (nn_optim.run, Kernel(capture.fits, capture.run)),
     (columns.put_rows, Kernel(rows.known, rows.put_rows)),

@@ -389,7 +389,6 @@ class SquashedNormal:
         return self.mean.tanh()
 
 
-@accelerated
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return the action ``[..., A]`` that standard normal ``noise`` yields, and its log-density ``[...]``.
 
@@ -456,17 +455,7 @@ class TwoHot:
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
-        self._logits, self.bins = logits.float(), bins
-
-    @property
-    def logits(self) -> Tensor:
-        """The logits, ``[..., K]``."""
-        return self._logits
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape ``[...]`` of the numbers."""
-        return self._logits.shape[:-1]
+        self.logits, self.bins = logits.float(), bins
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
@@ -481,15 +470,11 @@ class TwoHot:
         Raises:
             ValueError: ``value`` or ``other`` has another shape than the predicted numbers.
         """
-        expect(self.shape, value=value, other=other)
+        expect(self.logits.shape[:-1], value=value, other=other)
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
         if other is not None:
             index_of, weight_of = two_hot(other.float(), self.bins)
             index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
-        return self._cross_entropy(index, weight)
-
-    def _cross_entropy(self, index: Tensor, weight: Tensor) -> Tensor:
-        """Return -sum_k weight_k ln p(index_k) ``[...]``; ``index`` and ``weight`` are ``[..., k]``."""
         return cross_entropy(self.logits, index, weight)
 
     def __getitem__(self, rows: Any) -> TwoHot:

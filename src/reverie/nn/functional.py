@@ -81,7 +81,6 @@ def elu(x: Tensor) -> Tensor:
     return F.elu(x)
 
 
-@accelerated
 def gru(gates: Tensor, h: Tensor) -> Tensor:
     """Return the next state h + z (n - h), where n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
 
@@ -92,7 +91,6 @@ def gru(gates: Tensor, h: Tensor) -> Tensor:
     return torch.lerp(h, candidate, torch.sigmoid(update - 1).flatten(1))
 
 
-@accelerated
 def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
     """Return (1 - unimix) softmax(logits) + unimix / C over the last axis, in float32: above 0 where unimix is."""
     probs = torch.softmax(logits.float(), -1)
@@ -108,7 +106,6 @@ def draw(probs: Tensor) -> Tensor:
     return inverse_cdf(probs.detach(), uniform)
 
 
-@accelerated
 def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     """Return the classes ``[...]`` where the cumulative sum of ``probs`` ``[..., C]`` reaches ``uniform`` ``[...]``."""
     cumulative = probs.cumsum(-1)  # [..., C]
@@ -116,7 +113,6 @@ def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     return (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
 
 
-@accelerated
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``.
 
@@ -125,12 +121,6 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """
     expect(probs.shape[:-1], index=index)
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
-
-
-@accelerated
-def log_sum_exp(x: Tensor) -> Tensor:
-    """Return ln sum_j exp(x_j), ``[..., C]`` to ``[...]``; a kernel may return NaN if the largest x_j is infinite."""
-    return x.logsumexp(-1)
 
 
 @accelerated

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
@@ -28,7 +27,6 @@ from reverie.nn.distributions import (
     TwoHot,
     UnitNormal,
 )
-from reverie.nn.functional import linear
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
 from reverie.objectives.transforms import symexp_bins
 
@@ -112,14 +110,7 @@ class TwoHotHead(nn.Module):
 
     def forward(self, feature: Tensor) -> TwoHot:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
-        hidden = self.mlp(feature)
-        return two_hot_of(hidden, self.logits.weight, self.logits.bias, self.bins)
-
-
-@accelerated
-def two_hot_of(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor) -> TwoHot:
-    """Return the distribution ``[...]`` over ``bins`` ``[K]`` whose logits are x W^T + b, of x ``[..., U]``."""
-    return TwoHot(linear(x, weight, bias), bins)
+        return TwoHot(self.logits(self.mlp(feature)), self.bins)
 
 
 class BernoulliHead(nn.Module):

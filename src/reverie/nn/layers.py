@@ -99,13 +99,6 @@ class DenseMLP(nn.Sequential):
         super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
         self.width = widths[-1]
 
-    @accelerated
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., width]``."""
-        for layer in self:
-            x = layer(x)
-        return x
-
 
 class StepLayers:
     """A chain of layers that is applied at every step of a sequence."""

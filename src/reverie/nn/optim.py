@@ -439,7 +439,6 @@ TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
 
 
-@accelerated
 def gradients(
     loss: Loss, optims: Mapping[str, Adam], *inputs: Any
 ) -> tuple[Losses, dict[str, Sequence[Tensor | None]]]:

@@ -7,10 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
 
-
-@accelerated
 def masked_argmax_value(values: Tensor, logits: Tensor, target: Tensor, log_threshold: float) -> Tensor:
     """Return ``target`` ``[...]`` of the action with the highest value among the likely ones. Inputs are ``[..., A]``.
 
@@ -29,7 +26,6 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float) -> Tenso
     return values.masked_fill(logits < logits.amax(-1, keepdim=True) + log_threshold, -math.inf)
 
 
-@accelerated
 def expected_min_q(logits: Tensor, values: Tensor) -> Tensor:
     """Return sum_a pi(a) min_i Q_i(a) ``[...]``, for the policy's logits ``[..., A]`` and values ``[K, ..., A]``."""
     return (torch.softmax(logits, -1) * values.amin(0)).sum(-1)

@@ -20,8 +20,7 @@ typedef struct {
     const float *from;              /* the numbers; their rows lie `ld_from` apart */
     const float *scale, *times;     /* factors of the rows [rows], also of the mask's, and of the columns [columns] */
     const float *bias, *mask, *old; /* bias [columns] is added; numbers become 0 where mask is 0; `old` is added */
-    const float *slope;             /* outputs of ELU, by whose slope numbers are multiplied */
-    float *to, *sums;               /* outputs: the numbers, and their sums over rows [columns]; mask, old, slope, to: `ld` apart */
+    float *to, *sums;               /* outputs: the numbers, and their sums over rows [columns]; mask, old, to: `ld` apart */
     Half *tiles, *pairs, *kept;     /* outputs: rows of tiles; pairs; the mask's numbers as rows of the transposed matrix */
     int64_t ld_from, ld, rows, columns;
     int64_t next, next_pairs; /* offsets of the second 16 rows of tiles, and of the second 16 columns of pairs and kept */
@@ -29,8 +28,7 @@ typedef struct {
 } Block;
 
 enum { NOTHING = 0, TWO = 1, BIASED = 2, RELUS = 4, MASKED = 8, ADDED = 16, STORED = 32, SUMMED = 64, TILED_ROWS = 128,
-       PAIRED = 256, KEPT = 512, DOWN = 1024, PART = 2048, UPPER = 4096, LOWER = 8192, SCALED = 16384, TIMES = 32768, ELUS = 65536,
-       SLOPED = 131072 };
+       PAIRED = 256, KEPT = 512, DOWN = 1024, PART = 2048, UPPER = 4096, LOWER = 8192, SCALED = 16384, TIMES = 32768 };
        /* TWO: the numbers are the sum of two consecutive blocks; DOWN: blocks follow each other along the rows;
        PART: the block is smaller than 32 x 32; UPPER, LOWER: only that half of the rows is finished now */
 
@@ -38,7 +36,7 @@ enum { NOTHING = 0, TWO = 1, BIASED = 2, RELUS = 4, MASKED = 8, ADDED = 16, STOR
 static inline Block described(Block b, int others) {
     b.is = others | (b.bias ? BIASED : 0) | (b.mask ? MASKED : 0) | (b.old ? ADDED : 0) | (b.to ? STORED : 0) |
            (b.sums ? SUMMED : 0) | (b.tiles ? TILED_ROWS : 0) | (b.pairs ? PAIRED : 0) | (b.kept ? KEPT : 0) |
-           (b.scale ? SCALED : 0) | (b.times ? TIMES : 0) | (b.slope ? SLOPED : 0);
+           (b.scale ? SCALED : 0) | (b.times ? TIMES : 0);
     return b;
 }
 
@@ -59,7 +57,6 @@ static inline __attribute__((always_inline)) Block block_at(const Block *whole, 
     if (is & BIASED) b.bias += at;
     if (is & MASKED) b.mask += at;
     if (is & ADDED) b.old += at;
-    if (is & SLOPED) b.slope += at;
     if (is & STORED) b.to += at;
     if (is & SUMMED) b.sums += at;
     if (is & TILED_ROWS) b.tiles += j * UNIT;
@@ -87,20 +84,6 @@ static inline __attribute__((always_inline)) __m512 times(__m512 a, __m512 b) {
     return a;
 }
 
-/* x above 0, exp(x) - 1 below, as in kernels.h. */
-static inline __attribute__((always_inline)) __m512 elu_of(__m512 x) {
-    const float factors[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f};
-    __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
-    __m512 below = _mm512_max_ps(_mm512_set1_ps(-87.0f), _mm512_min_ps(zero, x));
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(below, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693145752f), below), p = _mm512_set1_ps(1.0f / 5040);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-1.42860677e-6f), r);
-    for (int i = 0; i < 5; i++) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(factors[i]));
-    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
-    __m512 power = _mm512_scalef_ps(one, n);
-    return _mm512_add_ps(_mm512_max_ps(zero, x), _mm512_fmadd_ps(power, p, _mm512_sub_ps(power, one)));
-}
-
 /* Finish two rows of a block with the flags `is`, which are a compile-time constant in the usual cases. NaN stays NaN. */
 static inline __attribute__((always_inline)) void finish_pair(const Block *b, int64_t pair, const int is) {
     __mmask16 all[2] = {0xffff, 0xffff};
@@ -126,11 +109,6 @@ static inline __attribute__((always_inline)) void finish_pair(const Block *b, in
                 if (is & SCALED) let[o][h] = times(let[o][h], row_scale(b, r, is));
             }
             if (is & ADDED) x[o][h] = _mm512_add_ps(some(b->old + to, all[h]), x[o][h]);
-            if (is & ELUS) x[o][h] = elu_of(x[o][h]);
-            if (is & SLOPED) {
-                __m512 y = _mm512_min_ps(some(b->slope + to, all[h]), _mm512_setzero_ps());
-                x[o][h] = _mm512_mul_ps(x[o][h], _mm512_add_ps(y, _mm512_set1_ps(1.0f)));
-            }
             if (is & STORED) _mm512_mask_storeu_ps(b->to + to, all[h], x[o][h]);
         }
     if (is & TILED_ROWS) {
@@ -165,8 +143,8 @@ static inline __attribute__((always_inline)) void finish_step(const Block *b, in
 #define USUAL(CASE) \
     CASE(BIASED | RELUS | STORED | TILED_ROWS); CASE(BIASED | RELUS | TILED_ROWS); CASE(BIASED | RELUS | STORED); \
     CASE(BIASED | STORED); CASE(MASKED | PAIRED | KEPT | SUMMED); CASE(MASKED | PAIRED | KEPT | SUMMED | TILED_ROWS); \
-    CASE(MASKED | PAIRED | SUMMED | TILED_ROWS); CASE(MASKED | TILED_ROWS); CASE(STORED); CASE(ADDED | STORED); CASE(BIASED | STORED | ELUS); \
-    CASE(STORED | SLOPED); CASE(STORED | DOWN); \
+    CASE(MASKED | PAIRED | SUMMED | TILED_ROWS); CASE(MASKED | TILED_ROWS); CASE(STORED); CASE(ADDED | STORED); \
+    CASE(STORED | DOWN); \
     CASE(STORED | DOWN | TWO | UPPER); CASE(STORED | DOWN | TWO | LOWER)
 
 /* The usual combinations where one of the factors is gates. */

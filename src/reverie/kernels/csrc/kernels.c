@@ -1,7 +1,7 @@
 /* Fused element-wise operations for CPUs: each reads its inputs once and writes its outputs once.
  *
- * core/compiler.py compiles this file for the present machine. nn/functional.py calls it, and defines every function in PyTorch;
- * the tests compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last
+ * core/compiler.py compiles this file for the present machine. nn/functional.py defines every function in
+ * PyTorch; the tests compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last
  * axis, `rows` the product of all others.
  */
 
@@ -42,21 +42,6 @@ void norm_silu_backward(const float *x, const float *scale, const float *dy, flo
     }
 }
 
-/* gates are [rows, blocks, 3, width], h and next [rows, blocks, width]. */
-void gru(const float *gates, const float *h, float *next, int64_t rows, int64_t blocks, int64_t width, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows * blocks; i++)
-        gru_row(gates + i * 3 * width, h + i * width, next + i * width, width);
-}
-
-void gru_backward(const float *gates, const float *h, const float *dnext, float *dgates, float *dh, int64_t rows,
-                  int64_t blocks, int64_t width, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows * blocks; i++)
-        gru_row_backward(gates + i * 3 * width, h + i * width, dnext + i * width, dgates + i * 3 * width, dh + i * width,
-                         width);
-}
-
 /* y = x above 0, exp(x) - 1 below; without branches, as signs are hard to predict. */
 static void elu_part(const float *restrict x, float *restrict y, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
@@ -86,34 +71,6 @@ void elu_backward(const float *y, const float *dy, float *dx, int64_t count, int
     }
 }
 
-void unimix(const float *logits, float *probs, int64_t rows, int64_t width, float mix, int threads) {
-    const int64_t group = 64;
-    int64_t groups = (rows + group - 1) / group;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t k = 0; k < groups; k++) {
-        int64_t first = k * group, count = rows - first < group ? rows - first : group;
-        unimix_rows(logits + first * width, probs + first * width, count, width, mix);
-    }
-}
-
-void unimix_backward(const float *probs, const float *dprobs, float *dlogits, int64_t rows, int64_t width, float mix,
-                     int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++)
-        unimix_rows_backward(probs + i * width, dprobs + i * width, dlogits + i * width, 1, width, mix);
-}
-
-void draw(const float *probs, const float *uniform, int64_t *index, int64_t rows, int64_t width, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++) index[i] = draw_row(probs + i * width, uniform[i], width);
-}
-
-void one_hot(const int64_t *index, float *out, int64_t rows, int64_t width, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < width; j++) out[i * width + j] = j == index[i] ? 1.0f : 0.0f;
-}
-
 /* A hash of up to 16 numbers of each array, evenly spread: whether somebody has changed them, at little cost. */
 void sample_bits(const uint32_t *const *arrays, const int64_t *sizes, int64_t count, uint64_t *out) {
     uint64_t hash = 0;
@@ -130,12 +87,6 @@ void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int th
     for (int64_t i = 0; i < rows; i++) out[i] = log_sum_exp_row(x + i * width, width);
 }
 
-void log_sum_exp_backward(const float *x, const float *lse, const float *dy, float *dx, int64_t rows, int64_t width,
-                          int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++) softmax_times(x + i * width, lse[i], dy[i], dx + i * width, width);
-}
-
 void cross_entropy_backward(const float *x, const float *lse, const int64_t *index, const float *weight,
                             const float *dy, float *dx, int64_t rows, int64_t width, int64_t picks, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -150,5 +101,5 @@ void softmax_mean(const float *x, const float *bins, float *out, int64_t rows, i
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t k = 0; k < threads; k++)
         for (int64_t i = rows * k / threads; i < rows * (k + 1) / threads; i++)
-            out[i] = softmax_mean_row(x + i * width, bins, scratch + k * width, width, 0);
+            out[i] = softmax_mean_row(x + i * width, bins, scratch + k * width, width);
 }

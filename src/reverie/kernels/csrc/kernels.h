@@ -182,9 +182,9 @@ static inline void cross_entropy_row_backward(const float *x, float lse, const i
     for (int64_t k = 0; k < picks; k++) dx[index[k]] -= dy * weight[k];
 }
 
-/* sum_j softmax(x)_j bins_j for bins symmetric about 0; the exponentials of opposite bins are subtracted first. If `lse` is
- * not null, it gets ln sum_j exp(x_j). `e` is scratch of the same width. */
-static inline float softmax_mean_row(const float *x, const float *bins, float *e, int64_t width, float *lse) {
+/* sum_j softmax(x)_j bins_j for bins symmetric about 0; the exponentials of opposite bins are subtracted first. `e` is
+ * scratch of the same width. */
+static inline float softmax_mean_row(const float *x, const float *bins, float *e, int64_t width) {
     float m = x[0], sum = 0, mean = 0;
 #pragma omp simd reduction(max : m)
     for (int64_t j = 0; j < width; j++) m = x[j] > m ? x[j] : m;
@@ -192,7 +192,6 @@ static inline float softmax_mean_row(const float *x, const float *bins, float *e
     for (int64_t j = 0; j < width; j++) sum += e[j] = fast_exp(x[j] - m);
 #pragma omp simd reduction(+ : mean)
     for (int64_t j = 0; j < width / 2; j++) mean += (e[width - 1 - j] - e[j]) * bins[width - 1 - j];
-    if (lse) *lse = m + logf(sum);
     return mean / sum;
 }
 

@@ -1,5 +1,5 @@
 /* Products of float32 matrices by the vector units: PANEL columns of the second factor at a time, so that the sums of a few
- * rows stay in registers. perceptron.c, perceptron_backward.c, number_head.c and recurrence.c use them.
+ * rows stay in registers. perceptron.c, perceptron_backward.c and recurrence.c use them.
  */
 
 #ifndef REVERIE_PANELS_H

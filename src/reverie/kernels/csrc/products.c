@@ -21,10 +21,9 @@ typedef struct {
 
 typedef struct {
     Factor a, b;
-    const float *bias, *slope;
+    const float *bias;
     float *c;
     int64_t rows, columns, depth, chunk, each; /* chunk: of the depth, at a time; each: strips that a thread packs at a time */
-    int elu;
     int64_t *taken;
     Half *packed, *own; /* tiles of b, then those of each thread's rows of a */
     int64_t room;       /* of a thread */
@@ -47,11 +46,10 @@ static void strips_product(const Product *p, int64_t first, int64_t end, int64_t
     int64_t units = panels_of(depth), strip = 2 * units * UNIT, turn = 0, count = end - first;
     Block blocks[count];
     for (int64_t s = 0; s < count; s++) {
-        int64_t at = (first + s) * SIDE * p->columns, last = from + depth == p->depth;
-        float *to = p->c + at;
+        float *to = p->c + (first + s) * SIDE * p->columns;
         Block b = {.to = to, .old = from ? to : 0, .bias = from ? 0 : p->bias, .ld = p->columns, .ld_from = SIDE,
-                   .rows = p->rows - (first + s) * SIDE, .columns = p->columns, .slope = last && p->slope ? p->slope + at : 0};
-        blocks[s] = described(b, last && p->elu ? ELUS : 0);
+                   .rows = p->rows - (first + s) * SIDE, .columns = p->columns};
+        blocks[s] = described(b, 0);
         pack(p->a, (first + s) * SIDE, p->rows, from, depth, 0, own + s * strip);
     }
     for (int64_t j = 0; j < panels_of(p->columns); j++)
@@ -80,15 +78,14 @@ static void multiply(void *given, Worker worker) {
 }
 
 /* c = a b + bias, with a [rows, depth], b [depth, columns], bias [columns] or null; c has no gaps. Of a and b, one step, to
- * the next row or to the next column, is 1. With `elu`, ELU follows; with `slope`, outputs of ELU that have the layout of c,
- * its derivative is multiplied. */
+ * the next row or to the next column, is 1. */
 void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
-             const float *bias, const float *slope, float *c, int64_t rows, int64_t columns, int64_t depth, int elu, int64_t threads) {
+             const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
     int64_t chunk = depth > LONGEST ? SHORT : depth, chunks = (depth + chunk - 1) / chunk;
     int64_t here = panels_of(chunk), strips = panels_of(rows);
     int64_t each = least(CACHED / (here * DEPTH) + 1, (strips + threads - 1) / threads), taken[2 * chunks];
     memset(taken, 0, sizeof taken);
-    Product p = {.a = {a, a_along == 1 ? a_down : a_along, a_along == 1}, .bias = bias, .slope = slope, .elu = elu, .c = c, .taken = taken, .rows = rows,
+    Product p = {.a = {a, a_along == 1 ? a_down : a_along, a_along == 1}, .bias = bias, .c = c, .taken = taken, .rows = rows,
                  .b = {b, b_along == 1 ? b_down : b_along, b_along != 1}, .columns = columns, .depth = depth, .chunk = chunk,
                  .each = each};
     p.room = 2 * each * here * UNIT;
@@ -101,9 +98,9 @@ void product(const float *a, int64_t a_down, int64_t a_along, const float *b, in
 #else
 
 void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
-             const float *bias, const float *slope, float *c, int64_t rows, int64_t columns, int64_t depth, int elu, int64_t threads) {
-    (void)a, (void)a_down, (void)a_along, (void)b, (void)b_down, (void)b_along, (void)bias, (void)slope, (void)c;
-    (void)rows, (void)columns, (void)depth, (void)elu, (void)threads;
+             const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
+    (void)a, (void)a_down, (void)a_along, (void)b, (void)b_down, (void)b_along, (void)bias, (void)c;
+    (void)rows, (void)columns, (void)depth, (void)threads;
 }
 
 #endif

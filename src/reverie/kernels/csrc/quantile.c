@@ -91,11 +91,6 @@ static float mean_of(const float *x, int64_t n) {
     return sum / (float)n;
 }
 
-/* The means of `rows` rows of n numbers. */
-void row_means(const float *x, float *means, int64_t rows, int64_t n) {
-    for (int64_t r = 0; r < rows; r++) means[r] = mean_of(x + r * n, n);
-}
-
 /* Of each row the quantiles of the class whose `preferred` mean is highest: both [rows, classes, n] to [rows, n]. */
 void best_quantiles(const float *quantiles, const float *preferred, float *out, int64_t rows, int64_t classes,
                     int64_t n) {
