@@ -128,15 +128,23 @@ def small(algorithm: str, action: ActionSpec) -> Any:
     return algorithm_config(algorithm)().build(MUJOCO, action, "cpu")
 
 
+def rows() -> dict[str, np.ndarray]:
+    flags = {name: np.zeros((1, 100_000), bool) for name in ("is_first", "is_last", "is_terminal")}
+    flags["is_first"][:, ::1000] = True
+    shapes = {"obs/observation": (17,), "action": (6,), "reward": ()}
+    return {**flags, **{name: np.ones((1, 100_000, *shape), np.float32) for name, shape in shapes.items()}}
+
+
 def replay(sampler: str) -> Any:
     config = ReplayConfig(capacity=100_000).merge(SAMPLERS[sampler])
     window = Window(batch=256, length=2)
     made = config.build(obs_spec=MUJOCO, action_spec=FORCES, extra_spec={}, num_envs=1, window=window, seed=0)
-    flags = {name: np.zeros((1, 100_000), bool) for name in ("is_first", "is_last", "is_terminal")}
-    flags["is_first"][:, ::1000] = True
-    shapes = {"obs/observation": (17,), "action": (6,), "reward": ()}
-    made.extend({**flags, **{name: np.ones((1, 100_000, *shape), np.float32) for name, shape in shapes.items()}})
+    made.extend(rows())
     return made
+
+
+def extends() -> Call:
+    return partial(replay("uniform").extend, rows())
 
 
 def adds() -> Call:
@@ -195,6 +203,7 @@ HEADLINES: dict[str, Callable[[], Call]] = {
     },
     "bc discrete": partial(updates, "bc", MUJOCO, CHOICE),
     "add": adds,
+    "extend": extends,
     "sample": partial(samples, "uniform"),
     "sample by priority": partial(samples, "priority"),
     "collect": collects,

@@ -159,28 +159,14 @@ RATES = {
 """What tasks of model_free_peers.json and of offline_rates.json are called on the page."""
 
 
-def parts_table(result: Result) -> list[str]:
-    """One row a part of an update: its time, and the time of its operations alone."""
-    rows = []
+def kernels_table(result: Result) -> list[str]:
+    """One row a kernel: how much slower each headline is without it, the most important first."""
+    found: dict[str, list[tuple[float, str]]] = {}
     for r in result["rows"]:
-        gflop, ms = (r[f"forward_{unit}"] + r[f"backward_{unit}"] for unit in ("gflop", "ms"))
-        floor = [digits(gflop), time(r["floor_ms"], 1e-3), digits(ms / r["floor_ms"])] if gflop else ["-"] * 3
-        times = [time(r[f"{way}_ms"] or None, 1e-3) for way in ("forward", "backward")]
-        rows.append([r["setting"], PARTS.get(r["part"], r["part"]), *times, *floor])
-    return grid(["setting", "part", "forward", "backward", "GFLOP", "at the matrix rate", "times as long"], rows)
-
-
-PARTS = {
-    "embed": "encoder",
-    "observe": "posterior, 64 steps",
-    "world": "decoder, reward, continuation, KL",
-    "imagine": "imagination, 15 steps",
-    "actor_critic": "actor and critic",
-    "replay_critic": "critic on replayed rows",
-    "optimiser": "optimiser",
-    "update": "**the whole update**",
-}
-"""What parts of an update are called on the page."""
+        found.setdefault(r["kernel"], []).append((r["slower"], r["headline"]))
+    rows = [(max(each), name, sorted(each, reverse=True)[:3]) for name, each in found.items()]
+    shown = [[name, ", ".join(f"{h} {x:.2f}" for x, h in most)] for _, name, most in sorted(rows, reverse=True)]
+    return grid(["kernel", "times as long without it"], shown)
 
 
 def precision_table(result: Mapping[str, Any]) -> list[str]:
@@ -225,7 +211,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "peers": peers_table,
     "dreamers_peers": peers_table,
     "model_free_peers": model_free_peers_table,
-    "parts": parts_table,
+    "kernels": kernels_table,
     "threads": threads_table,
     "precision": precision_table,
     "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")["1"]),

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from reverie.bench import gflop
-
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MACHINE = {"processor": "A CPU", "cores": 2, "threads": 2, "torch": "2.13", "matrix_gflops": {"float32": 450.0}}
 
@@ -107,45 +105,6 @@ class _Anything:
 
 
 # ---------------------------------------------------------------- measuring
-
-
-@pytest.fixture
-def tiny(scripts: Any) -> str:
-    """A setting that takes no time."""
-    update = scripts("update")
-    update.SETTINGS["tiny"] = ("nano", update.VECTOR, update.CONTINUOUS, {"batch_size": 2, "batch_length": 4})
-    return "tiny"
-
-
-def test_the_parts_are_the_update(scripts: Any, tiny: str) -> None:
-    """The script goes through an update in its own words: gradients and both critics must come out the same."""
-    parts, update = scripts("parts"), scripts("update")
-    update.SETTINGS[tiny][3].update({"optim.lr": 1e-3, "optim.warmup": 0})
-
-    def learned(step: Any) -> dict[str, torch.Tensor]:
-        torch.manual_seed(0)
-        agent = update.build(tiny)
-        for p in agent.optim.params:  # heads that begin with zeros pass no gradient on
-            p.data += 0.1 * torch.randn_like(p)
-        step(agent, update.batch(tiny, agent))
-        return {"square": agent.optim.square, **agent.slow_critic.state_dict()}
-
-    whole = learned(lambda agent, data: agent.update(data))
-    cut = learned(lambda agent, data: parts.update_in_parts(agent, data, parts.Meter(lambda: 0.0)))
-    assert whole["square"].max() > 1e-5
-    assert torch.allclose(cut.pop("square"), whole.pop("square"), rtol=1e-3, atol=1e-9)
-    for name, value in whole.items():
-        assert torch.allclose(cut[name], value, rtol=0, atol=1e-6), name
-
-
-def test_the_operations_of_the_parts_add_up(scripts: Any, tiny: str) -> None:
-    parts, update = scripts("parts"), scripts("update")
-    _, obs, action, _ = update.SETTINGS[tiny]
-    used = parts.operations(tiny).used
-    assert {part for part, _ in used} == set(parts.PARTS)
-    assert sum(sum(values) for values in used.values()) == pytest.approx(gflop(update.config(tiny), obs, action))
-    assert used["imagine", "forward"][0] > 0
-    assert ("imagine", "backward") not in used
 
 
 def test_the_page_says_how_fast_data_were_read() -> None:
