@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from reverie.kernels import images as kernels_of_images
 from reverie.kernels import winograd
-from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, conv_unfold_sigmoid, unfold_parities
+from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, unfold_parities
 
 EPS = 1e-4
 
@@ -71,8 +71,6 @@ def test_encoder_stage(sizes):
 )
 def test_decoder_stages(sizes):
     tensors = inputs(*sizes, scales=sizes[4] // 4)
-    x, weight, bias, _ = tensors
-    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
     assert_same(
         lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors, tolerance=5e-5
     )
@@ -82,7 +80,6 @@ def test_images_may_be_divided_anywhere(monkeypatch):
     x, weight, bias, scale = inputs(7, 6, 5, 3, 8, 3, scales=8)
     monkeypatch.setattr(kernels_of_images, "PART", 2 * 6 * 5 * 8)  # two images at a time, the last one alone
     assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale))
-    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
     tensors = x, weight, bias, scale[:2]
     assert_same(lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors)
 
@@ -91,7 +88,6 @@ def test_through_winograd_forwards_and_backwards(monkeypatch):
     monkeypatch.setattr(winograd, "MIN_TILES", 1)
     x, weight, bias, scale = inputs(5, 6, 9, 16, 20, 3, scales=20)
     assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale), tolerance=5e-5)
-    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias), tolerance=5e-5)
     tensors = x, weight, bias, scale[:5]
     assert_same(
         lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors, tolerance=5e-5

@@ -1,4 +1,4 @@
-"""A stage of the encoder, a few images at a time (``images.c``, ``pooled.c``), and the loss of predicted images.
+"""A stage of the encoder, a few images at a time (``images.c``, ``pooled.c``).
 
 Images are processed in parts whose convolution stays in the cache, and only what the backward pass cannot do without is
 stored. ``upsample.py`` has the stages of the decoder.
@@ -140,42 +140,3 @@ def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, 
         "pooled_input_gradient", packed, dpooled, which, dx, scratch, scratch.shape[1], *dx.shape, outputs, kernel,
         workers,
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------------- the loss
-
-
-def fits_error(pixels: Tensor, target: Tensor, low: float, high: float) -> bool:
-    """Return whether :func:`unit_squared_error` can be used: for bytes."""
-    bytes_here = target.dtype is torch.uint8 and target.is_cpu and target.shape == pixels.shape
-    return bytes_here and cpu32(pixels) and pixels.numel() > 0 and pixels.ndim > 2
-
-
-def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
-    """Compute ``functional.unit_squared_error``."""
-    return cast(Tensor, call(_SquaredError, pixels, target, low, high - low))
-
-
-class _SquaredError(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pixels: Tensor, target: Tensor, low: float, span: float) -> Tensor:
-        pixels, target, out = pixels.contiguous(), target.contiguous(), pixels.new_empty(pixels.shape[:-3])
-        if ctx is not None:
-            ctx.save_for_backward(pixels, target)
-            ctx.range = low, span
-        compute(
-            "squared_error", pixels, target, out, out.numel(), pixels.numel() // out.numel(), low, span,
-            threads(pixels),
-        )  # fmt: skip
-        return out
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (pixels, target), grad = ctx.saved_tensors, grad.contiguous()
-        out = torch.empty_like(pixels)
-        compute(
-            "squared_error_backward", pixels, target, grad, out, grad.numel(), pixels.numel() // grad.numel(),
-            *ctx.range, threads(pixels),
-        )  # fmt: skip
-        return out, None, None, None

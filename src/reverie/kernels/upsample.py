@@ -18,22 +18,13 @@ from reverie.kernels.winograd import Convolution
 
 def fits_norm(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
     """Return whether :func:`conv_unfold_norm_silu` can be used."""
-    return fits(x, weight, bias) and scale.shape == (len(weight) // 4,) and cpu32(scale)
+    four = len(weight) % 4 == 0 and fits_conv(x, weight, bias)
+    return four and scale.shape == (len(weight) // 4,) and cpu32(scale)
 
 
 def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Compute ``functional.conv_unfold_norm_silu``."""
     return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
-
-
-def fits(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Return whether :func:`conv_unfold_sigmoid` can be used: the outputs are four pixels."""
-    return len(weight) % 4 == 0 and fits_conv(x, weight, bias)
-
-
-def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute ``functional.conv_unfold_sigmoid``."""
-    return cast(Tensor, call(_Sigmoid, x, weight, bias))
 
 
 class _Unfolded(torch.autograd.Function):
@@ -60,31 +51,6 @@ class _Unfolded(torch.autograd.Function):
             dy = norm_backward(y, scale, grad[part], dscale, ctx.eps, (x.shape[1], x.shape[2]))
             grads.add(part, dy)
         return grads.dx, grads.dweight, grads.dbias, dscale.sum(0).float(), None
-
-
-class _Sigmoid(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        x, (m, h, w, _), channels = x.contiguous(), x.shape, len(weight) // 4
-        weight = weight.contiguous(memory_format=torch.channels_last)
-        out, convolution = x.new_empty(m, 2 * h, 2 * w, channels), Convolution(weight, bias, x.shape)
-        for part in parts(m, h * w * 4 * channels):
-            y = convolution(x[part]).contiguous()
-            compute("unfold_sigmoid", y, out[part], len(y) * h, w, channels, threads(y))
-        if ctx is not None:
-            ctx.save_for_backward(x, weight, out)
-        return out
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, out = ctx.saved_tensors
-        grads, grad, (m, h, w, _) = _ConvGradients(x, weight, ctx), grad.contiguous(), x.shape
-        for part in parts(m, h * w * len(weight)):
-            p, dy = out[part], x.new_empty(len(out[part]), h, w, len(weight))
-            compute("unfold_sigmoid_backward", p, grad[part], dy, len(p) * h, w, len(weight) // 4, threads(p))
-            grads.add(part, dy)
-        return grads.dx, grads.dweight, grads.dbias
 
 
 class _ConvGradients:

@@ -174,7 +174,6 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
     return norm_silu(unfold_parities(_four_pixels(convolve(x, weight, bias))), scale, eps)
 
 
-@accelerated
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
     return torch.sigmoid(unfold_parities(_four_pixels(convolve(x, weight, bias))))
@@ -194,7 +193,6 @@ def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return y.permute(0, 2, 3, 1)
 
 
-@accelerated
 def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
     """Return the squared error ``[...]`` of pixels in [0, 1], ``[..., H, W, C]``, to targets in [``low``, ``high``]."""
     return (pixels - (target.to(pixels.dtype) - low) / (high - low)).square().sum((-3, -2, -1))
