@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from dreamer import ACTIONS, OBS, TINY, batch, build
+from dreamer import ACTIONS, OBS, TINY, batch
 
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.core.errors import ConfigError
@@ -180,15 +180,6 @@ def test_modules_are_in_train_mode_in_updates_and_nowhere_else(config):
     assert look(agent) == {(False, False, False, False)}  # after an error too
 
 
-def test_hooks_that_ask_for_the_mode_are_told():
-    agent = build()
-    layer = next(m for m in agent.world.modules() if getattr(m, "weight", torch.zeros(())).ndim == 2)
-    assert layer.training  # of a learner of this library no flag is ever switched: none reads it
-    torch.nn.utils.spectral_norm(layer)
-    agent.rest()
-    assert not layer.training
-
-
 # ---------------------------------------------------------------- actors and policies
 
 
@@ -198,10 +189,6 @@ class Acting(DreamerV3):
     def __init__(self, *given):
         super().__init__(*given)
         self.actor = Actor(self.world.rssm.feature_width, ACTIONS["discrete"], ActorConfig(units=8))
-
-
-class Module(torch.nn.Module):
-    """Somebody's policy."""
 
 
 def test_the_policy_acts_with_the_actor_that_is_there():

@@ -14,7 +14,9 @@ from reverie.algos.cql import RETURN, CQLConfig, Lagrange, MonteCarlo, ReturnsIn
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
+from reverie.algos.dqn import DQNConfig
 from reverie.algos.iql import IQLConfig
+from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.columns import Column
@@ -76,6 +78,15 @@ def test_the_entropy_aimed_at_is_a_share_of_the_greatest():
 
 
 # ---------------------------------------------------------------- DQN
+
+
+@pytest.mark.parametrize("config", [DQNConfig(), QRDQNConfig(quantiles=5)], ids=["dqn", "qr_dqn"])
+def test_evaluation_takes_the_action_of_the_highest_value(config):
+    agent, step = learner(config, choice(3)), steps(50)
+    values = agent.objective.network(step.obs).view(50, 3, -1).mean(-1)
+    action, _ = agent.policy.act(step, agent.policy.initial(50), "eval")
+    assert torch.equal(action, torch.eye(3)[values.argmax(-1)])
+    torch.testing.assert_close(agent.objective.values(step.obs), values)
 
 
 def test_dueling_streams_are_joined_by_equation_9():
