@@ -203,7 +203,7 @@ def dqn(made, data):
     def each(obs, action, y, b, t):
         u = made.network(obs)[int(action.argmax())] - y
         loss = data.weight[b] * huber(u, made.cfg.kappa)
-        return {"critic": loss, "error": u.abs(), "loss/critic": loss}
+        return {"critic": loss, "error": u.abs(), "loss/critic": loss, "train/value": u + y, "train/target": y}
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs).item(), 0.0), each)
 
@@ -220,8 +220,10 @@ def pairs(made, theta, y):
 
 def qr_dqn(made, data):
     def each(obs, action, y, b, t):
-        loss = pairs(made, made.network(obs)[int(action.argmax())], y)
-        return {"critic": data.weight[b] * loss, "error": loss / QUANTILES}
+        theta, y = made.network(obs)[int(action.argmax())], torch.as_tensor(y, dtype=torch.float64)
+        loss = pairs(made, theta, y)
+        return {"critic": data.weight[b] * loss, "error": loss / QUANTILES, "loss/critic": data.weight[b] * loss,
+                "train/value": theta.mean(), "train/target": y.mean()}  # fmt: skip
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
 

@@ -210,31 +210,3 @@ def test_choices_come_as_one_hot_numbers() -> None:
     assert batch.action.dtype == torch.float32
     assert torch.equal(batch.action[:, :-1].argmax(-1)[0], steps["action"].argmax(-1))
     assert batch.action.sum(-1).tolist() == [[1, 1, 1, 1, 1, 0]]
-
-
-def test_a_script_of_torchrl_learns_with_our_objective() -> None:
-    """Two optimisers, targets that follow, and at every step the terms that TorchRL's loss would have had."""
-    both = Both(TDLambda(LAM), ValueEstimators.TDLambda, lmbda=LAM)
-    optims = {
-        "critic": torch.optim.Adam(both.critic.parameters(), 3e-3),
-        "actor": torch.optim.Adam(both.actor.parameters(), 3e-3),
-    }
-    sampler = SliceSampler(slice_len=4, traj_key=("collector", "traj_ids"))
-    replay = TensorDictReplayBuffer(storage=LazyTensorStorage(2000), sampler=sampler, batch_size=128)
-    earned = []
-    for frames in collected(both.actor, 1000):
-        earned.append(frames["next", "reward"].mean().item())
-        replay.extend(frames)
-        for step in range(25):
-            sample = doubled(replay.sample().reshape(32, 4))
-            batch = both.agree(sample) if step % 5 == 0 else Batch.from_tensordict(sample)
-            losses = both.ours(batch)
-            for optim in optims.values():
-                optim.zero_grad()
-            losses.total().backward()
-            for optim in optims.values():
-                optim.step()
-            both.ours.update_targets()
-            both.follow.step()
-    assert np.mean(earned[:2]) < -0.5
-    assert np.mean(earned[-3:]) > -0.25  # the noise alone costs 0.08

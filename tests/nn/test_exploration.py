@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.tree import filled, leaves
 from reverie.core.types import Step
 from reverie.nn.exploration import (
     EpsilonGreedy,
@@ -35,17 +34,6 @@ def run(noise, steps, envs=2000):
         values, state = noise(state, step([False] * envs))
         out.append(values[:, 0])
     return torch.stack(out)
-
-
-@pytest.mark.parametrize(("theta", "dt"), [(0.15, 1.0), (0.15, 0.1), (1.0, 1.0), (0.5, 0.5)])
-def test_stationary_deviation_and_memory(theta, dt):
-    torch.manual_seed(0)
-    noise, keep = OrnsteinUhlenbeck(theta, 0.2, dt=dt), 1 - theta * dt
-    late = run(noise, 400)[-2:]
-    expected = 0.2 * math.sqrt(dt / (1 - keep**2))  # of x <- keep x + sqrt(dt) N(0, 1)
-    assert float(late.std()) == pytest.approx(expected, rel=0.05)
-    assert abs(float(late.mean())) < 0.1 * expected
-    assert float(torch.corrcoef(late)[0, 1]) == pytest.approx(keep, abs=0.05)
 
 
 def test_the_process_follows_its_equation():
@@ -95,18 +83,6 @@ def test_schedules_count_the_actions_of_all_environments():
         _, state = noise(state, step((False, False), last))
     assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
     assert float(noise.scale(torch.tensor(1000))) == pytest.approx(0.2)
-
-
-def test_a_state_that_was_saved_goes_on_exactly():
-    noise = OrnsteinUhlenbeck(final_sigma=0.01, anneal_steps=20)
-    state = noise.initial(2, 1)
-    for _ in range(4):
-        _, state = noise(state, step((False, False)))
-    again = filled(noise.initial(2, 1), [x.clone() for x in leaves(state)])
-    torch.manual_seed(0)
-    expected = noise(state, step((False, False)))
-    torch.manual_seed(0)
-    torch.testing.assert_close(noise(again, step((False, False))), expected, rtol=0, atol=0)
 
 
 class Fixed(nn.Module):
@@ -190,21 +166,6 @@ def test_as_much_is_drawn_whatever_epsilon_is():
         policy.act(step([False] * 3), policy.initial(3), "explore")
         after.append(torch.rand(1))
     assert torch.equal(*after)
-
-
-def test_a_policy_that_was_saved_goes_on_exactly():
-    policy = greedy(EpsilonGreedy(1.0, 0.0, 20))
-    state = policy.initial(3)
-    for _ in range(3):
-        _, state = policy.act(step([False] * 3), state, "explore")
-    again = filled(policy.initial(3), [x.clone() for x in leaves(state)])
-    results = []
-    for carried in (state, again):
-        torch.manual_seed(0)
-        results.append(policy.act(step([False] * 3), carried, "explore"))
-    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
-    assert policy.override(state, torch.zeros(3, 4)) is state
-    assert policy.extras(state) == {}
 
 
 def test_epsilon_greedy_is_a_setting_in_words():

@@ -28,7 +28,7 @@ def test_symexp_inverts_symlog(x):
     assert float(y) == pytest.approx(x, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("count", [2, 5, 40, 41, 255])
+@pytest.mark.parametrize("count", [2, 41, 255])
 def test_bins_are_symmetric_to_the_last_bit(count):
     bins = symexp_bins(count)
     assert len(bins) == count
