@@ -30,8 +30,7 @@ from reverie.core.types import Batch
 from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, ValueEstimator, VTrace
-from reverie.objectives.returns import td0, td_lambda
+from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
 
 DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3"}
 CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]
@@ -426,23 +425,6 @@ def test_other_actions_name_the_algorithms_that_fit(kind):
 
 
 # ---------------------------------------------------------------- classes of a user's own
-
-
-@dataclass(frozen=True)
-class Hopeful(ValueEstimator):
-    """One of a user's own: the better of two."""
-
-    def look_ahead(self, **rows):
-        return torch.maximum(td0(**rows), td_lambda(**rows, lam=0.5))
-
-
-def test_an_estimator_of_ones_own_is_recorded_and_replayed_as_compiled_ones_are():
-    changes, seen = {"value_estimator": Hopeful(), "batch_length": 4}, {}
-    for graph in (True, False):
-        agent = build("sac", graph=graph, **changes)
-        torch.manual_seed(2)
-        seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
-    torch.testing.assert_close(seen[True], seen[False], rtol=0, atol=0)
 
 
 def test_a_part_that_is_frozen_stays_and_the_rest_learns():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dreamer import ACTIONS, batch, build
+from dreamer import batch, build
 
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
 from reverie.core.errors import ConfigError, DataError
@@ -36,25 +36,15 @@ def test_every_named_size_builds_and_names_are_forgiving():
         sized("13m")
 
 
-@pytest.mark.parametrize("actions", ACTIONS)
-@pytest.mark.parametrize("context", [0, 1, 2])
-def test_update_returns_what_it_promises(actions, context):
-    agent = build(actions, replay_context=context)
+@pytest.mark.parametrize("context", [0, 2])
+def test_priorities_are_the_losses_of_the_world_model(context):
+    agent = build(replay_context=context)
     assert agent.window.rows == 6 + context
-    update = agent.update(batch(agent, actions))
-    assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
-    assert update.priority.shape == (3,)
+    update, scales = agent.update(batch(agent)), agent.cfg.scales.to_dict()
     names = ("dynamics", "representation", "reward", "cont", "reconstruction")
-    scales = agent.cfg.scales.to_dict()
     losses = {k.removeprefix("loss/"): v for k, v in update.metrics.items() if k.startswith("loss/")}
     world = sum(scales[k.split("/")[0]] * v for k, v in losses.items() if k.split("/")[0] in names)
     assert torch.allclose(update.priority.mean(), world)
-    assert {k: tuple(v.shape) for k, v in update.extras.items()} == (
-        {"deter": (3, 6, 16), "classes": (3, 6, 3)} if context else {}
-    )
-    assert {k: str(v.dtype).removeprefix("torch.") for k, v in update.extras.items()} == {
-        k: v.dtype for k, v in agent.extra_spec.items()
-    }
 
 
 def test_bfloat16_computes_low_and_keeps_float32_parameters():
@@ -66,17 +56,6 @@ def test_bfloat16_computes_low_and_keeps_float32_parameters():
     agent.update(data)
     assert all(p.dtype == torch.float32 for p in agent.parameters())
     assert agent.extra_spec["deter"].dtype == "float16"
-
-
-def test_stored_latents_are_where_the_window_starts():
-    agent = build()
-    data = batch(agent)
-    data.is_first[:] = False
-    context, rows = agent.split_context(data)
-    assert torch.equal(context.latent.deter, data.extras["deter"][:, 0])
-    assert torch.equal(context.latent.stoch.argmax(-1) + 1, data.extras["classes"][:, 0].long())
-    assert torch.equal(context.action, data.action[:, 0])
-    assert torch.equal(rows.reward, data.reward[:, 1:])
 
 
 def test_packed_latents_survive_the_round_trip():
@@ -147,33 +126,6 @@ def test_dreams_may_start_from_the_last_rows_only():
     assert torch.equal(losses.dream.feature[0], losses.post.latent.feature[:, -2:].flatten(0, 1))
     assert losses.terms["actor"].shape == (3, 2)
     assert losses.terms["replay_critic"].shape == (3, 1)
-
-
-def test_an_update_moves_the_slow_critic_towards_the_critic():
-    agent = build(slow_rate=0.25)
-    before = agent.slow_critic.model.logits.weight.clone()
-    agent.update(batch(agent))
-    expected = before.lerp(agent.critic.logits.weight, 0.25)
-    torch.testing.assert_close(agent.slow_critic.model.logits.weight, expected)
-    assert not torch.equal(expected, before)
-
-
-def test_acting_matches_observing():
-    """The policy, step by step, holds the latents that training computes for the same rows."""
-    agent = build(replay_context=0)
-    data = batch(agent)
-    data.is_first[:, 0] = True
-
-    def mode(probs):
-        return probs.argmax(-1)
-
-    whole = agent.world.observe(data, agent.split_context(data)[0], mode).latent
-    latent = agent.world.rssm.initial(3, torch.float32)
-    for t in range(6):
-        embed = agent.world.embed({k: v[:, t] for k, v in data.obs.items()})
-        before = data.action[:, t - 1] if t else torch.zeros_like(data.action[:, 0])
-        latent = agent.world.rssm.observe_step(latent, embed, before, data.is_first[:, t], mode)
-        torch.testing.assert_close(latent.deter, whole.deter[:, t], rtol=1e-4, atol=1e-5)
 
 
 def test_continuation_learns_terminal_and_never_a_time_limit():

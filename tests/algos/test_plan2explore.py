@@ -11,7 +11,6 @@ from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import actions_before
-from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config, sized
 from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
 from reverie.core.types import Step
@@ -102,11 +101,6 @@ def test_on_v3_disagreement_rewards_the_action_before():
     agent.ensemble.register_forward_hook(lambda module, inputs, out: given.append(inputs[1]))
     agent.exploring_loss(rows, post, None, lambda policy: policy.sample())
     assert any(x.shape == (3, rows.shape[1] - 1, 4) and torch.equal(x, rows.action[:, :-1]) for x in given)
-
-
-def test_named_sizes_include_the_ensemble():
-    assert sized("1m").ensemble.head.units == sized("1m").reward.units == 64
-    assert sized("nano", Plan2ExploreV3Config(intrinsic=2.0)).intrinsic == 2.0
 
 
 @bases

@@ -47,12 +47,6 @@ def test_the_process_follows_its_equation():
     torch.testing.assert_close(got, torch.tensor(expected), rtol=1e-5, atol=1e-7)
 
 
-def test_either_is_a_setting_in_words():
-    assert Noise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
-    for noise in (Gaussian(0.2, 0.1, 50), OrnsteinUhlenbeck(dt=0.01)):
-        assert Noise.parse(noise.text()) == noise
-
-
 def test_gaussian_noise_is_the_process_without_memory():
     torch.manual_seed(3)
     got = run(Gaussian(0.3), 4, envs=5)
@@ -101,19 +95,6 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
     assert torch.equal(action, torch.full((200, 2), 0.9))
     assert same is state
     assert torch.equal(state.process, torch.zeros(200, 2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"sigma": -1.0}, "sigma = -1.0"), ({"sigma": math.nan}, "sigma = nan"), ({"theta": 1.5}, "theta = 1.5"),
-        ({"final_sigma": math.inf}, "final_sigma = inf"), ({"dt": 0.0}, "dt = 0.0"),
-        ({"final_sigma": 0.1}, "anneal_steps = 0"), ({"anneal_steps": 10}, "final_sigma = None"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        OrnsteinUhlenbeck(**settings)
 
 
 # ---------------------------------------------------------------- epsilon-greedy
@@ -168,20 +149,27 @@ def test_as_much_is_drawn_whatever_epsilon_is():
     assert torch.equal(*after)
 
 
-def test_epsilon_greedy_is_a_setting_in_words():
-    made = EpsilonSchedule.parse("epsilon_greedy(1.0, 0.05, anneal_steps=1000)")
-    assert made == EpsilonGreedy(1.0, 0.05, 1000)
-    assert EpsilonSchedule.parse(made.text()) == made
-    with pytest.raises(ConfigError, match=r"unknown name 'epsilon_greed'\. Did you mean 'epsilon_greedy'"):
-        EpsilonSchedule.parse("epsilon_greed(0.1)")
-
-
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"epsilon": 1.5}, "epsilon = 1.5: expected a number in"), ({"epsilon": -0.1}, "epsilon = -0.1"),
-     ({"final_epsilon": 2.0, "anneal_steps": 5}, "final_epsilon = 2.0"), ({"final_epsilon": 0.1}, "anneal_steps = 0"),
-     ({"anneal_steps": 10}, "final_epsilon = None")],
+    ("made", "said"),
+    [
+        (lambda: OrnsteinUhlenbeck(sigma=-1.0), "sigma = -1.0"), (lambda: OrnsteinUhlenbeck(theta=1.5), "theta = 1.5"),
+        (lambda: OrnsteinUhlenbeck(final_sigma=math.inf), "final_sigma = inf"),
+        (lambda: OrnsteinUhlenbeck(dt=0.0), "dt = 0.0"),
+        (lambda: Gaussian(final_sigma=0.1), "anneal_steps = 0"),
+        (lambda: Gaussian(anneal_steps=10), "final_sigma = None"),
+        (lambda: EpsilonGreedy(1.5), "epsilon = 1.5: expected a number in"), (lambda: EpsilonGreedy(-0.1), "epsilon"),
+        (lambda: EpsilonGreedy(final_epsilon=2.0, anneal_steps=5), "final_epsilon = 2.0"),
+        (lambda: EpsilonGreedy(final_epsilon=0.1), "anneal_steps = 0"),
+        (lambda: EpsilonGreedy(anneal_steps=10), "final_epsilon = None"),
+        (lambda: EpsilonSchedule.parse("epsilon_greed(0.1)"), r"unknown name .* Did you mean 'epsilon_greedy'"),
+    ],
 )  # fmt: skip
-def test_probabilities_that_cannot_be(settings, said):
+def test_settings_that_cannot_be(made, said):
     with pytest.raises(ConfigError, match=said):
-        EpsilonGreedy(**settings)
+        made()
+
+
+def test_schedules_are_settings_in_words():
+    assert Noise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
+    for made in (Gaussian(0.2, 0.1, 50), OrnsteinUhlenbeck(dt=0.01), EpsilonGreedy(1.0, 0.05, 1000)):
+        assert (EpsilonSchedule if isinstance(made, EpsilonGreedy) else Noise).parse(made.text()) == made
