@@ -110,7 +110,7 @@ def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, s
 
 
 @every
-def test_same_seed_same_bits_and_resume_continues_bit_for_bit(name):
+def test_compiled_updates_are_those_of_the_seed_and_resume_bit_for_bit(name):
     """In place: captured updates go on with the same memory."""
     found = []
     for stop in (None, 3):

@@ -12,8 +12,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from contracts import MODEL_FREE, MOVES, SPECS, TINY, learned
-from contracts import batch as contract_batch
 from tape import HostWork, Tapes, device_only
 
 from reverie.algos.base import Algorithm
@@ -338,27 +336,6 @@ def test_a_replay_marks_what_it_has_written_to(monkeypatch):
         assert agent.seen._version > before
 
 
-class FakeCaptured:
-    """Says on which device it was made."""
-
-    def __init__(self, step, device, *others):
-        self.device = device
-
-    def __call__(self, batch):
-        return "captured", self.device
-
-
-def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
-    monkeypatch.setattr(capture, "CudaGraphs", lambda device: Tapes())
-    monkeypatch.setattr(capture, "Captured", FakeCaptured)
-    agent = Mean()
-    assert isinstance(agent.update(rows(4)), Update)
-    agent.device = torch.device("cuda:1")
-    assert agent.run_step(agent.train_step, rows(4)) == ("captured", torch.device("cuda:1"))
-    agent.graph, agent.device = False, torch.device("cpu")
-    assert isinstance(agent.update(rows(4)), Update)
-
-
 def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
     made = []
     monkeypatch.setattr(capture, "Captured", lambda step, *given: made.append(step.__name__) or Captured(step, *given))
@@ -389,14 +366,3 @@ def test_what_is_captured_does_not_keep_a_learner_alive():
     del agent
     gc.collect()
     assert ref() is None
-
-
-def test_integers_of_numpy_are_settings_of_recorded_updates():
-    found = []
-    for every in (2, np.int64(2)):
-        config = replace(MODEL_FREE["ddpg"].merge(TINY), target_every=every)
-        agent = config.build(SPECS["vector"], MOVES, seed=1)
-        for i in range(WARM_UPS + 3):
-            agent.update(contract_batch(agent, seed=i))
-        found.append(learned(agent))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
