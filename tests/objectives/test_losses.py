@@ -33,6 +33,14 @@ def test_dynamics_teaches_the_prior_and_representation_the_posterior():
     assert torch.autograd.grad(rep.sum(), [post, prior], allow_unused=True)[1] is None
 
 
+def test_reinforce_by_hand():
+    loss = reinforce(
+        log_prob=torch.tensor([-1.0, -2.0]), advantage=torch.tensor([3.0, -1.0]), entropy=torch.tensor([0.5, 0.1]),
+        weight=torch.tensor([1.0, 0.5]), entropy_scale=0.1,
+    )  # fmt: skip
+    torch.testing.assert_close(loss, torch.tensor([3.0 - 0.05, 0.5 * (-2.0 - 0.01)]))
+
+
 def test_reinforce_has_no_gradient_through_advantage_or_weight():
     parts = {k: torch.ones(3, requires_grad=True) for k in ("log_prob", "advantage", "entropy", "weight")}
     reinforce(**parts, entropy_scale=0.1).sum().backward()
