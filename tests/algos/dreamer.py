@@ -34,12 +34,10 @@ ACTIONS = {
 }
 
 
-def build(actions="discrete", config=None, **changes):
-    return (
-        (config or DreamerV3Config())
-        .merge(TINY | {k.replace("__", "."): v for k, v in changes.items()})
-        .build(OBS, ACTIONS[actions], seed=1)
-    )
+def build(actions="discrete", config=None, device="cpu", **changes):
+    config = config or DreamerV3Config()
+    changes = TINY | {k.replace("__", "."): v for k, v in changes.items()}
+    return config.merge(changes).build(OBS, ACTIONS[actions], device=device, seed=1)
 
 
 def batch(agent, actions="discrete", seed=0):
@@ -114,6 +112,6 @@ def build_p2e(name, actions="discrete", **changes):
     return build(actions, config, **changes)
 
 
-def build_earlier(name, actions="discrete", **changes):
-    changes = {k.replace("__", "."): v for k, v in changes.items()}
-    return CONFIGS[name].merge(EARLIER | changes).build(OBS, ACTIONS[actions], seed=1)
+def build_earlier(name, actions="discrete", device="cpu", **changes):
+    changes = EARLIER | {k.replace("__", "."): v for k, v in changes.items()}
+    return CONFIGS[name].merge(changes).build(OBS, ACTIONS[actions], device=device, seed=1)

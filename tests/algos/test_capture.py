@@ -7,14 +7,12 @@ import random
 import warnings
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from contracts import MODEL_FREE, MOVES, SPECS, TINY, learned
-from contracts import batch as contract_batch
-from tape import Tapes
+from tape import HostWork, Tapes, device_only
 
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError
@@ -149,37 +147,25 @@ def test_what_an_update_returns_is_not_written_to_by_later_ones():
 
 
 def test_every_kind_of_batch_is_captured_once():
+    """By shapes and keys in any order, and by the number of threads."""
     _, tapes, update = mean()
+    y, before = torch.zeros(2, 5), torch.get_num_threads()
     for _ in range(WARM_UPS + 2):
         assert float(update(rows(4, 1)).metrics["mean"]) == 1
         assert float(update(rows(5, 2)).metrics["mean"]) == 2
-        assert float(update(rows(5, 3, y=torch.zeros(2, 5))).metrics["mean"]) == 3
+        assert float(update(rows(5, 3, y=y)).metrics["mean"]) == 3
     assert tapes.calls.count("capture") == 3
     assert tapes.calls.count("warm up") == 3 * WARM_UPS
-
-
-def test_another_number_of_threads_is_another_kind():
-    _, tapes, update = mean()
-    before = torch.get_num_threads()
+    flipped = rows(5, 3)
+    assert torch.equal(update(replace(flipped, obs={"y": y, **flipped.obs})).extras["twice"], 2 * flipped.reward)
+    assert tapes.calls[-2:] == ["replay", "replay"]
     try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            for _ in range(WARM_UPS + 1):
-                update(rows(4))
+        torch.set_num_threads(2)
+        for _ in range(WARM_UPS + 1):
+            update(rows(4))
     finally:
         torch.set_num_threads(before)
-    assert tapes.calls.count("capture") == 2
-
-
-def test_the_order_of_keys_is_no_other_kind():
-    _, tapes, update = mean()
-    x, y = torch.full((2, 4), 7.0), torch.zeros(2, 4)
-    for _ in range(WARM_UPS + 2):
-        update(rows(4, y=y))
-    flipped = rows(4)
-    flipped = Batch(**{**{f: getattr(flipped, f) for f in Batch.__slots__}, "obs": {"y": y, "x": x}})
-    assert torch.equal(update(flipped).extras["twice"], 2 * x)
-    assert tapes.calls[-2:] == ["replay", "replay"]
+    assert tapes.calls.count("capture") == 4
 
 
 def test_too_many_kinds_are_learned_from_without_a_graph_which_is_said_once():
@@ -216,26 +202,10 @@ def test_an_obstacle_that_no_warm_up_has_met_is_not_recorded():
         tapes.capture(sometimes)
 
 
-def test_waiting_is_heard_and_the_debug_mode_put_back(monkeypatch):
+def test_waiting_is_heard_and_other_warnings_are_shown_once(monkeypatch, recwarn):
     modes = []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-
-    def waits():
-        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-        return Update(metrics={})
-
-    assert "waits for the device at" in capture._listen(waits)[1]
-    assert __file__ in capture._listen(waits)[1]
-    assert capture._listen(lambda: Update(metrics={}))[1] == ""
-    with pytest.raises(ZeroDivisionError):
-        capture._listen(lambda: 1 / 0)
-    assert modes == ["warn", 0] * 4
-
-
-def test_other_warnings_of_a_warm_up_are_shown(monkeypatch, recwarn):
-    for name in ("get_sync_debug_mode", "set_sync_debug_mode"):
-        monkeypatch.setattr(torch.cuda, name, lambda *mode: 0)
     monkeypatch.setattr(capture, "_SHOWN", set())
 
     def warns():
@@ -245,53 +215,63 @@ def test_other_warnings_of_a_warm_up_are_shown(monkeypatch, recwarn):
 
     warnings.simplefilter("default")
     for _ in range(2):
-        assert "waits for the device at" in capture._listen(warns)[1]
+        assert f"waits for the device at {__file__}" in capture._listen(warns)[1]
     assert [str(w.message) for w in recwarn] == ["the weather will change"]
-
-
-class FakeCuda(SimpleNamespace):
-    """As much of ``torch.cuda`` as a capture needs; it notes what happens and fails like CUDA."""
-
-    def __init__(self, fails=""):
-        self.log, self.current = [], "main stream"
-        stream = SimpleNamespace(wait_stream=lambda other: self.log.append(("side waits for", other)))
-        super().__init__(
-            Stream=lambda device: stream, graph_pool_handle=lambda: "pool", current_stream=lambda device: self,
-            device=lambda device: contextlib.nullcontext(), set_stream=self.log.append, graph=self.capturing(fails),
-            CUDAGraph=lambda: SimpleNamespace(replay=self.replay), stream=lambda s: contextlib.nullcontext(),
-            wait_stream=lambda other: self.log.append(("main waits for", other)), get_sync_debug_mode=lambda: 0,
-            set_sync_debug_mode=lambda mode: None,
-        )  # fmt: skip
-
-    def replay(self):
-        self.log.append("replay")
-
-    def capturing(self, fails):
-        @contextlib.contextmanager
-        def graph(*given, **mode):
-            self.log.append((given[1:], mode))
-            yield
-            if fails:
-                raise RuntimeError(fails)
-
-        return graph
+    assert capture._listen(lambda: Update(metrics={}))[1] == ""
+    with pytest.raises(ZeroDivisionError):
+        capture._listen(lambda: 1 / 0)
+    assert modes == ["warn", 0] * 4
 
 
 def test_a_capture_on_cuda(monkeypatch):
-    monkeypatch.setattr(torch, "cuda", fake := FakeCuda())
-    graphs = capture.CudaGraphs(torch.device("cuda"))
-    assert graphs.warm_up(lambda: "updated") == ("updated", "")
-    assert fake.log == [("side waits for", fake), ("main waits for", graphs.stream)]
-    assert graphs.capture(lambda: "outputs") == ("outputs", fake.replay)
-    assert fake.log[2:] == [(("pool", graphs.stream), {"capture_error_mode": "thread_local"}), "replay"]
-
-
-def test_a_capture_that_cuda_refuses_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(torch, "cuda", fake := FakeCuda("operation not permitted when stream is capturing"))
-    graphs = capture.CudaGraphs(torch.device("cuda"))
+    monkeypatch.setattr(torch, "cuda", cuda := mock.MagicMock())
+    graphs, current = capture.CudaGraphs(torch.device("cuda")), cuda.current_stream.return_value
+    order = mock.Mock()
+    order.attach_mock(graphs.stream.wait_stream, "side")
+    order.attach_mock(current.wait_stream, "main")
+    assert graphs.warm_up(lambda: order.call() and "updated")[1] == ""
+    assert order.mock_calls == [mock.call.side(current), mock.call.call(), mock.call.main(graphs.stream)]
+    graph = cuda.CUDAGraph.return_value
+    cuda.graph.return_value.__exit__.return_value = False
+    assert graphs.capture(lambda: "outputs") == ("outputs", graph.replay)
+    cuda.graph.assert_called_once_with(graph, graphs.pool, graphs.stream, capture_error_mode="thread_local")
+    graph.replay.assert_called_once_with()
+    cuda.graph.return_value.__exit__.side_effect = RuntimeError("operation not permitted when stream is capturing")
     with pytest.raises(RunError, match=r"cannot be captured.*not permitted.*--algo\.no-graph"):
         graphs.capture(lambda: "outputs")
-    assert fake.log[-1] is fake  # the stream from before
+    cuda.set_stream.assert_called_once_with(current)  # that from before
+
+
+# ---------------------------------------------------------------- what a graph cannot hold
+
+
+class Backwards(torch.autograd.Function):
+    """Copies from the host on the way back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.tensor(2.0, device="meta")
+
+
+def test_host_work_is_found():
+    """Or the tests of learners that rest on it would find nothing."""
+    for fault in (
+        lambda x: x.sum().item(), lambda x: bool(x.sum() > 0), lambda x: x.nonzero(), lambda x: x[x > 0],
+        lambda x: x.__setitem__(x > 0, x[0, 0]), lambda x: x * torch.tensor(2.0, device="meta"), lambda x: x[[0, 1]],
+        lambda x: x * torch.rand(()), lambda x: torch.rand(3, 3).to("meta"), lambda x: torch.normal(x, x),
+        lambda x: x.repeat_interleave(x[0].long(), -1),
+        lambda x: Backwards.apply(x.clone().requires_grad_()).sum().backward(),
+    ):  # fmt: skip
+        x = torch.zeros(3, 3, device="meta")
+        with pytest.raises((HostWork, RuntimeError)), device_only():
+            fault(x)
+
+
+# ---------------------------------------------------------------- what changes between updates
 
 
 def move(agent):
@@ -356,27 +336,6 @@ def test_a_replay_marks_what_it_has_written_to(monkeypatch):
         assert agent.seen._version > before
 
 
-class FakeCaptured:
-    """Says on which device it was made."""
-
-    def __init__(self, step, device, *others):
-        self.device = device
-
-    def __call__(self, batch):
-        return "captured", self.device
-
-
-def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
-    monkeypatch.setattr(capture, "CudaGraphs", lambda device: Tapes())
-    monkeypatch.setattr(capture, "Captured", FakeCaptured)
-    agent = Mean()
-    assert isinstance(agent.update(rows(4)), Update)
-    agent.device = torch.device("cuda:1")
-    assert agent.run_step(agent.train_step, rows(4)) == ("captured", torch.device("cuda:1"))
-    agent.graph, agent.device = False, torch.device("cpu")
-    assert isinstance(agent.update(rows(4)), Update)
-
-
 def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
     made = []
     monkeypatch.setattr(capture, "Captured", lambda step, *given: made.append(step.__name__) or Captured(step, *given))
@@ -407,14 +366,3 @@ def test_what_is_captured_does_not_keep_a_learner_alive():
     del agent
     gc.collect()
     assert ref() is None
-
-
-def test_integers_of_numpy_are_settings_of_recorded_updates():
-    found = []
-    for every in (2, np.int64(2)):
-        config = replace(MODEL_FREE["ddpg"].merge(TINY), target_every=every)
-        agent = config.build(SPECS["vector"], MOVES, seed=1)
-        for i in range(WARM_UPS + 3):
-            agent.update(contract_batch(agent, seed=i))
-        found.append(learned(agent))
-    torch.testing.assert_close(*found, rtol=0, atol=0)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dreamer import ACTIONS, OBS, batch, build
+from dreamer import batch, build
 
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, DreamerV3Stats, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
@@ -36,62 +36,15 @@ def test_every_named_size_builds_and_names_are_forgiving():
         sized("13m")
 
 
-@pytest.mark.parametrize("actions", ACTIONS)
-@pytest.mark.parametrize("context", [0, 1, 2])
-def test_update_returns_what_it_promises(actions, context):
-    agent = build(actions, replay_context=context)
+@pytest.mark.parametrize("context", [0, 2])
+def test_priorities_are_the_losses_of_the_world_model(context):
+    agent = build(replay_context=context)
     assert agent.window.rows == 6 + context
-    update = agent.update(batch(agent, actions))
-    assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
-    assert update.priority.shape == (3,)
+    update, scales = agent.update(batch(agent)), agent.cfg.scales.to_dict()
     names = ("dynamics", "representation", "reward", "cont", "reconstruction")
-    scales = agent.cfg.scales.to_dict()
     losses = {k.removeprefix("loss/"): v for k, v in update.metrics.items() if k.startswith("loss/")}
     world = sum(scales[k.split("/")[0]] * v for k, v in losses.items() if k.split("/")[0] in names)
     assert torch.allclose(update.priority.mean(), world)
-    assert {k: tuple(v.shape) for k, v in update.extras.items()} == (
-        {"deter": (3, 6, 16), "classes": (3, 6, 3)} if context else {}
-    )
-    assert {k: str(v.dtype).removeprefix("torch.") for k, v in update.extras.items()} == {
-        k: v.dtype for k, v in agent.extra_spec.items()
-    }
-
-
-@pytest.mark.parametrize("actions", ACTIONS)
-def test_what_an_update_says_has_types_and_words(actions):
-    agent = build(actions)
-    metrics = agent.update(batch(agent, actions)).metrics
-    said = agent.stats.of(metrics)
-    assert isinstance(said, DreamerV3Stats)
-    assert said.loss_actor is metrics["loss/actor"]
-    assert said.loss_reconstruction == {key: metrics[f"loss/reconstruction/{key}"] for key in OBS}
-    assert said.train_entropy == {key: metrics[f"train/entropy/{key}"] for key in ACTIONS[actions].parts}
-
-
-@pytest.mark.parametrize("actions", ACTIONS)
-def test_every_parameter_gets_a_gradient_or_is_a_target(actions):
-    agent = build(actions)
-    agent.update(batch(agent, actions))
-    without = {n for n, p in agent.named_parameters() if p.grad is None}
-    assert without == {n for n, _ in agent.named_parameters() if n.startswith("slow_critic.")}
-
-
-def test_resume_continues_bit_for_bit():
-    whole = build()
-    torch.manual_seed(5)
-    for i in range(2):
-        whole.update(batch(whole, seed=i))
-    saved, rng = copy.deepcopy(whole.state_dict()), torch.get_rng_state()
-    for i in range(2, 4):
-        whole.update(batch(whole, seed=i))
-    resumed = build()
-    resumed.load_state_dict(saved)
-    torch.set_rng_state(rng)
-    for i in range(2, 4):
-        resumed.update(batch(resumed, seed=i))
-    a, b = whole.state_dict(), resumed.state_dict()
-    assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"])
-    assert all(torch.equal(a["optim"][k], b["optim"][k]) for k in a["optim"])
 
 
 def test_bfloat16_computes_low_and_keeps_float32_parameters():
@@ -103,17 +56,6 @@ def test_bfloat16_computes_low_and_keeps_float32_parameters():
     agent.update(data)
     assert all(p.dtype == torch.float32 for p in agent.parameters())
     assert agent.extra_spec["deter"].dtype == "float16"
-
-
-def test_stored_latents_are_where_the_window_starts():
-    agent = build()
-    data = batch(agent)
-    data.is_first[:] = False
-    context, rows = agent.split_context(data)
-    assert torch.equal(context.latent.deter, data.extras["deter"][:, 0])
-    assert torch.equal(context.latent.stoch.argmax(-1) + 1, data.extras["classes"][:, 0].long())
-    assert torch.equal(context.action, data.action[:, 0])
-    assert torch.equal(rows.reward, data.reward[:, 1:])
 
 
 def test_packed_latents_survive_the_round_trip():
@@ -133,18 +75,6 @@ def test_packed_latents_survive_the_round_trip():
     context, _ = agent.split_context(data)
     assert torch.equal(context.latent.deter, state.latent.deter)
     assert torch.equal(context.latent.stoch, state.latent.stoch)
-
-
-def test_columns_of_zeros_are_the_initial_latent():
-    """As rows of others have them, and those of a checkpoint without latents."""
-    agent = build()
-    data = batch(agent)
-    blank = {key: torch.zeros_like(value) for key, value in data.extras.items()}
-    context, _ = agent.split_context(replace(data, extras=blank))
-    without, _ = agent.split_context(replace(data, extras={}))
-    for latent in (context.latent, without.latent):
-        for found, expected in zip(latent, agent.world.rssm.initial(3, torch.float32), strict=True):
-            assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(255, "uint8"), (256, "int16"), (300, "int16")])
@@ -189,23 +119,6 @@ def test_the_policys_unimix_is_applied_and_can_be_switched_off(unimix, least):
     torch.testing.assert_close(probs[:, 0, 1:], torch.full((3, 3), least), rtol=1e-3, atol=1e-8)
 
 
-def test_dreams_sample_latents_and_actions():
-    agent = build("continuous")
-    data = batch(agent, "continuous")
-    context, rows = agent.split_context(data)
-    with torch.no_grad():
-        post = agent.world.observe(rows, context)
-    agent.world.observe = lambda *_: post  # the same beginning, so that only the dream can differ
-    dreams = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        dreams.append(agent.losses(context, rows).dream)
-    assert torch.equal(dreams[0].feature[0], dreams[1].feature[0])
-    assert not torch.equal(dreams[0].action[0], dreams[1].action[0])
-    stoch = [d.feature[1, :, agent.cfg.rssm.deter :] for d in dreams]
-    assert not torch.equal(*stoch)
-
-
 def test_dreams_may_start_from_the_last_rows_only():
     agent = build(imagine_last=2)
     data = batch(agent)
@@ -213,33 +126,6 @@ def test_dreams_may_start_from_the_last_rows_only():
     assert torch.equal(losses.dream.feature[0], losses.post.latent.feature[:, -2:].flatten(0, 1))
     assert losses.terms["actor"].shape == (3, 2)
     assert losses.terms["replay_critic"].shape == (3, 1)
-
-
-def test_an_update_moves_the_slow_critic_towards_the_critic():
-    agent = build(slow_rate=0.25)
-    before = agent.slow_critic.model.logits.weight.clone()
-    agent.update(batch(agent))
-    expected = before.lerp(agent.critic.logits.weight, 0.25)
-    torch.testing.assert_close(agent.slow_critic.model.logits.weight, expected)
-    assert not torch.equal(expected, before)
-
-
-def test_acting_matches_observing():
-    """The policy, step by step, holds the latents that training computes for the same rows."""
-    agent = build(replay_context=0)
-    data = batch(agent)
-    data.is_first[:, 0] = True
-
-    def mode(probs):
-        return probs.argmax(-1)
-
-    whole = agent.world.observe(data, agent.split_context(data)[0], mode).latent
-    latent = agent.world.rssm.initial(3, torch.float32)
-    for t in range(6):
-        embed = agent.world.embed({k: v[:, t] for k, v in data.obs.items()})
-        before = data.action[:, t - 1] if t else torch.zeros_like(data.action[:, 0])
-        latent = agent.world.rssm.observe_step(latent, embed, before, data.is_first[:, t], mode)
-        torch.testing.assert_close(latent.deter, whole.deter[:, t], rtol=1e-4, atol=1e-5)
 
 
 def test_continuation_learns_terminal_and_never_a_time_limit():
@@ -312,18 +198,6 @@ def test_dream_shows_what_was_seen_and_imagines_the_rest():
             agent.dream(data, context=wrong)
 
 
-def test_a_dream_of_no_step_is_the_posterior_of_all_rows():
-    agent = build()
-    data = batch(agent)
-    torch.manual_seed(0)
-    whole = agent.dream(data, context=7)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        post = agent.world.observe(data)
-    assert torch.equal(whole["inside/deter"], post.latent.deter)
-    assert torch.equal(whole["inside/stoch"], post.latent.stoch)
-
-
 def test_a_dream_goes_on_under_more_actions_and_refuses_others():
     agent = build()
     data = batch(agent)
@@ -347,12 +221,3 @@ def test_report_shows_dreams_and_disturbs_nothing():
     assert [sorted(set(frame.ravel().tolist())) for frame in videos["report/image"][:, 0]] == [[0]] * 3 + [[255]] * 4
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in agent.state_dict()["model"].items())
-
-
-def test_learning_lowers_the_loss_on_one_batch():
-    agent = build(optim__lr=1e-2)
-    torch.manual_seed(0)
-    data = batch(agent)
-    metrics = [agent.update(data).metrics for _ in range(100)]
-    for term in ("reconstruction/state", "reconstruction/token", "reward"):
-        assert float(metrics[-1][f"loss/{term}"]) < 0.5 * float(metrics[0][f"loss/{term}"]), term

@@ -60,12 +60,19 @@ def agree(taped: Inference, network: nn.Module, rows: int = 1, times: int = 4) -
 
 
 def test_a_recording_answers_as_the_network_does() -> None:
+    """Of many shapes only some are recorded, and nothing that has a gradient."""
     network = actor()
     taped = Inference(network, network)
+    for _ in range(3):
+        taped(seen(2)).sum().backward()
+    assert not captures_of(taped).by_key
+    assert network.body.theta.grad is not None
     for rows in (1, 3, 1, 70):
         assert agree(taped, network, rows)
     assert len(captures_of(taped).by_key) == 3
     assert all(captures_of(taped).by_key.values())
+    assert all(agree(taped, network, rows, times=2) for rows in range(1, MAX_KEYS + 6))
+    assert len(captures_of(taped).by_key) == MAX_KEYS
 
 
 def test_it_follows_parameters_that_change_and_that_move() -> None:
@@ -106,22 +113,6 @@ def test_answers_are_the_callers() -> None:
         assert torch.equal(answer, network(obs))
         answer.zero_()
     assert torch.equal(taped(given[0]), network(given[0]))
-
-
-def test_with_a_gradient_nothing_is_recorded() -> None:
-    network = actor()
-    taped = Inference(network, network)
-    for _ in range(3):
-        taped(seen(2)).sum().backward()
-    assert not captures_of(taped).by_key
-    assert network.body.theta.grad is not None
-
-
-def test_of_many_shapes_only_some_are_recorded() -> None:
-    network = actor()
-    taped = Inference(network, network)
-    assert all(agree(taped, network, rows, times=2) for rows in range(1, MAX_KEYS + 4))
-    assert len(captures_of(taped).by_key) == MAX_KEYS
 
 
 class Other(nn.Module):
@@ -204,35 +195,27 @@ def test_two_threads_do_not_answer_each_others_questions(monkeypatch: pytest.Mon
 # ---------------------------------------------------------------- policies
 
 
-def policies() -> dict[str, Callable[[], object]]:
-    """Each makes the same policy again."""
+def greedy(dueling: bool) -> GreedyPolicy:
+    values = DiscreteQNetwork(SPEC, 4, SMALL, dueling=dueling)
+    return GreedyPolicy(Inference(values, values), EpsilonGreedy(0.5), 4, CPU)
 
-    def made(make: Callable[[], object]) -> Callable[[], object]:
-        def again() -> object:
-            torch.manual_seed(4)
-            return make()
 
-        return again
-
-    def greedy(dueling: bool) -> GreedyPolicy:
-        values = DiscreteQNetwork(SPEC, 4, SMALL, dueling=dueling)
-        return GreedyPolicy(Inference(values, values), EpsilonGreedy(0.5), 4, CPU)
-
-    return {
-        "noisy": made(lambda: NoisyPolicy(actor(), Gaussian(0.3), 3, CPU)),
-        "squashed": made(lambda: SampledPolicy(TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU)),
-        "normal": made(lambda: SampledPolicy(GaussianActor(SPEC, 3, SMALL), CPU)),
-        "steady": made(lambda: SampledPolicy(FixedStdGaussianActor(SPEC, 3, SMALL), CPU)),
-        "greedy": made(lambda: greedy(False)),
-        "dueling": made(lambda: greedy(True)),
-    }
+POLICIES: dict[str, Callable[[], Any]] = {
+    "noisy": lambda: NoisyPolicy(actor(), Gaussian(0.3), 3, CPU),
+    "squashed": lambda: SampledPolicy(TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU),
+    "normal": lambda: SampledPolicy(GaussianActor(SPEC, 3, SMALL), CPU),
+    "steady": lambda: SampledPolicy(FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
+    "greedy": lambda: greedy(False),
+    "dueling": lambda: greedy(True),
+}
 
 
 @pytest.mark.parametrize("mode", ["explore", "eval"])
-@pytest.mark.parametrize("name", policies())
+@pytest.mark.parametrize("name", POLICIES)
 def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
     def actions() -> list[Tensor]:
-        policy = policies()[name]()
+        torch.manual_seed(4)
+        policy = POLICIES[name]()
         state, taken = policy.initial(2), []
         torch.manual_seed(5)
         for t in range(6):

@@ -38,9 +38,8 @@ def plain(monkeypatch, call):
     return ours, call()
 
 
-@pytest.mark.parametrize("rows", [3, 128, 301])
-@pytest.mark.parametrize("inputs", [1, 24, matmul.NARROW, matmul.NARROW + 1])
-@pytest.mark.parametrize("outputs", [1, 7, 300])
+@pytest.mark.parametrize("inputs", [1, matmul.NARROW, matmul.NARROW + 1])
+@pytest.mark.parametrize(("rows", "outputs"), [(3, 300), (128, 1), (301, 7)])
 def test_gradients_of_weights_are_products_however_they_are_made(rows, inputs, outputs, monkeypatch):
     torch.manual_seed(0)
     x, grad = torch.randn(rows, inputs), torch.randn(rows, outputs)

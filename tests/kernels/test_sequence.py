@@ -79,70 +79,54 @@ def assert_same_gradients(net: Net, rows: int = ROWS, used: slice = slice(None),
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, ROWS, 150])
-def test_as_plain_autograd(rows):
-    """Few rows and many go through different products."""
-    assert_same_gradients(net(), rows)
+FROZEN = ["dense", "dense_bias", "block", "block_bias", "reads", "into"]
 
 
-@pytest.mark.parametrize("absent", ["dense_bias", "block_bias"])
-def test_without_a_bias(absent):
-    assert_same_gradients(net(**{absent: None}))
-
-
-@pytest.mark.parametrize("frozen", ["dense", "dense_bias", "block", "block_bias", "reads", "into"])
-def test_parts_that_are_not_learned(frozen):
-    assert_same_gradients(net(**{frozen: getattr(net(), frozen).detach()}))
-
-
-@pytest.mark.parametrize("used", [slice(0, 1), slice(1, 3), slice(-1, None)])
-def test_some_of_the_steps_count(used):
-    """What later steps would have added is not missing, and not counted."""
-    assert_same_gradients(net(), used=used)
-
-
-def test_a_pytorch_that_does_not_number_its_backward_passes(monkeypatch):
-    """Its function for that is a private one."""
-    monkeypatch.delattr(torch._C, "_current_graph_task_id")
-    test_as_plain_autograd(ROWS)
-    test_as_plain_autograd(150)
-    test_a_pass_that_asks_for_no_weights_adds_nothing_to_theirs()
-    test_backwards_twice_gives_the_same_twice()
-
-
-def test_backwards_twice_gives_the_same_twice():
+@pytest.mark.parametrize("numbered", [True, False], ids=["", "old PyTorch"])
+def test_as_plain_autograd(numbered, monkeypatch):
+    """Few rows and many go through different products; some steps alone count; parts are absent or not learned."""
+    if not numbered:  # PyTorch's function that numbers backward passes is a private one
+        monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    for rows in (1, ROWS, 150):
+        assert_same_gradients(net(), rows)
     assert_same_gradients(net(), backward=2)
+    for used in (slice(0, 1), slice(1, 3), slice(-1, None)):
+        assert_same_gradients(net(), used=used)
+    for absent in ("dense_bias", "block_bias"):
+        assert_same_gradients(net(**{absent: None}))
+    for frozen in FROZEN:
+        assert_same_gradients(net(**{frozen: getattr(net(), frozen).detach()}))
 
 
-def test_gradients_add_up_over_sequences():
-    """Each sequence is noted for itself: two of them leave the sum of their gradients."""
-    ours, theirs = net(), net()
-    for model, run in ((ours, noted), (theirs, plain)):
-        for rows in (ROWS, 3):
-            sum(state.sum() for state in run(model, *inputs(rows))).backward()
-    for a, b in zip(ours.parameters, theirs.parameters, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+def two_sequences(run, model):
+    """Each is noted for itself: they leave the sum of their gradients."""
+    for rows in (ROWS, 3):
+        sum(state.sum() for state in run(model, *inputs(rows))).backward()
 
 
-def test_two_losses_over_one_sequence():
+def two_losses(run, model):
     """Gone back through one after the other, each adds its own."""
-    ours, theirs = net(), net()
-    for model, run in ((ours, noted), (theirs, plain)):
-        states = run(model, *inputs())
-        states[1].sum().backward(retain_graph=True)
-        states[-1].square().sum().backward()
-    for a, b in zip(ours.parameters, theirs.parameters, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    states = run(model, *inputs())
+    states[1].sum().backward(retain_graph=True)
+    states[-1].square().sum().backward()
 
 
-def test_a_pass_that_asks_for_no_weights_adds_nothing_to_theirs():
-    """As for the influence of the inputs on the states; here of steps that the loss does not depend on."""
+def a_pass_without_weights(run, model):
+    """It adds nothing to theirs: as for the influence of the inputs on states; of steps no loss depends on."""
+    x, h = inputs()
+    states = run(model, x, h)
+    torch.autograd.grad(states[-1].sum(), [x, h], retain_graph=True)
+    states[1].sum().backward()
+
+
+@pytest.mark.parametrize("numbered", [True, False], ids=["", "old PyTorch"])
+@pytest.mark.parametrize("passes", [two_sequences, two_losses, a_pass_without_weights])
+def test_gradients_of_several_passes(passes, numbered, monkeypatch):
+    if not numbered:
+        monkeypatch.delattr(torch._C, "_current_graph_task_id")
     ours, theirs = net(), net()
     for model, run in ((ours, noted), (theirs, plain)):
-        x, h = inputs()
-        states = run(model, x, h)
-        torch.autograd.grad(states[-1].sum(), [x, h], retain_graph=True)
-        states[1].sum().backward()
+        passes(run, model)
     for a, b in zip(ours.parameters, theirs.parameters, strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
 

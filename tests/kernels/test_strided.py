@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from reverie.nn.functional import strided_conv, transposed_conv
 
 
-@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (3, 2), (4, 4), (5, 4), (6, 6)])
-@pytest.mark.parametrize("channels", [(3, 5), (70, 66)])
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (4, 4), (5, 4)])
+@pytest.mark.parametrize(("channels", "transposed"), [((3, 5), True), ((70, 66), False), ((70, 66), True)])
 def test_as_pytorch(kernel, channels, transposed, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr("reverie.kernels.images.PART", 2**14)  # several parts

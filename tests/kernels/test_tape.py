@@ -1,7 +1,6 @@
 """What is on a tape, what is not, and where it keeps its numbers."""
 
 import contextlib
-import ctypes
 import gc
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 
 from reverie.core.compiler import kernels
 from reverie.kernels import tape_ops
-from reverie.kernels.call import library
 from reverie.kernels.tape import Compiled, Tape, _blank, current
 
 
@@ -162,24 +160,6 @@ def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkey
         assert torch.equal(z, x + y)
 
 
-@pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
-def test_constants_that_only_compiled_functions_read_are_kept_as_well():
-    to = torch.zeros(3)
-
-    def put() -> None:
-        x = torch.tensor([1.0, 2.0, 3.0])
-        places = [(ctypes.c_void_p * 1)(y.data_ptr()) for y in (to, x)]
-        library().move(*places, (ctypes.c_int64 * 1)(12), 1)
-
-    with Tape() as tape:
-        put()
-    to.zero_()
-    gc.collect()
-    [torch.full((3,), float(i)) for i in range(1000)]
-    tape.replay()
-    assert to.tolist() == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -231,13 +211,6 @@ def test_random_numbers_that_would_be_others_are_found():
     with Tape() as other, torch.random.fork_rng():
         torch.ones(3)
     assert tape.obstacle == other.obstacle == ""
-
-
-def test_a_tape_inside_of_another_gives_back_the_floor():
-    with Tape() as outer:
-        with Tape() as inner:
-            assert current() is inner
-        assert current() is outer
 
 
 def test_only_one_thread_is_listened_to_and_only_while_it_records():

@@ -18,8 +18,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("estimator", [TD0(), NStep(2), TDLambda(0.5)], ids=str)
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(("name", "estimator"), [("ddpg", NStep(2)), ("td3", TDLambda(0.5)), ("sac", TD0())])
 def test_solved(name, estimator, tmp_path):
     """Best 0, -53 without looking, -160 at worst: the action is the target that is seen, in units of the space."""
     rows = {"algo.value_estimator": estimator, "algo.batch_length": 2 if estimator == TD0() else 4}
@@ -29,12 +28,11 @@ def test_solved(name, estimator, tmp_path):
     assert mean >= -4.0
 
 
-@pytest.mark.parametrize("env", ["reverie/Count-v0", "reverie/Look-v0"])
-def test_choices_solved(env, tmp_path):
+def test_choices_solved(tmp_path):
     """Best 10, by chance 5: rewards go on when the clock ends an episode, and what to do is in a picture."""
     settings = SMALL | {"steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.networks.encoder.depth": 4}
     settings |= {"algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.batch_size": 32}
-    result = reverie.train("discrete_sac", env=env, run=tmp_path / "run", **settings)
+    result = reverie.train("discrete_sac", env="reverie/Look-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
 
 
@@ -45,18 +43,17 @@ VALUES = {k: v for k, v in SMALL.items() if k not in ("algo.actor_lr", "algo.cri
 PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0, "replay.online": False}
 
 
-@pytest.mark.parametrize("env", ["reverie/Count-v0", "reverie/Look-v0"])
 @pytest.mark.parametrize(
-    ("name", "own"),
+    ("name", "env", "own"),
     [
-        ("dqn", {}), ("dqn", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_every": 20}),
-        ("dqn", {"algo.value_estimator": NStep(3), "algo.batch_length": 4, **PRIORITIES}),
-        ("qr_dqn", {"algo.quantiles": 20}),
-        ("qr_dqn", {"algo.quantiles": 20, "algo.kappa": 0.0, "algo.dueling": True, **PRIORITIES}),
+        ("dqn", "Count", {}),
+        ("dqn", "Look", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_every": 20}),
+        ("dqn", "Look", {"algo.value_estimator": NStep(3), "algo.batch_length": 4, **PRIORITIES}),
+        ("qr_dqn", "Look", {"algo.quantiles": 20, "algo.kappa": 0.0, "algo.dueling": True, **PRIORITIES}),
     ],
-)  # fmt: skip
-def test_values_of_choices_solve(env, name, own, tmp_path):
+)
+def test_values_of_choices_solve(name, env, own, tmp_path):
     """Best 10, by chance 5."""
     settings = VALUES | {"algo.target_every": 1} | own
-    result = reverie.train(name, env=env, run=tmp_path / "run", **settings)
+    result = reverie.train(name, env=f"reverie/{env}-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0

@@ -9,7 +9,7 @@ import torch
 from reverie.algos.bc import BCConfig, Stochastic
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import RETURN, CQLConfig, Fixed
-from reverie.algos.crr import Binary, CRRConfig, Exp
+from reverie.algos.crr import CRRConfig, Exp
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
@@ -35,7 +35,6 @@ CASES = {
     "td3_bc": (TD3BCConfig(actor_lr=1e-3, critic_lr=1e-3, tau=0.02), 1500, (0.1, 0.6)),
     "bcq": (BCQConfig(tau=0.02, latent=8).merge({"vae.units": (64, 64)}), 1200, (0.08, 0.6)),
     "cql": (MILD, 1000, (0.1, 0.6)),
-    "cql_lagrange": (MILD.merge({"conservatism": "lagrange(4.5, 0.003)"}), 1000, (0.1, 0.6)),
     "cal_ql": (MILD.merge({"floor": "monte_carlo"}), 1000, (0.1, 0.6)),
     "iql": (IQLConfig(actor_lr=1e-3, critic_lr=1e-3, value_lr=1e-3, tau=0.02, beta=20.0), 1000, (0.1, 0.5)),
     "crr": (CRRConfig(actor_lr=1e-3, critic_lr=1e-3, target_every=20, filter=Exp(0.2)), 1000, (0.1, 0.5)),
@@ -125,11 +124,6 @@ CHOOSING = {
     "discrete_bcq": (DiscreteBCQConfig(lr=1e-3, tau=0.02, threshold=0.2), 500, "best"),
     "discrete_cql": (DiscreteCQLConfig(lr=1e-3, quantiles=16, min_q_weight=0.3, target_every=20), 500, "best"),
     "discrete_crr": (DiscreteCRRConfig(actor_lr=3e-3, critic_lr=3e-3, target_every=20, filter=Exp(0.2)), 500, "best"),
-    "discrete_crr_binary": (
-        DiscreteCRRConfig(actor_lr=3e-3, critic_lr=3e-3, target_every=20, filter=Binary(), min_q_weight=0.1),
-        500,
-        "best",
-    ),
 }
 
 

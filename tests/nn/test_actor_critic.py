@@ -27,15 +27,6 @@ def test_inputs_are_numbers_as_they_are_and_classes_one_hot():
     assert Inputs(SPEC, SMALL, torch.float32)(obs).tolist() == expected
 
 
-def test_images_pass_through_a_cnn():
-    spec = SPEC | {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
-    inputs = Inputs(spec, NetworkConfig(), torch.float32)
-    obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.zeros(3, 4, 2, 2),
-           "eye": torch.randint(0, 256, (3, 4, 8, 8, 1), dtype=torch.uint8)}  # fmt: skip
-    assert inputs(obs).shape == (3, 4, inputs.width)
-    assert inputs.width == 9 + inputs.encoder.width
-
-
 def test_actor_and_critics_keep_leading_axes():
     obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.randn(3, 4, 2, 2)}
     action = DeterministicActor(SPEC, 2, SMALL)(obs)

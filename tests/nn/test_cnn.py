@@ -12,12 +12,10 @@ from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
-from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import Inputs, NetworkConfig
-from reverie.nn.cnn import Dreamer, ImageEncoder, Minatar, Nature
-from reverie.nn.encoder import Encoder
+from reverie.nn.cnn import ImageEncoder, Minatar, Nature
 from reverie.noise import noise_batch
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
@@ -100,12 +98,6 @@ def test_pixels_of_any_range_are_scaled_to_0_and_1():
     )
 
 
-def test_bfloat16():
-    made = Nature().build({"eye": image(36, 36, 1)})
-    y = made({"eye": pixels(image(36, 36, 1), 2)}, torch.bfloat16)
-    assert y.dtype is torch.bfloat16
-
-
 @pytest.mark.parametrize(("encoder", "size"), [("nature", (35, 84)), ("nature", (10, 10)), ("minatar", (2, 2))])
 def test_images_that_are_too_small(encoder, size):
     config = DQNConfig().merge({"networks.encoder": encoder})
@@ -123,32 +115,6 @@ def test_an_encoder_is_chosen_by_name():
     assert set(ImageEncoder.kinds()) >= {"dreamer", "nature", "minatar"}
     with pytest.raises(ConfigError, match=r"encoder = 'natur': unknown name 'natur'\. Did you mean 'nature'"):
         NetworkConfig().merge({"encoder": "natur"})
-
-
-def test_its_fields_can_be_set_one_by_one():
-    assert NetworkConfig().merge({"encoder.depth": 4}).encoder == Dreamer(depth=4)
-    assert NetworkConfig().merge({"encoder": {"depth": 4, "mults": [1, 2]}}).encoder == Dreamer(depth=4, mults=(1, 2))
-
-
-def test_that_of_the_world_models_is_the_default():
-    assert isinstance(NetworkConfig().encoder.build({"eye": image(8, 8, 1)}), Encoder)
-    with pytest.raises(ConfigError, match="depth = 0"):
-        Dreamer(depth=0)
-
-
-class Mean(Config):
-    """An encoder of somebody's own."""
-
-    def build(self, spec):
-        module = nn.Flatten(-3)
-        module.width = 3
-        module.forward = lambda obs, dtype: obs["eye"].to(dtype).mean((-3, -2))
-        return module
-
-
-def test_one_of_your_own():
-    inputs = Inputs({"eye": image(8, 8, 3)}, NetworkConfig().merge({"encoder": Mean()}), torch.float32)
-    assert inputs({"eye": pixels(image(8, 8, 3), 2)}).shape == (2, 3)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """Encoders and decoders of every kind of observation, and sizes of images that need no resizing."""
 
-import math
-
 import pytest
 import torch
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.encoder import EncoderConfig, one_hot, stage_depths, stage_sizes
+from reverie.nn.encoder import EncoderConfig, stage_depths, stage_sizes
 from reverie.nn.rssm import Latent
 
 SPEC = {
@@ -97,29 +95,7 @@ def test_keys_are_chosen_by_pattern():
         EncoderConfig(keys="sound").build(SPEC)
 
 
-def test_one_hot_of_unequal_classes_and_of_the_absent():
-    classes = (2, 3)
-    got = one_hot(torch.tensor([[1, 2], [0, -1]]), classes)
-    assert got.tolist() == [[0, 1, 0, 0, 1], [1, 0, 0, 0, 0]]
-
-
-def test_image_loss_is_the_sum_of_squares_of_unit_pixels():
-    spec = {"image": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
-    prediction = DecoderConfig(depth=2, units=8).build(spec, 8, 4)(Latent(torch.zeros(1, 8), torch.zeros(1, 1, 4)))
-    pixels = prediction["image"].pixels.detach()
-    target = torch.full((1, 8, 8, 1), 255, dtype=torch.uint8)
-    assert prediction["image"].loss(target).item() == pytest.approx((1 - pixels).square().sum().item(), rel=1e-5)
-
-
 def test_blocks_must_fit():
     spec = {"image": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
     with pytest.raises(ConfigError, match="blocks = 8: expected a divisor of"):
         DecoderConfig(depth=1, mults=(3,)).build(spec, 8, 4)
-
-
-def test_vectors_are_squashed():
-    spec = {"v": ObsPart(kind="vector", shape=(1,), dtype="float32")}
-    prediction = DecoderConfig(units=8).build(spec, 8, 4)(Latent(torch.zeros(1, 8), torch.zeros(1, 1, 4)))["v"]
-    prediction.squashed = torch.tensor([[math.log(2)]])
-    torch.testing.assert_close(prediction.value(), torch.tensor([[1.0]]))
-    assert float(prediction.loss(torch.tensor([[math.e - 1]]))) == pytest.approx((math.log(2) - 1) ** 2)

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.tree import filled, leaves
 from reverie.core.types import Step
 from reverie.nn.exploration import (
     EpsilonGreedy,
@@ -37,17 +36,6 @@ def run(noise, steps, envs=2000):
     return torch.stack(out)
 
 
-@pytest.mark.parametrize(("theta", "dt"), [(0.15, 1.0), (0.15, 0.1), (1.0, 1.0), (0.5, 0.5)])
-def test_stationary_deviation_and_memory(theta, dt):
-    torch.manual_seed(0)
-    noise, keep = OrnsteinUhlenbeck(theta, 0.2, dt=dt), 1 - theta * dt
-    late = run(noise, 400)[-2:]
-    expected = 0.2 * math.sqrt(dt / (1 - keep**2))  # of x <- keep x + sqrt(dt) N(0, 1)
-    assert float(late.std()) == pytest.approx(expected, rel=0.05)
-    assert abs(float(late.mean())) < 0.1 * expected
-    assert float(torch.corrcoef(late)[0, 1]) == pytest.approx(keep, abs=0.05)
-
-
 def test_the_process_follows_its_equation():
     torch.manual_seed(3)
     got = run(OrnsteinUhlenbeck(), 5, envs=1)[:, 0]
@@ -57,12 +45,6 @@ def test_the_process_follows_its_equation():
         x = x - 0.15 * x + 1.0 * float(torch.randn(1, 1))
         expected.append(0.2 * x)
     torch.testing.assert_close(got, torch.tensor(expected), rtol=1e-5, atol=1e-7)
-
-
-def test_either_is_a_setting_in_words():
-    assert Noise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
-    for noise in (Gaussian(0.2, 0.1, 50), OrnsteinUhlenbeck(dt=0.01)):
-        assert Noise.parse(noise.text()) == noise
 
 
 def test_gaussian_noise_is_the_process_without_memory():
@@ -97,18 +79,6 @@ def test_schedules_count_the_actions_of_all_environments():
     assert float(noise.scale(torch.tensor(1000))) == pytest.approx(0.2)
 
 
-def test_a_state_that_was_saved_goes_on_exactly():
-    noise = OrnsteinUhlenbeck(final_sigma=0.01, anneal_steps=20)
-    state = noise.initial(2, 1)
-    for _ in range(4):
-        _, state = noise(state, step((False, False)))
-    again = filled(noise.initial(2, 1), [x.clone() for x in leaves(state)])
-    torch.manual_seed(0)
-    expected = noise(state, step((False, False)))
-    torch.manual_seed(0)
-    torch.testing.assert_close(noise(again, step((False, False))), expected, rtol=0, atol=0)
-
-
 class Fixed(nn.Module):
     def forward(self, obs):
         return torch.full((len(obs["x"]), 2), 0.9)
@@ -125,19 +95,6 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
     assert torch.equal(action, torch.full((200, 2), 0.9))
     assert same is state
     assert torch.equal(state.process, torch.zeros(200, 2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"sigma": -1.0}, "sigma = -1.0"), ({"sigma": math.nan}, "sigma = nan"), ({"theta": 1.5}, "theta = 1.5"),
-        ({"final_sigma": math.inf}, "final_sigma = inf"), ({"dt": 0.0}, "dt = 0.0"),
-        ({"final_sigma": 0.1}, "anneal_steps = 0"), ({"anneal_steps": 10}, "final_sigma = None"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        OrnsteinUhlenbeck(**settings)
 
 
 # ---------------------------------------------------------------- epsilon-greedy
@@ -192,35 +149,27 @@ def test_as_much_is_drawn_whatever_epsilon_is():
     assert torch.equal(*after)
 
 
-def test_a_policy_that_was_saved_goes_on_exactly():
-    policy = greedy(EpsilonGreedy(1.0, 0.0, 20))
-    state = policy.initial(3)
-    for _ in range(3):
-        _, state = policy.act(step([False] * 3), state, "explore")
-    again = filled(policy.initial(3), [x.clone() for x in leaves(state)])
-    results = []
-    for carried in (state, again):
-        torch.manual_seed(0)
-        results.append(policy.act(step([False] * 3), carried, "explore"))
-    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
-    assert policy.override(state, torch.zeros(3, 4)) is state
-    assert policy.extras(state) == {}
-
-
-def test_epsilon_greedy_is_a_setting_in_words():
-    made = EpsilonSchedule.parse("epsilon_greedy(1.0, 0.05, anneal_steps=1000)")
-    assert made == EpsilonGreedy(1.0, 0.05, 1000)
-    assert EpsilonSchedule.parse(made.text()) == made
-    with pytest.raises(ConfigError, match=r"unknown name 'epsilon_greed'\. Did you mean 'epsilon_greedy'"):
-        EpsilonSchedule.parse("epsilon_greed(0.1)")
-
-
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"epsilon": 1.5}, "epsilon = 1.5: expected a number in"), ({"epsilon": -0.1}, "epsilon = -0.1"),
-     ({"final_epsilon": 2.0, "anneal_steps": 5}, "final_epsilon = 2.0"), ({"final_epsilon": 0.1}, "anneal_steps = 0"),
-     ({"anneal_steps": 10}, "final_epsilon = None")],
+    ("made", "said"),
+    [
+        (lambda: OrnsteinUhlenbeck(sigma=-1.0), "sigma = -1.0"), (lambda: OrnsteinUhlenbeck(theta=1.5), "theta = 1.5"),
+        (lambda: OrnsteinUhlenbeck(final_sigma=math.inf), "final_sigma = inf"),
+        (lambda: OrnsteinUhlenbeck(dt=0.0), "dt = 0.0"),
+        (lambda: Gaussian(final_sigma=0.1), "anneal_steps = 0"),
+        (lambda: Gaussian(anneal_steps=10), "final_sigma = None"),
+        (lambda: EpsilonGreedy(1.5), "epsilon = 1.5: expected a number in"), (lambda: EpsilonGreedy(-0.1), "epsilon"),
+        (lambda: EpsilonGreedy(final_epsilon=2.0, anneal_steps=5), "final_epsilon = 2.0"),
+        (lambda: EpsilonGreedy(final_epsilon=0.1), "anneal_steps = 0"),
+        (lambda: EpsilonGreedy(anneal_steps=10), "final_epsilon = None"),
+        (lambda: EpsilonSchedule.parse("epsilon_greed(0.1)"), r"unknown name .* Did you mean 'epsilon_greedy'"),
+    ],
 )  # fmt: skip
-def test_probabilities_that_cannot_be(settings, said):
+def test_settings_that_cannot_be(made, said):
     with pytest.raises(ConfigError, match=said):
-        EpsilonGreedy(**settings)
+        made()
+
+
+def test_schedules_are_settings_in_words():
+    assert Noise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
+    for made in (Gaussian(0.2, 0.1, 50), OrnsteinUhlenbeck(dt=0.01), EpsilonGreedy(1.0, 0.05, 1000)):
+        assert (EpsilonSchedule if isinstance(made, EpsilonGreedy) else Noise).parse(made.text()) == made

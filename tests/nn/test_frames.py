@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Batch, Step, Window
+from reverie.core.types import Step, Window
 from reverie.envs.wrappers import FrameStack
 from reverie.nn.frames import Frames
 from reverie.replay.config import ReplayConfig
@@ -79,11 +79,6 @@ def replay(window: Window, envs: int, capacity: int, seed: int = 0) -> Replay:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_spec_is_that_of_the_environment(count: int) -> None:
-    assert Frames(SPEC, count, ".*").spec == FrameStack(SPEC, count).spec
-
-
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_acting_sees_what_the_environment_would_show(count: int) -> None:
     frames, life = Frames(SPEC, count, ".*"), Life(firsts(40, 3, seed=count), count)
@@ -147,14 +142,6 @@ def test_what_lies_before_the_first_row_is_not_looked_at() -> None:
     assert torch.equal(seen[0, 2], x[0, [2, 3, 4, 5]])
 
 
-def test_a_row_in_the_middle_of_a_batch_may_be_first() -> None:
-    frames, first = Frames(SPEC, 3, "arm"), torch.zeros(1, 6, dtype=torch.bool)
-    first[0, 4] = True
-    x = torch.randn(1, 6, 2)
-    seen = frames({"arm": x}, first)["arm"]
-    assert torch.equal(seen[0], torch.stack([x[0, i] for i in ([0, 1, 2], [1, 2, 3], [4, 4, 4], [4, 4, 5])]))
-
-
 def test_images_are_stacked_unless_others_are_chosen() -> None:
     assert list(Frames(SPEC, 2).parts) == ["camera"]
     assert list(Frames(SPEC, 2, "arm|time").parts) == ["arm", "time"]
@@ -173,13 +160,3 @@ def test_nothing_to_stack_is_told() -> None:
         Frames(vectors, 4)
     with pytest.raises(ConfigError, match=r"frame_keys = 'amr': no observation matches"):
         Frames(vectors, 4, "amr")
-
-
-def test_only_the_rows_after_the_context_are_handed_on() -> None:
-    rows = replay(Window(batch=3, length=2, context=3, context_crosses=True), 1, 20)
-    for step in Life(firsts(12, 1, seed=0), 4).steps():
-        rows.add(step, torch.zeros(1, 1), {})
-    batch: Batch = rows.sample()
-    seen = Frames(SPEC, 4)(batch.obs, batch.is_first)
-    assert seen["camera"].shape == (3, 2, 3, 2, 8)
-    assert torch.equal(seen["time"], batch.obs["time"][:, 3:])

@@ -39,26 +39,18 @@ def behaviour():
     return {k: torch.from_numpy(rng.normal(size=(3, 8))) for k in ("log_pi", "log_mu")}
 
 
-def test_each_computes_what_it_names(rows):
-    expected = {
-        TD0(): returns.td0(**rows),
-        TD1(): returns.td1(**rows),
-        NStep(2): returns.n_step(**rows, n=2),
-        TDLambda(0.7): returns.td_lambda(**rows, lam=0.7),
-        GAE(0.7): returns.gae(**rows, lam=0.7).target,
-    }
-    for estimator, target in expected.items():
-        assert torch.equal(estimator.targets(**rows), target)
-        assert target.shape == (3, 7)
-
-
 def test_estimates(rows, behaviour):
-    for estimator in (TD0(), TD1(), NStep(2), TDLambda(0.7)):
+    for estimator, expected in (
+        (TD0(), returns.td0(**rows)), (TD1(), returns.td1(**rows)), (NStep(2), returns.n_step(**rows, n=2)),
+        (TDLambda(0.7), returns.td_lambda(**rows, lam=0.7)),
+    ):  # fmt: skip
         advantage, target = estimator.estimate(**rows)
+        assert torch.equal(target, expected)
         assert torch.equal(target, estimator.targets(**rows))
         assert torch.equal(advantage, target - rows["value"][:, :-1])
         assert (advantage[~returns.transition_mask(rows["last"])] == 0).all()
     expected = returns.gae(**rows, lam=0.7)
+    assert torch.equal(GAE(0.7).targets(**rows), expected.target)
     assert all(map(torch.equal, GAE(0.7).estimate(**rows, **behaviour), expected))
     settings = {"lam": 0.9, "rho_max": 2.0, "c_max": 0.5}
     expected = returns.vtrace(**rows, **behaviour, **settings)

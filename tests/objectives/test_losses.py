@@ -5,19 +5,12 @@ import math
 import pytest
 import torch
 
-from reverie.objectives.kl import categorical_kl, dynamics_and_representation
+from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
 
 
 def log(*rows):
     return torch.tensor(rows, dtype=torch.float64).log()
-
-
-def test_kl_by_hand_sums_over_latents():
-    p, q = log([0.5, 0.5], [0.9, 0.1]), log([0.25, 0.75], [0.9, 0.1])
-    expected = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)  # the second latent adds nothing
-    assert float(categorical_kl(p, q)) == pytest.approx(expected)
-    assert float(categorical_kl(p, p)) == 0
 
 
 def test_free_nats_clamp_the_sum_not_each_latent():

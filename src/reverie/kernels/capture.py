@@ -2,7 +2,7 @@
 
 One call then launches the thousands of kernels of an update. A captured update must do the same work each time: no
 operation that waits for the device, no copy from the host, no Python branch that depends on a tensor's value.
-``tests/algos/test_capturable.py`` checks that of every learner here.
+``tests/algos/test_algorithms.py`` and ``test_dreamers.py`` check that of every learner here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,123 @@
+"""What every Dreamer guarantees: the contracts of ``test_algorithms.py`` for world models."""
+
+import copy
+
+import pytest
+import torch
+from dreamer import CONFIGS, batch, build, build_earlier, build_p2e
+from tape import Tapes, device_only
+
+from reverie.core.stats import Stats
+from reverie.kernels.capture import WARM_UPS, Captured
+
+V3 = {
+    "v3": {}, "v3_bfloat16": {"precision": "bfloat16"}, "v3_two_rows": {"replay_context": 2},
+    "v3_none": {"replay_context": 0}, "v3_p2e": {},
+}  # fmt: skip
+KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
+every = pytest.mark.parametrize("name", [*CONFIGS, *V3])
+most = pytest.mark.parametrize("name", [*CONFIGS, "v3_bfloat16", "v3_two_rows", "v3_p2e"])
+
+
+def made(name, device="cpu", **more):
+    """A learner, and the kind of its actions."""
+    kind = KINDS.get(name, "discrete")
+    if name == "v3_p2e":
+        return build_p2e("v3", kind, device=device, free_nats=0.0, **more), kind
+    if name in V3:
+        return build(kind, device=device, free_nats=0.0, **V3[name] | more), kind
+    free = {"kl": "free(0.0)"} if name[:2] == "v1" else {}
+    return build_earlier(name, kind, device=device, **free | more), kind
+
+
+def tensors(agent):
+    return {f"{k}/{n}": x for k, part in agent.state_dict().items() for n, x in part.items()}
+
+
+@every
+def test_an_update_trains_all_and_says_it_in_words(name):
+    agent, kind = made(name, slow_every=1) if name in ("v2", "pydreamer") else made(name)
+    before = copy.deepcopy(tensors(agent))
+    torch.manual_seed(0)
+    for i in range(2):
+        update = agent.update(batch(agent, kind, i))
+    assert type(agent.stats.of(update.metrics)) is type(agent).stats
+    assert issubclass(type(agent).stats, Stats)
+    assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
+    assert update.priority.shape == (3,)
+    assert {k: (tuple(v.shape), str(v.dtype)) for k, v in update.extras.items()} == {
+        k: ((3, 6, *part.shape), f"torch.{part.dtype}") for k, part in agent.extra_spec.items()
+    }
+    slow = ("slow", ".shapes", "/shapes", "magnitude")
+    same = {k for k, v in tensors(agent).items() if torch.equal(v, before[k])}
+    assert not {k for k in same if not any(word in k for word in slow)}
+    trained = {n for n, p in agent.named_parameters() if p.requires_grad}
+    assert {n for n, _ in agent.named_parameters()} - trained == {
+        n for n, _ in agent.named_parameters() if "slow_critic" in n or "slow." in n
+    }
+
+
+@most
+def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
+    """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
+    (eager, kind), (replayed, _) = made(name), made(name)
+    update, seen = Captured(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
+    for agent in (eager, replayed):
+        call, found = (update if agent is replayed else agent.update), []
+        torch.manual_seed(5)
+        for i in range(WARM_UPS + 3):
+            if i == WARM_UPS + 1:
+                saved = copy.deepcopy(agent.state_dict())
+                if agent is eager:
+                    agent = made(name)[0]
+                    call = agent.update
+                else:
+                    agent.load_state_dict(made(name)[0].state_dict())  # something else, in between
+                agent.load_state_dict(saved)
+            found.append(call(batch(agent, kind, i)))
+        seen.append((found, tensors(agent)))
+    assert update.recorder.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 2
+    for expected, got in zip(seen[0][0], seen[1][0], strict=True):
+        torch.testing.assert_close((got.metrics, got.extras), (expected.metrics, expected.extras), rtol=0, atol=0)
+    torch.testing.assert_close(seen[1][1], seen[0][1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", V3)
+def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, monkeypatch):
+    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
+    agent, kind = made(name, "meta", batch_size=16, batch_length=16)  # enough for what is done differently with many
+    data = batch(agent, kind).to("meta")
+    with device_only():
+        update = agent.train_step(data)
+    assert all(
+        x.device.type == "meta" and not x.requires_grad for x in [*update.metrics.values(), *update.extras.values()]
+    )
+
+
+@every
+def test_dreams_are_in_the_units_of_the_environment(name):
+    agent, kind = made(name)
+    rows = batch(agent, kind)
+    dreamt, t = agent.dream(rows, 3), rows.shape[1]
+    assert getattr(agent, "probe", None) or dreamt["state"].shape == (3, t, 2)  # else a probe does
+    assert dreamt["image"].shape == (3, t, 8, 8, 3)
+    assert 0 <= dreamt["image"].min() <= dreamt["image"].max() <= 255
+    assert dreamt["reward"].shape == dreamt["cont"].shape == (3, t)
+    assert dreamt["cont"].max() <= 1
+    if name not in V3:
+        raw = agent.world.reward(torch.randn(2, agent.world.rssm.feature_width)).mean().clamp(-0.9, 0.9)
+        torch.testing.assert_close(agent.world.transform(agent.world.transform.inverse(raw)), raw)
+    assert set(agent.report(rows)) == {"report/image"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_of_a_gpu_learn_what_updates_learn():
+    """Sums there are not the same to the last bit."""
+    seen = {}
+    for graph in (True, False):
+        agent = build("continuous", device="cuda", graph=graph)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(batch(agent, "continuous", seed)) for seed in range(WARM_UPS + 4)]
+    for a, b in zip(seen[True], seen[False], strict=True):
+        torch.testing.assert_close(a.metrics["opt/loss"], b.metrics["opt/loss"], rtol=1e-2, atol=1e-2)

@@ -1,0 +1,302 @@
+"""What single model-free learners do beside their losses: how they act, and what they are careful of."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from windows import ACTS, MOVE, OBS, batch, steps
+
+from reverie.algos.bc import BCConfig, Categorical, Stochastic
+from reverie.algos.bcq import BCQConfig
+from reverie.algos.cql import RETURN, CQLConfig, Lagrange, MonteCarlo, ReturnsInHindsight
+from reverie.algos.discrete_bcq import DiscreteBCQConfig
+from reverie.algos.discrete_crr import DiscreteCRRConfig
+from reverie.algos.discrete_sac import DiscreteSACConfig
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.iql import IQLConfig
+from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
+from reverie.core.columns import Column
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import ActionPart, ActionSpec
+from reverie.core.types import Step
+from reverie.nn.actor_critic import IQL_LOG_STD, Dueling
+from reverie.objectives.returns import returns_to_go
+from reverie.replay.storage import HostStorage
+
+
+def choice(*classes):
+    return ActionSpec(parts={"move": ActionPart(kind="categorical", classes=classes)})
+
+
+def learner(config, spec=MOVE, **changes):
+    small = {"networks.units": (16,), "batch_size": 4, "normalise": None}
+    return config.merge(small | changes).build(OBS, spec, seed=1)
+
+
+def rows(seed=0, **more):
+    return batch(4, 2, seed, crossing=False, dtype=torch.float32, **more)
+
+
+# ---------------------------------------------------------------- TD3 and SAC
+
+
+def test_actor_and_targets_move_at_every_dth_update_exactly():
+    agent = learner(TD3Config(policy_delay=3))
+    for i in range(1, 8):
+        before = copy.deepcopy(agent.objective.state_dict())
+        update, after = agent.update(rows(i)), agent.objective.state_dict()
+        moved = {k.split(".")[0] for k in before if not torch.equal(before[k], after[k])}
+        assert moved == {"critic"} | ({"actor", "target_actor", "target_critic"} if i % 3 == 0 else set())
+        assert ("loss/actor" in update.metrics) == (i % 3 == 0)
+    assert agent.state_dict()["updates"] == 7
+    assert int(agent.optims["actor"].updates) == 7 // 3
+
+
+@pytest.mark.parametrize(("target", "rises"), [(100.0, True), (-100.0, False), (None, False)])
+def test_the_temperature_rises_while_there_is_too_little_entropy(target, rises):
+    agent = learner(SACConfig(target_entropy=target))
+    assert agent.objective.target_entropy == (-ACTS if target is None else target)
+    for i in range(3):
+        agent.update(rows(i))
+    assert (float(agent.objective.temperature) > 1) == rises
+
+
+def test_a_temperature_without_a_learning_rate_stays():
+    agent = learner(SACConfig(temperature=0.25, temperature_lr=0.0))
+    agent.update(rows())
+    assert float(agent.objective.temperature) == pytest.approx(0.25, rel=1e-6)
+    assert "temperature_optim" not in agent.state_dict()
+
+
+def test_the_entropy_aimed_at_is_a_share_of_the_greatest():
+    assert learner(DiscreteSACConfig(), choice(3)).objective.target_entropy == pytest.approx(0.98 * math.log(3))
+    assert learner(DiscreteSACConfig(target_entropy=0.5), choice(3)).objective.target_entropy == 0.5
+
+
+# ---------------------------------------------------------------- DQN
+
+
+@pytest.mark.parametrize("config", [DQNConfig(), QRDQNConfig(quantiles=5)], ids=["dqn", "qr_dqn"])
+def test_evaluation_takes_the_action_of_the_highest_value(config):
+    agent, step = learner(config, choice(3)), steps(50)
+    values = agent.objective.network(step.obs).view(50, 3, -1).mean(-1)
+    action, _ = agent.policy.act(step, agent.policy.initial(50), "eval")
+    assert torch.equal(action, torch.eye(3)[values.argmax(-1)])
+    torch.testing.assert_close(agent.objective.values(step.obs), values)
+
+
+def test_dueling_streams_are_joined_by_equation_9():
+    torch.manual_seed(0)
+    made, x = Dueling(4, (6, 5), classes=3), torch.randn(2, 7, 4)
+    hidden = made.shared(x).relu()
+    value, advantage = made.value(hidden), made.advantage(hidden)
+    assert (made.shared.layout.widths, made.value.layout.widths, made.advantage.layout.widths) == (
+        (4, 6), (6, 5, 1), (6, 5, 3),
+    )  # fmt: skip
+    torch.testing.assert_close(made(x), value + advantage - advantage.mean(-1, keepdim=True))
+    quantiles, x = Dueling(4, (5,), classes=3, each=2), torch.randn(7, 4)  # joined one by one
+    assert quantiles.shared is None
+    advantage = quantiles.advantage(x).view(7, 3, 2)
+    expected = quantiles.value(x)[:, None] + advantage - advantage.mean(1, keepdim=True)
+    torch.testing.assert_close(quantiles(x).view(7, 3, 2), expected)
+
+
+# ---------------------------------------------------------------- clones and CRR
+
+
+@pytest.mark.parametrize("config", [BCConfig(), DiscreteCRRConfig()], ids=["bc", "discrete_crr"])
+def test_a_policy_of_choices_draws_while_it_explores(config):
+    agent, step = learner(config, choice(3)), steps(4000, spread=False)
+    actor = agent.objective.actor
+    for p in actor.parameters():
+        p.data.mul_(3)
+    probability = actor(step.obs).log_probs[0].exp()
+    torch.manual_seed(0)
+    action, _ = agent.policy.act(step, agent.policy.initial(4000), "explore")
+    torch.testing.assert_close(action.mean(0), probability, rtol=0, atol=0.03)
+    action, _ = agent.policy.act(step, agent.policy.initial(4000), "eval")
+    assert (action.argmax(-1) == probability.argmax()).all()
+
+
+def test_what_imitates_is_chosen_by_the_actions():
+    learner(BCConfig(clone=Categorical()), choice(2, 3))
+    with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are .*"
+                                          "Use one of categorical, or none"):  # fmt: skip
+        learner(BCConfig(clone=Stochastic()), choice(3))
+    with pytest.raises(ConfigError, match=r"clone = categorical is for .* Use one of deterministic, stochastic, or"):
+        learner(BCConfig(clone=Categorical()))
+    mixed = ActionSpec(parts={**MOVE.parts, "jump": ActionPart(kind="categorical", classes=(3,))})
+    with pytest.raises(
+        ConfigError,
+        match=r"^bc is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
+    ):
+        learner(BCConfig(), mixed)
+
+
+def test_standard_deviations_stay_within_their_limits():
+    actor = learner(BCConfig(clone=Stochastic())).objective.actor
+    with torch.no_grad():
+        actor.body.theta *= 1e4
+    found = actor({"state": torch.randn(50, 3)})
+    assert found.mean.abs().max() <= 1
+    assert (found.log_std.min(), found.log_std.max()) == IQL_LOG_STD
+
+
+# ---------------------------------------------------------------- BCQ
+
+
+def test_the_best_of_several_is_taken():
+    """Every other action that could have been taken is worth less to the first critic."""
+    made, obs = learner(BCQConfig(act_samples=7, phi=0.5), **{"vae.units": (16,)}).objective, steps(3).obs
+    latent = torch.randn(3, 7, 4).clamp(-0.5, 0.5)
+    best = made.best_action(obs, latent)
+    for i in range(3):
+        one = {"state": obs["state"][i]}
+        tried = [made.perturb(one, made.vae.decode(one, z[None])[0]) for z in latent[i]]
+        values = [made.critic(one, action)[0] for action in tried]
+        torch.testing.assert_close(best[i], tried[max(range(7), key=lambda k: values[k])])
+
+
+def test_actions_are_moved_no_further_than_phi():
+    made = learner(BCQConfig(phi=0.05)).objective
+    with torch.no_grad():
+        made.perturb.body.theta *= 100
+    action = torch.rand(50, ACTS) * 2 - 1
+    moved = made.perturb({"state": torch.randn(50, 3)}, action)
+    assert 0.04 < (moved - action).abs().max() <= 0.05 + 1e-6
+    assert moved.abs().max() <= 1
+
+
+def test_an_evaluation_draws_anew_at_each_step_and_the_same_each_time():
+    policy = learner(BCQConfig()).policy
+    state, actions = policy.initial(3), []
+    for _ in range(2):
+        action, state = policy.act(steps(3), state, "eval")
+        actions.append(action)
+    assert not torch.equal(*actions)
+    torch.manual_seed(99)
+    assert torch.equal(policy.act(steps(3), policy.initial(3), "eval")[0], actions[0])
+
+
+def test_a_divergence_of_infinitely_wide_codes_stays_a_number():
+    made = learner(BCQConfig()).objective
+    with torch.no_grad():
+        made.vae.encoder.theta *= 1e4
+    assert made.vae_loss(rows()).terms["vae"].isfinite()
+
+
+def test_discrete_bcq_acts_among_what_is_likely():
+    agent = learner(DiscreteBCQConfig(threshold=0.9), choice(4), exploration="epsilon_greedy(0.5)")
+    step = steps(200)
+    values, logits = agent.objective.network(step.obs)
+    likely = logits.softmax(-1) / logits.softmax(-1).amax(-1, keepdim=True) >= 0.9
+    best = torch.where(likely, values, -torch.inf).argmax(-1)
+    assert not torch.equal(best, values.argmax(-1))
+    action, state = agent.policy.act(step, agent.policy.initial(200), "eval")
+    assert torch.equal(action.argmax(-1), best)
+    explored, _ = agent.policy.act(step, state, "explore")
+    assert 0.4 < (explored.argmax(-1) == best).float().mean() < 0.85
+
+
+# ---------------------------------------------------------------- IQL
+
+
+def test_the_actors_learning_rate_may_fall_to_nothing():
+    made, seen = learner(IQLConfig(actor_cosine=2)), []
+    for _ in range(4):
+        made.update(rows())
+        seen.append([torch.cat([p.detach().flatten() for p in x.parameters()])
+                     for x in (made.objective.actor, made.objective.critic)])  # fmt: skip
+    (first, _), (second, critic), _, (last, later) = seen
+    assert not torch.equal(first, second)
+    assert torch.equal(second, last)
+    assert not torch.equal(critic, later)
+
+
+def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
+    """The order of the authors' code."""
+    made, data = learner(IQLConfig(value_lr=0.5)), rows()
+    before = made.objective.state_values(data)
+    update = made.update(data)
+    after = made.objective.state_values(data)
+    assert not torch.allclose(before, after)
+    expected = (data.reward[:, 1] + 0.99 * ~data.is_terminal[:, 1] * after[:, 1]).mean()
+    torch.testing.assert_close(update.metrics["train/target"], expected)
+
+
+# ---------------------------------------------------------------- CQL and its floor
+
+
+def test_a_multiplier_at_its_end_comes_down_again():
+    agent = learner(CQLConfig(samples=2, conservatism=Lagrange(threshold=1e9, initial=1e6), graph=False))
+    agent.objective.log_multiplier.data.fill_(50.0)
+    assert agent.objective.critic_loss(rows()).metrics["train/multiplier"].item() == pytest.approx(1e6)
+    agent.objective.log_multiplier.data.fill_(14.0)
+    agent.update(rows())
+    at_its_end = agent.objective.log_multiplier.item()
+    assert math.log(1e6) - 1e-5 < at_its_end < math.log(1e6)  # at the bound itself, clamp may have no gradient
+    agent.update(rows(1))
+    assert agent.objective.log_multiplier.item() < at_its_end
+
+
+def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
+    agent = learner(CQLConfig(floor=MonteCarlo()))
+    assert agent.extra_spec.keys() == {RETURN}
+    assert agent.policy.extras(agent.policy.initial(3))[RETURN].tolist() == [-math.inf] * 3  # nobody knows it yet
+    with pytest.raises(DataError, match=r"no extras\['return'\]"):
+        agent.update(rows())
+    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
+        CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
+    for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from
+        agent, data = learner(CQLConfig(floor=MonteCarlo()), reward_scale=scale), rows()
+        data.extras[RETURN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
+        factor = float(agent.preprocess.rewards.factor)
+        torch.testing.assert_close(agent.scaled(data).extras[RETURN], data.extras[RETURN] * factor)
+
+
+def test_returns_to_go():
+    """One episode ends by itself, one by the clock, one by a failure, and the stream stops in one."""
+    reward = np.array([0, 1, 2, 0, 5, 0, 7, 0, 9], np.float32)
+    first = np.array([1, 0, 0, 1, 0, 1, 0, 1, 0], bool)
+    last = np.array([0, 0, 1, 0, 1, 0, 0, 0, 0], bool)
+    terminal = np.array([0, 0, 1, 0, 0, 0, 0, 0, 0], bool)
+    found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=0.5)
+    assert found.dtype == np.float32
+    assert found.tolist() == [1 + 0.5 * 2, 2, 0] + [-math.inf] * 6
+    # What a failure cut off does not earn what came after it: an episode without a last row, then one that ends.
+    reward, first, terminal = np.array([0, 3, 0, 5], np.float32), first[[0, 1, 0, 1]], last[[0, 0, 0, 2]]
+    found = returns_to_go(reward=reward, first=first, last=terminal, terminal=terminal, discount=0.5)
+    assert found.tolist() == [-math.inf, -math.inf, 5, 0]
+
+
+COLUMNS = {k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")}
+COLUMNS |= {k: Column((), "float32") for k in ("reward", "extras/return")}
+
+
+def test_returns_in_hindsight_are_those_of_all_rows():
+    """Row by row, in a ring that forgets, and after it was filled again."""
+    g = torch.Generator().manual_seed(0)
+    storage = HostStorage(COLUMNS, 2, 12)
+    hindsight, seen = ReturnsInHindsight(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
+    last = torch.ones(2, dtype=torch.bool)
+    for t in range(60):
+        ends = torch.rand(2, generator=g) < (0.0 if 15 < t < 32 else 0.25)  # one is longer than the ring
+        first, last = last, ends
+        terminal, reward = last & (torch.rand(2, generator=g) < 0.7), torch.randn(2, generator=g)
+        for name, value in zip(seen, (reward, first, last, terminal), strict=True):
+            seen[name].append(value)
+        storage.add({"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal,
+                     "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
+        hindsight.added(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
+        if t == 40:
+            hindsight = ReturnsInHindsight(0.9)
+            hindsight.filled(storage)
+        held = storage.read(storage.oldest, storage.count)["extras/return"]
+        for stream in range(2):
+            whole = {name: torch.stack(values)[:, stream].numpy() for name, values in seen.items()}
+            wanted = returns_to_go(**whole, discount=0.9)[-held.shape[1] :]
+            np.testing.assert_array_equal(held[stream], wanted)

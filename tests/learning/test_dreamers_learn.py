@@ -1,0 +1,44 @@
+"""Dreamers solve environments whose best returns are known: by choices, from pictures, with real actions."""
+
+import pytest
+
+import reverie
+
+PARTS = ("reward", "cont", "actor", "critic")
+SMALL = {
+    "replay_ratio": 0.5, "learning_starts": 64, "env.num": 4, "eval_episodes": 30, "eval_envs": 30, "threads": 1,
+    "seed": 0, "console": False, "tensorboard": False, "replay.capacity": 20_000, "algo.batch_size": 8,
+    "algo.batch_length": 16, "algo.horizon": 8, "algo.rssm.deter": 64, "algo.rssm.hidden": 32, "algo.rssm.stoch": 8,
+    "algo.encoder.depth": 8, "algo.decoder.depth": 8, **{f"algo.{part}.units": 32 for part in PARTS},
+}  # fmt: skip
+V3 = SMALL | {
+    "algo.optim.lr": 2e-3, "algo.optim.warmup": 50, "algo.rssm.classes": 8, "algo.encoder.units": 32,
+    "algo.decoder.units": 32,
+}  # fmt: skip
+EARLIER = SMALL | {
+    "random_steps": 64, "algo.encoder.units": (32,), "algo.decoder.units": (32,), "algo.encoder.kernels": (4, 3),
+    "algo.decoder.kernels": (4, 2), "algo.model_optim.lr": 2e-3, "algo.actor_optim.lr": 1e-3,
+    "algo.critic_optim.lr": 2e-3, **{f"algo.{part}.layers": 2 for part in PARTS},
+}  # fmt: skip
+V2 = EARLIER | {"algo.rssm.latent": "categorical(8)", "algo.slow_every": 20, "algo.rewards": "identity"}
+# A gradient through the world model, before that is learned and far ahead, would drive actions to their bounds.
+V1 = EARLIER | {
+    "random_steps": 300, "learning_starts": 300, "algo.horizon": 3, "algo.discount": 0.5, "algo.noise": 0.3,
+    "algo.actor.continuous": "tanh_normal(0.1, 0.0)", "algo.actor_optim.lr": 2e-4, "algo.kl": "free(0.5)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "small", "steps", "least"),
+    [
+        ("dreamer_v3", "reverie/Look-v0", V3, 1200, 8.5),  # best 10, by chance 5: what to do is in the picture
+        ("dreamer_v3", "reverie/Match-v0", V3, 2000, -25.0),  # best 0, -53 without looking, -160 at worst
+        ("dreamer_v2", "reverie/Count-v0", V2, 800, 9.5),  # best 10, by chance 5: the episode ends by the clock
+        ("dreamer_v1", "reverie/Match-v0", V1, 1600, -25.0),
+    ],
+)
+def test_solved(algorithm, env, small, steps, least, tmp_path):
+    settings = small | {"steps": steps, "schedule.eval_every": 100, "stop_score": least + 0.05 * abs(least)}
+    result = reverie.train(algorithm, env=env, preset="cpu", run=tmp_path / "run", **settings)
+    mean = sum(result.evaluation.scores) / len(result.evaluation.scores)
+    assert mean >= least
