@@ -65,11 +65,7 @@ class ConcatReader(Reader):
             self.notes |= Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
 
     def about(self) -> About:
-        """Return what the datasets have in common. Measured action spaces are joined; everything else must be equal.
-
-        Raises:
-            DataError: it differs: these are not parts of one dataset.
-        """
+        """Return what the datasets have in common. Measured action spaces are joined; everything else must be equal."""
         every = [reader.about() for reader in self.readers]
         first = max(every, key=lambda each: (bool(each.env), bool(each.env_settings)))  # the first of the best
         declared = next((each.action for each in every if not each.measured), None)

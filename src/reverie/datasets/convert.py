@@ -52,10 +52,6 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = i
     Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
     rows of our own stores are converted back to what the environment showed and took; if that is impossible the
     environment is not named. PyDreamer's files and stores hold rows as learners see them.
-
-    Raises:
-        ReverieError: the data cannot be read, ``target`` exists or is named as another format, or a package is
-            missing. Nothing is left then.
     """
     check_target(target, to)
     path = target_path(target)
@@ -213,9 +209,6 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
 
     By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
     kept. By "step", exactly as many steps are drawn, and adjacent ones stay together.
-
-    Raises:
-        ConfigError: the dataset has fewer steps.
     """
     with shown(f"reading {reader.path.name}", reader.rows()) as counted:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in counted(reader.parts()))

@@ -43,10 +43,6 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
     """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
 
     ``options.reader`` names a reader of one's own in place of the detected format.
-
-    Raises:
-        DataError: there is nothing, or nothing that can be read; the message says what was expected.
-        ConfigError: an option does not fit or has no effect on this dataset, or a package is missing.
     """
     options = options or ReadOptions()
     if options.reader:
@@ -63,12 +59,7 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
 
 
 def own_reader(path: str, options: ReadOptions) -> Reader:
-    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point.
-
-    Raises:
-        ConfigError: there is no such class, it lacks methods, or it does not accept the settings.
-        DataError: there is nothing at ``path``.
-    """
+    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point."""
     what = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
     try:

@@ -60,10 +60,6 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
     """Download the Minari dataset called ``name`` to the folder where Minari keeps its datasets; return its path.
 
     ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
-
-    Raises:
-        ConfigError: Minari does not allow this name.
-        RunError: the server has no such dataset, its files cannot be downloaded, or another process downloads it.
     """
     check_name(name)
     place = minari_root() / name
@@ -138,12 +134,7 @@ def _page(url: str) -> tuple[bytes, str]:
 def download_shards(
     game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = silent
 ) -> list[Path]:
-    """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths.
-
-    Raises:
-        ConfigError: there is no such run or shard.
-        RunError: a shard cannot be downloaded, as those of a game that does not exist.
-    """
+    """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths."""
     if not 1 <= run <= RUNS or not all(0 <= shard < SHARDS for shard in shards):
         raise ConfigError(
             f"run {run}, shards {shards}: expected a run of 1 to {RUNS}, and shards of 0 to {SHARDS - 1}."
@@ -172,12 +163,7 @@ class Remote:
 
 
 def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
-    """Download a file to ``path``, unless that exists. An interrupted download is continued.
-
-    Raises:
-        RunError: the server has no such file, cannot be reached, or the file does not match its size or checksum; or
-            another process is downloading it.
-    """
+    """Download a file to ``path``, unless that exists. An interrupted download is continued."""
     part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(path):
@@ -206,11 +192,7 @@ def _delete(*files: Path) -> None:
 
 
 def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
-    """Call ``action`` until it does not raise Broken, and return its result. It may add to the file ``part``.
-
-    Raises:
-        RunError: ``ATTEMPTS`` in a row have failed without adding to ``part``.
-    """
+    """Call ``action`` until it does not raise Broken, and return its result. It may add to the file ``part``."""
     most, failed = size(part), 0
     while True:
         try:
@@ -224,12 +206,7 @@ def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
 
 
 def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
-    """Send a GET request and return the answer, with its body still to be read.
-
-    Raises:
-        Broken: the server does not answer, or is overloaded.
-        HTTPError: it refuses the request.
-    """
+    """Send a GET request and return the answer, with its body still to be read."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
@@ -259,11 +236,7 @@ def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> Remote:
-    """Download what is missing of ``part``; return ``remote`` with the size and the checksums that the server gives.
-
-    Raises:
-        Broken: another attempt may succeed. The bytes so far are kept if they are of the version on the server.
-    """
+    """Download what is missing of ``part``; return ``remote`` with the size and the checksums that the server gives."""
     version = note.read_text(encoding="latin-1") if note.exists() else ""
     start = max(0, size(part) - 1) if version else 0  # a range of no bytes would be refused
     try:

@@ -52,9 +52,6 @@ def staged_file(path: Path) -> Iterator[Path]:
     """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
 
     After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
-
-    Raises:
-        RunError: ``path`` exists, another process is writing it, or it cannot be written.
     """
     check_absent(path)
     with lock_of(path):
@@ -117,12 +114,7 @@ def size_of(values: Any) -> int:
 
 @contextlib.contextmanager
 def hdf5_file(staged: Path) -> Iterator[Any]:
-    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it.
-
-    Raises:
-        ConfigError: h5py is missing.
-        OSError, RuntimeError: it cannot be written. ``staged_file`` makes a clear error of it.
-    """
+    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it."""
     try:
         import h5py
     except ImportError as error:
@@ -146,12 +138,7 @@ def target_path(target: str) -> Path:
 
 
 def check_target(target: str, to: str) -> None:
-    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``.
-
-    Raises:
-        ConfigError: the name of a Minari dataset is invalid, the name is that of another format, or a URL.
-        RunError: ``target`` exists.
-    """
+    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``."""
     if target.startswith("minari:"):
         check_name(target.removeprefix("minari:"))
         named = "" if to == "minari" else "Minari"

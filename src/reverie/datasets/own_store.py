@@ -206,11 +206,7 @@ def holds_store(folder: Path) -> bool:
 
 
 def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
-    """Return the observation of a stored column, as spec.json declares it or, without that, as it looks.
-
-    Raises:
-        ValueError: it is categorical, and the number of its classes is not declared.
-    """
+    """Return the observation of a stored column, as spec.json declares it or, without that, as it looks."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):

@@ -213,11 +213,7 @@ def _opened(plain: IO[bytes]) -> IO[bytes]:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file, which may be compressed by gzip; every checksum is verified.
-
-    Raises:
-        CutOff: after the records so far, the file is cut off or damaged.
-    """
+    """Yield the records of a file, which may be compressed by gzip; every checksum is verified."""
     with path.open("rb") as plain:
         file = _opened(plain)
         while True:

@@ -199,11 +199,7 @@ class TableReader(TransitionsReader):
         return _head(role) == "obs" and all((column.lengths == steps + 1).all() for column in self.columns(role))
 
     def _whole_ends(self, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end that are lists in rows of the table, bool ``[n]``.
-
-        Raises:
-            DataError: a row has lists of different lengths, or a flag ends an episode before its last step.
-        """
+        """Return where episodes end that are lists in rows of the table, bool ``[n]``."""
         steps = self.columns("reward")[0].lengths
         for role in self.roles:
             for column in self.columns(role) if role != "episode" else ():

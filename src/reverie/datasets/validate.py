@@ -82,10 +82,6 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
 
     Up to ``replayed`` episodes with a known seed are played again in the environment that the data name; its
     observations and rewards must be the recorded ones.
-
-    Raises:
-        ConfigError: ``replayed`` is negative.
-        ReverieError: the data cannot be read at all.
     """
     AtLeast(0).check("replay", replayed)
     about = reader.about()

@@ -144,12 +144,7 @@ def transitions_of(rows: Rows) -> Rows:
 
 
 def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
-    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``.
-
-    Raises:
-        RunError: no episode has a step.
-        DataError: the numbers of a column are integers in the first block, and floats in a later one.
-    """
+    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``."""
     kinds: dict[str, np.dtype[Any]] = {}
     held: list[Rows] = []
 

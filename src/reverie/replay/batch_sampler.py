@@ -76,12 +76,7 @@ class BatchSamplerConfig(Config):
             )
 
     def check(self, window: Window) -> None:
-        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``.
-
-        Raises:
-            ConfigError: `sequence` without a state that is carried, or the other way round; or priorities for an
-                algorithm that gives none.
-        """
+        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
         if self.sequence and window.context == window.free and not window.carries:
             raise ConfigError(
                 "replay.sequence = True, but the algorithm's windows have no context rows to carry state: expected "
