@@ -48,8 +48,8 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
     if options.reader:
         return own_reader(path, options)
     reader = _found(path, options)
-    for name, value in options.given.items():
-        if not reader.uses(name):
+    for name in ONLY_FOR:
+        if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
             raise ConfigError(
                 f"data.{name} = {value}: this option has no effect on {path} ({reader.format}): {ONLY_FOR[name]}. "
