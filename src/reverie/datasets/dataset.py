@@ -96,7 +96,7 @@ def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> Dat
     if not isinstance(data, str | Path):
         raise ConfigError(
             f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a DatasetConfig. "
-            "Write data in memory to a file first; see the example in docs/datasets.md."
+            "Write data in memory to a file first, such as Parquet; see the example in docs/datasets.md."
         )
     return DatasetConfig(path=str(data), storage=storage)
 

@@ -48,7 +48,7 @@ class Exported:
 
 
 @contextlib.contextmanager
-def staged_file(path: Path) -> Iterator[Path]:
+def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
 
     After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
@@ -59,6 +59,8 @@ def staged_file(path: Path) -> Iterator[Path]:
         staged = path.with_name(f".{path.name}.part")
         delete(staged)
         try:
+            if folder:
+                staged.mkdir()
             yield staged
             check_signals()
             move_synced(staged, path)
@@ -66,18 +68,7 @@ def staged_file(path: Path) -> Iterator[Path]:
             delete(staged)
             if (why := disk_error(error)) is None:
                 raise
-            raise RunError(
-                f"cannot write {path}: {why}. Free some space, or choose another disk; the unfinished output has been "
-                "removed."
-            ) from None
-
-
-@contextlib.contextmanager
-def staged_at(path: Path) -> Iterator[Path]:
-    """Do as ``staged_file``, with an empty folder."""
-    with staged_file(path) as staged:
-        staged.mkdir()
-        yield staged
+            raise RunError(f"cannot write {path}: {why}. Free some space; nothing is left of it.") from None
 
 
 def delete(path: Path) -> None:
@@ -146,10 +137,7 @@ def check_target(target: str, to: str) -> None:
         check_local(target, "target")
         named = format_of(Path(target))
     if named not in ("", WRITTEN[to]):
-        raise ConfigError(
-            f"{target} is the name of a dataset in the format {named}, but --to is {to}: pass another name, or another "
-            "format."
-        )
+        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --to is {to}: rename it.")
     check_absent(target_path(target))
 
 

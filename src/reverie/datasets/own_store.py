@@ -200,9 +200,8 @@ def is_store(path: Path) -> bool:
 
 def holds_store(folder: Path) -> bool:
     """Return True if ``folder`` itself is a store: it says so, or a segment does if that is damaged."""
-    if (folder / META).is_file() and segments.is_store((folder / META).read_bytes()):
-        return True
-    return any(folder.glob("[0-9]*-*/is_first/c.0.0"))
+    said = (folder / META).is_file() and segments.is_store((folder / META).read_bytes())
+    return said or any(folder.glob("[0-9]*-*/is_first/c.0.0"))
 
 
 def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
