@@ -548,7 +548,7 @@ def resolved(
 def env_id_of(data: DatasetConfig) -> str:
     """Return the id of the environment that data name; "" if they name none or cannot be read, as reading them says."""
     try:
-        with open_reader(data.path, data.reading) as reader:
+        with open_reader(data.path, data) as reader:
             return reader.env_id()
     except ReverieError:
         return ""

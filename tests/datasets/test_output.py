@@ -19,7 +19,7 @@ from recordings import FORMATS
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.datasets.convert import write
 from reverie.datasets.detect import open_reader
-from reverie.datasets.output import staged_at, staged_file
+from reverie.datasets.output import staged_file
 from reverie.datasets.reader import About
 from reverie.datasets.writers import write_d4rl, write_minari
 
@@ -102,7 +102,7 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", [staged_file, staged_at])
+@pytest.mark.parametrize("kind", [staged_file, partial(staged_file, folder=True)])
 def test_what_takes_its_name_is_on_the_disk_and_then_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Path], AbstractContextManager[Path]]
 ) -> None:

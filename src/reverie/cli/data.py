@@ -44,7 +44,7 @@ class Source(Trusting, Reading):
         from reverie.datasets.detect import open_reader
 
         reading = {field.name: getattr(self, field.name) for field in fields(Reading)}
-        return open_reader(self.path, DatasetConfig(**reading).reading)
+        return open_reader(self.path, DatasetConfig(**reading))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,11 +39,7 @@ class Column:
 
 
 def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]) -> dict[str, Column]:
-    """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names.
-
-    Raises:
-        ConfigError: a column has a dtype that NumPy does not have, such as bfloat16.
-    """
+    """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names."""
     columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
     columns["action"] = Column((action.width,), "float32")
     columns["reward"] = Column((), "float32")
@@ -60,11 +56,7 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
 def check_columns(
     shapes: Mapping[str, tuple[int, ...]], columns: Mapping[str, Column], leading: tuple[int, ...]
 ) -> None:
-    """Check that rows have the given columns, each of shape ``[*leading, *column.shape]``.
-
-    Raises:
-        DataError: a column is missing, unknown or of another shape.
-    """
+    """Check that rows have the given columns, each of shape ``[*leading, *column.shape]``."""
     if shapes.keys() != columns.keys():
         missing, unknown = sorted(columns.keys() - shapes.keys()), sorted(shapes.keys() - columns.keys())
         raise DataError(f"the rows do not have the declared columns: missing {missing}, unknown {unknown}.")
@@ -109,11 +101,7 @@ class RingBuffer:
 
 @accelerated
 def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
-    """Copy one row of each stream into ``slot``, converting dtypes; columns without a ring are ignored.
-
-    Raises:
-        DataError: a column has a wrong shape.
-    """
+    """Copy one row of each stream into ``slot``, converting dtypes; columns without a ring are ignored."""
     for name, shape, _ in ring.rows:
         row = as_numpy(rows[name])
         check_shape(name, row.shape, shape)

@@ -142,7 +142,7 @@ class Choice(Config):
         module, colon, rest = text.strip().partition(":")
         own = bool(colon and _MODULE.fullmatch(module))
         try:
-            name, given, named = _call(rest if own else text.strip())
+            name, given, named = call_in(rest if own else text.strip())
         except (SyntaxError, ValueError):
             expected = "expected a name, or a name with settings: name(setting=value)."
             raise ConfigError(f"{what}: {expected}{_class_hint(text)}") from None
@@ -274,7 +274,7 @@ def _located(text: str, path: str, names: Collection[str]) -> str:
     return head + colon + rest
 
 
-def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, the positional and the named settings of ``name``, or of ``name(1, setting=2)``.
 
     Raises:

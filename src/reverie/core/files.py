@@ -28,9 +28,6 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
 
     Parts that are given one by one may be read from ``path`` itself, which stays as it is meanwhile. The folder is made
     if it is missing. A crash leaves the old content or the new one.
-
-    Raises:
-        OSError: it cannot be written; its ``filename`` is ``path``, which keeps the old content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.part")

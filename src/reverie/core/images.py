@@ -79,11 +79,7 @@ def grayscale(image: np.ndarray) -> np.ndarray:
 
 
 class ImageOptions:
-    """Resizes images and converts them to greyscale; ``spec`` describes the result.
-
-    Raises:
-        EnvError: an option is set and there is no image, or greyscale is set for an image without 3 channels.
-    """
+    """Resizes images and converts them to greyscale; ``spec`` describes the result."""
 
     def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
         self.spec = dict(spec)

@@ -121,12 +121,7 @@ class Leaf(NamedTuple):
 
 
 class ObsCodec:
-    """Converts observations of one space. Keys for which ``keep`` returns False are not read and need no support.
-
-    Raises:
-        EnvError: a kept leaf is not supported, two leaves have the same key, a key is the beginning of another one's
-            path or no name for a file, or nothing is left.
-    """
+    """Converts observations of one space. Keys for which ``keep`` returns False are not read and need no support."""
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
         self.space = space
@@ -153,11 +148,7 @@ class ObsCodec:
             )
 
     def __call__(self, obs: Any) -> dict[str, np.ndarray]:
-        """Return the arrays of one observation by key, as ``spec`` describes them.
-
-        Raises:
-            DataError: ``obs`` is not in the space. Names key, value and expectation.
-        """
+        """Return the arrays of one observation by key, as ``spec`` describes them."""
         for path, space in self._branches:
             _check_branch(follow(obs, path), path, space)
         out = {}
@@ -174,9 +165,6 @@ class ObsCodec:
         """Return columns ``obs/<key>`` ``[n, *part.shape]`` of recorded ones ``[n, *space.shape]``.
 
         ``first`` is the number of the first row, for error messages.
-
-        Raises:
-            DataError: a value is not in the space; names the row.
         """
         out = {}
         for leaf in self.leaves:
@@ -187,11 +175,7 @@ class ObsCodec:
         return out
 
     def decode(self, rows: Columns) -> dict[str, np.ndarray]:
-        """Return ``rows`` with the columns of the space in place of those that ``encode`` makes.
-
-        Raises:
-            DataError: a value is not one of the dtype that the space declares.
-        """
+        """Return ``rows`` with the columns of the space in place of those that ``encode`` makes."""
         out = {name: values for name, values in rows.items() if name.partition("/")[0] != "obs"}
         for leaf in self.leaves:
             name, stored = column("obs", leaf.path), f"obs/{leaf.key}"
@@ -200,11 +184,7 @@ class ObsCodec:
         return out
 
     def kept_space(self) -> Space:
-        """Return the space with the leaves that are kept alone.
-
-        Raises:
-            ValueError: a part of a tuple is left out, so the keys of the parts after it would change.
-        """
+        """Return the space with the leaves that are kept alone."""
         return _pruned(self.space, (), {leaf.path for leaf in self.leaves})
 
 
@@ -267,11 +247,7 @@ def _by_row(
 
 
 def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
-    """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
-
-    Raises:
-        DataError: ``dtype`` has no such value: 300, -1 or 1.5 in uint8, 1e300 in float32, 2^53 + 1 in float64.
-    """
+    """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only."""
     if values.dtype == dtype or values.dtype.kind not in NUMBERS:
         return values.astype(dtype, copy=False)
     dtype = np.dtype(dtype)
@@ -297,11 +273,7 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
 
 
 def conversion(space: Space, channels: Channels) -> Conversion:
-    """Return what a leaf space becomes, with the functions there and back.
-
-    Raises:
-        EnvError: spaces of this kind or dtype are not supported.
-    """
+    """Return what a leaf space becomes, with the functions there and back."""
     if isinstance(space, spaces.MultiBinary) and len(space.shape) == 3:
         return _image(spaces.Box(0, 1, space.shape, np.uint8), channels)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -316,11 +288,7 @@ def conversion(space: Space, channels: Channels) -> Conversion:
 
 
 def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of classes of each element of a discrete space, and its first class, ``[*space.shape]`` int64.
-
-    Raises:
-        DataError: the space is not discrete.
-    """
+    """Return how many classes each element of a discrete space has, and its first class, ``[*space.shape]`` int64."""
     if isinstance(space, spaces.Discrete):
         return np.int64(space.n), np.int64(space.start)  # type: ignore[return-value]  # scalars, as arrays of rank 0
     if isinstance(space, spaces.MultiDiscrete):
@@ -515,11 +483,7 @@ def _text(space: spaces.Text) -> Conversion:
 
 
 class ActionCodec:
-    """Converts actions of one space from and to flat ones ``[A]``: one-hot, or scaled to [-1, 1].
-
-    Raises:
-        EnvError: a leaf is unbounded, or of an unsupported kind.
-    """
+    """Converts actions of one space from and to flat ones ``[A]``: one-hot, or scaled to [-1, 1]."""
 
     def __init__(self, space: Space) -> None:
         leaves = {"/".join(map(str, path)) or "action": (path, leaf) for path, leaf in leaves_of(space)}
@@ -558,9 +522,6 @@ class ActionCodec:
         """Return flat actions ``[n, A]`` float32 of recorded columns; zeros where ``is_last``: nothing is taken there.
 
         Continuous actions outside their bounds are clipped, as environments do, and counted.
-
-        Raises:
-            DataError: an action is not in the space; names the row, counted from ``first``.
         """
         parts = []
         for key, name, leaf, _, _ in self._leaves:

@@ -19,11 +19,10 @@ MOST_OPEN = 8
 
 
 class Piece(NamedTuple):
-    """Rows of a table that are read together: a row group of Parquet, or a batch of Arrow."""
+    """Rows of a table that are read together: a row group of Parquet, or a batch of Arrow; ``column(name)`` is one."""
 
     rows: int
     column: Callable[[str], Any]
-    """Returns a column as an Arrow array."""
 
 
 def pyarrow_of() -> Any:
@@ -182,9 +181,7 @@ class StackedColumns:
         self.dtype: np.dtype[Any] = np.result_type(*(column.dtype for column in columns))
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        return self._stacked([column.read(start, stop) for column in self.columns])
-
-    def _stacked(self, parts: list[np.ndarray]) -> np.ndarray:
+        parts = [column.read(start, stop) for column in self.columns]
         for column, part in zip(self.columns, parts, strict=True):
             if part.ndim > 1 or len(part) != len(parts[0]):
                 raise ConfigError(
@@ -226,10 +223,7 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
         inner = numbers(arrow, array.flatten(), where)
         return inner.reshape(len(array), len(inner) // max(1, len(array)), *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(
-            f"{where} contains {kind}: expected numbers, lists of numbers, or images. Number the values of text first, "
-            "in pandas by frame[column].astype('category').cat.codes."
-        )
+        raise DataError(f"{where} contains {kind}: expected numbers, lists of numbers, or images. Number text first.")
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,11 +66,7 @@ class ConcatReader(Reader):
             self.notes |= Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
 
     def about(self) -> About:
-        """Return what the datasets have in common. Measured action spaces are joined; everything else must be equal.
-
-        Raises:
-            DataError: it differs: these are not parts of one dataset.
-        """
+        """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""
         every = [reader.about() for reader in self.readers]
         first = max(every, key=lambda each: (bool(each.env), bool(each.env_settings)))  # the first of the best
         declared = next((each.action for each in every if not each.measured), None)
@@ -86,22 +83,16 @@ class ConcatReader(Reader):
                 _check(reader, "the environment", *({n: task.get(n) for n in found} for task in (mine, theirs)))
         if unnamed := sum(not each.env for each in every) if first.env else 0:
             self.note(f"{unnamed} of {len(every)} parts name no environment: they are taken to be of {first.env}")
-        action = every[0].action
-        for each in every[1:]:
-            action = _joined(action, each.action, self.path)
-        return dataclasses.replace(
-            first,
-            action=action,
-            measured=any(each.measured for each in every),
-            declared=first.declared if all(each.declared == first.declared for each in every) else None,
-        )
+        action = functools.reduce(lambda one, other: _joined(one, other, self.path), (each.action for each in every))
+        declared = first.declared if all(each.declared == first.declared for each in every) else None
+        measured = any(each.measured for each in every)
+        return dataclasses.replace(first, action=action, measured=measured, declared=declared)
 
 
 def _check(reader: Reader, what: str, other: Any, first: Any) -> None:
     if other != first:
         raise DataError(
-            f"{reader.path} has {what} {other}, but others have {first}: these are not parts of one dataset. Pass "
-            "one of them, or a glob of those that were recorded in the same way."
+            f"{reader.path} has {what} {other}, but others have {first}: these are not parts of one dataset."
         )
 
 

@@ -38,10 +38,7 @@ from reverie.envs.make import put_away
 from reverie.envs.task import registered, written
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
-SCALED = (
-    "the action space is not declared: actions are written in [-1, 1] or one-hot, scaled by the range of the recorded "
-    "ones, which PyDreamer's files do not store. Other formats keep actions as recorded"
-)
+SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
 Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
@@ -52,10 +49,6 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = i
     Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
     rows of our own stores are converted back to what the environment showed and took; if that is impossible the
     environment is not named. PyDreamer's files and stores hold rows as learners see them.
-
-    Raises:
-        ReverieError: the data cannot be read, ``target`` exists or is named as another format, or a package is
-            missing. Nothing is left then.
     """
     check_target(target, to)
     path = target_path(target)
@@ -112,7 +105,7 @@ def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Row
     metadata: dict[str, Any] = {k: about.text[k] for k in ("algorithm_name", "description") if k in about.text}
     action = about.action if about.declared is None else about.declared
     if about.measured and about.declared is None:
-        action, metadata[MEASURED_KEY] = _unbounded(action), True
+        action, metadata[MEASURED_KEY] = with_leaves(action, "", _opened), True
         reader.note(UNBOUNDED, int(action != about.action))  # discrete actions have no bounds
     if about.env_spec:
         metadata["env_spec"] = json.dumps(about.env_spec)
@@ -130,15 +123,10 @@ def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Row
     return write_minari(fields, target, both, metadata)
 
 
-def _unbounded(space: Space) -> Space:
-    """Return ``space`` with infinite bounds for all leaves of floats."""
-
-    def opened(_: str, leaf: Space) -> Space:
-        if not isinstance(leaf, spaces.Box) or leaf.dtype.kind != "f":
-            return leaf
-        return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type)
-
-    return with_leaves(space, "", opened)
+def _opened(_: str, leaf: Space) -> Space:
+    """Return a leaf of floats with infinite bounds."""
+    floats = isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f"
+    return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type) if floats else leaf  # type: ignore[union-attr]  # a Box
 
 
 def _arguments_of(about: About) -> dict[str, Any]:
@@ -148,10 +136,7 @@ def _arguments_of(about: About) -> dict[str, Any]:
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
-    """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
-
-    ``both``: the spaces of observations and of actions.
-    """
+    """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else."""
 
     def values(space: Space, root: str, stop: int | None) -> Any:
         columns = {name: (rows[name][:stop], leaf) for name, leaf in columns_in(space, root)}
@@ -171,10 +156,7 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
 
 
 def _beside_store(reader: Reader) -> dict[str, Any]:
-    """Return the content of ``ABOUT``: the data's environment, with its settings, and their spaces if these are known.
-
-    The rows of stores whose actions were never converted back have no known space.
-    """
+    """Return the content of ``ABOUT``: the data's environment with its settings, and their spaces if known."""
     about, out = reader.about(), dict[str, Any]()
     if about.env:
         named = _arguments_of(about)
@@ -213,9 +195,6 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
 
     By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
     kept. By "step", exactly as many steps are drawn, and adjacent ones stay together.
-
-    Raises:
-        ConfigError: the dataset has fewer steps.
     """
     with shown(f"reading {reader.path.name}", reader.rows()) as counted:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in counted(reader.parts()))
@@ -236,10 +215,7 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
 
 
 def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
-    """Yield each unbroken run of ``kept`` steps ``[n - 1]`` as an episode of its own.
-
-    A piece has the rows of its steps and the row after the last one. It ends truncated, unless the episode ends there.
-    """
+    """Yield each unbroken run of ``kept`` steps ``[n - 1]``, and the row after its last, as an episode."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for start, stop in edges.reshape(-1, 2).tolist():
         piece = {name: values[start : stop + 1].copy() for name, values in episode.items()}

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.space_json import space_of
 from reverie.datasets.hdf5 import Hdf5File, damage
-from reverie.datasets.reader import About, ReadOptions, Space, action_space, as_flags, observed_space
-from reverie.datasets.transitions import BLOCK, Transitions, TransitionsReader, limited
+from reverie.datasets.reader import About, ReadOptions, as_flags
+from reverie.datasets.transitions import Transitions, TransitionsReader, limited
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
 UNSEEN = (
@@ -53,30 +54,20 @@ class D4RLReader(TransitionsReader):
         return str(self.declared.get("env_id", ""))  # files that were converted by this package
 
     def about(self) -> About:
-        obs = self.columns["observations"]
-        action, measured = self._actions
         try:
             env_kwargs = dict(json.loads(self.declared.get("env_kwargs", "{}")))
         except (TypeError, ValueError) as error:
             raise DataError(f"{self.path}: the attribute env_kwargs is no JSON object ({error}).") from None
-        return About(
-            observation=observed_space(obs.shape[1:], obs.dtype),
-            action=action,
-            env=self.env_id(),
-            env_kwargs=env_kwargs,
-            time_limit=int(self.declared["time_limit"]) if "time_limit" in self.declared else None,
-            measured=measured,
-            text={"columns": ", ".join(self.columns)},
+        action = self.declared.get("action_space")
+        own: dict[str, Any] = (
+            {"action": space_of(str(action), str(self.path)), "measured": False} if action is not None else {}
         )
-
-    @cached_property
-    def _actions(self) -> tuple[Space, bool]:
-        if "action_space" in self.declared:
-            return space_of(str(self.declared["action_space"]), str(self.path)), False
-        column = self.columns["actions"]
-        starts = range(0, column.shape[0], BLOCK)
+        limit = int(self.declared["time_limit"]) if "time_limit" in self.declared else None
+        text = {"columns": ", ".join(self.columns)}
         with self.file:
-            return action_space(lambda: (column.read(i, i + BLOCK) for i in starts), self.path)
+            return self.measured(
+                self.transitions, env=self.env_id(), env_kwargs=env_kwargs, time_limit=limit, text=text, **own
+            )
 
     @cached_property
     def transitions(self) -> Transitions:

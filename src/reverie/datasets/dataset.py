@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 from numbers import Integral
 from pathlib import Path
@@ -22,7 +22,6 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
-from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.images import ImageOptions
 from reverie.core.rows import Rows, check_rows, episodes_of
@@ -31,7 +30,7 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.core.words import plural
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About, Named, Reader, ReadOptions
+from reverie.datasets.reader import About, Reader, ReadOptions
 from reverie.datasets.recorded_env import check_shown, to_apply
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -48,37 +47,16 @@ CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetConfig(Config):
+class DatasetConfig(ReadOptions):
     """Recorded data to learn from."""
 
     path: str = ""
     """File, folder or glob in any supported format, or minari:NAME. Empty: no recorded data."""
-    reader: str = ""
-    """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
-    detected."""
     estimate_updates: Annotated[int, AtLeast(0)] = 5000
     """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
     in; 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
-    columns: dict[str, Named] = field(default_factory=dict)
-    """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
-    number columns that form one vector are a list, '{obs: [x, y], ...}'."""
-    time_limit: Annotated[int | None, AtLeast(1)] = None
-    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
-    partial: bool = False
-    """RL Unplugged: use the readable part of shards that are cut off."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.reading  # it checks its own settings
-
-    @property
-    def reading(self) -> ReadOptions:
-        """The settings of the reader."""
-        return ReadOptions(
-            reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
-        )
 
     def build(
         self,
@@ -91,20 +69,10 @@ class DatasetConfig(Config):
         scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
     ) -> Dataset:
-        """Read all ``rows`` and return them as a dataset.
+        """Read all ``rows`` and return them as a dataset of ``window``, drawn with ``seed``; uniformly by default.
 
-        Args:
-            rows: recorded rows with their specs.
-            window: the windows of a batch.
-            seed: seed of the samplers.
-            batch_sampler: how windows are chosen; uniformly by default. Its online queue is unused, as no rows are new.
-            extra_spec: columns that an algorithm stores with the rows; they begin as blank.
-            scratch: folder of memory-mapped files.
-            parts: ``rows.parts()``, wrapped to report progress.
-
-        Raises:
-            DataError: there are no rows, more than announced, or no window fits.
-            ConfigError: memory or disk space is missing, or ``batch_sampler`` does not fit the windows.
+        ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.
+        ``parts``: ``rows.parts()``, wrapped to report progress.
         """
         chosen = batch_sampler or BatchSamplerConfig()
         chosen.check(window)
@@ -116,26 +84,19 @@ class DatasetConfig(Config):
         folder = scratch or Path(tempfile.gettempdir())
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
-        known = {f.name: getattr(chosen, f.name) for f in fields(BatchSamplerConfig)}
-        settings = BatchSamplerConfig(**known | {"online": False})
-        dataset = Dataset(storage, window, seed=seed, config=settings)
+        dataset = Dataset(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
         dataset.fill(parts if parts is not None else rows.parts(), total)
         return dataset
 
 
 def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
-    """Return the settings of ``data``: a path, or settings already, which keep their own ``storage``.
-
-    Raises:
-        ConfigError: ``data`` is something else.
-    """
+    """Return the settings of ``data``: a path, or settings already, which keep their own ``storage``."""
     if isinstance(data, DatasetConfig):
         return data
     if not isinstance(data, str | Path):
         raise ConfigError(
             f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a DatasetConfig. "
-            "Write data in memory to a file first, such as Parquet with a row for each step (in pandas, "
-            "frame.to_parquet('steps.parquet')); see the example in docs/datasets.md."
+            "Write data in memory to a file first, such as Parquet; see the example in docs/datasets.md."
         )
     return DatasetConfig(path=str(data), storage=storage)
 
@@ -143,14 +104,8 @@ def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> Dat
 class Recorded:
     """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
 
-    Args:
-        reader: of the files.
-        env: settings of an environment, whose changes to observations and rewards are applied to the recorded ones.
-        action_space: the environment's, for data that declare none.
-
-    Raises:
-        DataError: the files are not of their format, are damaged, or hold values that cannot be learned from.
-        ConfigError: an option does not fit, or a package is missing.
+    What ``env`` changes in observations and rewards is applied to the recorded ones. ``action_space`` is the
+    environment's, for data that declare none.
     """
 
     def __init__(
@@ -185,11 +140,7 @@ class Recorded:
             seen, done = self.about.specs
             kept = {key: part for key, part in seen.items() if env.keeps(key)}
             if not kept:
-                found = ", ".join(seen)
-                raise DataError(
-                    f"{self.reader.path}: env.include and env.exclude select none of the recorded observations "
-                    f"({found})."
-                )
+                raise DataError(f"{self.reader.path}: env.include and env.exclude select none of {', '.join(seen)}.")
             return kept, done
         self.obs = ObsCodec(self.about.observation, env.keeps, env.channels)
         self.spaces = self.about.observation, self._action_space(action_space)
@@ -239,11 +190,7 @@ class Recorded:
         return self.converted(noted())
 
     def converted(self, parts: Iterator[Rows]) -> Iterator[Rows]:
-        """Yield rows of the reader as ``parts`` does; ``parts`` may be some of them, or whole episodes.
-
-        Raises:
-            DataError: a value is not in its space; the message counts the rows from the first one of ``parts``.
-        """
+        """Yield rows of the reader as ``parts`` does; ``parts`` may be some of them, or whole episodes."""
         first = 0
         for part in parts:
             try:
@@ -275,14 +222,7 @@ class Recorded:
     def episode(self, number: int) -> Batch:
         """Return one episode as a batch ``[1, T]`` on the CPU, with all of its rows and without extras.
 
-        Rows before it are read as well.
-
-        Args:
-            number: 0 for the first episode in the order of ``parts``; -1 for the last one, -2 for that before it.
-
-        Raises:
-            ConfigError: there is no such episode.
-            DataError: a value is not in its space.
+        ``number``: 0 for the first episode in the order of ``parts``; -1 for the last one. Rows before it are read.
         """
         given: Any = number
         if isinstance(given, bool) or not isinstance(given, Integral):
@@ -325,13 +265,8 @@ class Recorded:
 def open_recorded(
     config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
 ) -> Recorded:
-    """Open the dataset that ``config`` names; see ``Recorded``.
-
-    Raises:
-        DataError: there is none, or it cannot be read.
-        ConfigError: an option does not fit, or a package is missing.
-    """
-    return Recorded(open_reader(config.path, config.reading), env, action_space)
+    """Open the dataset that ``config`` names; see ``Recorded``."""
+    return Recorded(open_reader(config.path, config), env, action_space)
 
 
 @contextlib.contextmanager

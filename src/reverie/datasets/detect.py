@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import glob
 import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from reverie.core.config import call_in
 from reverie.core.discover import loaded, points_of
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.importing import imported
@@ -40,20 +40,13 @@ ONLY_FOR = {
 
 
 def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
-    """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
-
-    ``options.reader`` names a reader of one's own in place of the detected format.
-
-    Raises:
-        DataError: there is nothing, or nothing that can be read; the message says what was expected.
-        ConfigError: an option does not fit or has no effect on this dataset, or a package is missing.
-    """
+    """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``."""
     options = options or ReadOptions()
     if options.reader:
         return own_reader(path, options)
     reader = _found(path, options)
-    for name, value in options.given.items():
-        if not reader.uses(name):
+    for name in ONLY_FOR:
+        if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
             raise ConfigError(
                 f"data.{name} = {value}: this option has no effect on {path} ({reader.format}): {ONLY_FOR[name]}. "
@@ -63,21 +56,15 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
 
 
 def own_reader(path: str, options: ReadOptions) -> Reader:
-    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point.
-
-    Raises:
-        ConfigError: there is no such class, it lacks methods, or it does not accept the settings.
-        DataError: there is nothing at ``path``.
-    """
+    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point."""
     what = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
     try:
-        call = ast.parse(f"f({arguments}" if bracket else "f()", mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert not call.args
-        settings = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (AssertionError, SyntaxError, ValueError):
-        raise ConfigError(f"{what}: expected module:Class, or module:Class(setting=value) with plain values.") from None
+        _, given, settings = call_in(f"f({arguments}" if bracket else "f()")
+    except (SyntaxError, ValueError):
+        given, settings = ["wrong"], {}
+    if given:
+        raise ConfigError(f"{what}: expected module:Class, or module:Class(setting=value) with plain values.")
     points = {point.name: point for point in points_of(GROUP)}
     kind = loaded(points[name], what) if name in points else imported(name, what=what, base=Reader)
     try:
@@ -134,8 +121,7 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
     kinds |= {"folders of datasets"} if folders else set()
     if len(kinds) > 1:  # all but one would not be read
         raise DataError(
-            f"{path} contains datasets of several formats ({', '.join(sorted(kinds))}). Pass one of them, or a glob "
-            "such as '*.hdf5'."
+            f"{path} contains datasets of several formats ({', '.join(sorted(kinds))}). Pass one, or a glob."
         )
     if files["npz"]:
         return PyDreamerReader(path, options)
@@ -156,9 +142,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
         raise DataError(f"{path} is empty.")
     kind, named = content(path), format_of(path)
     if kind and named and kind != named:
-        raise DataError(
-            f"{path} has the suffix {path.suffix}, but its content is {kind}: rename it, or use the right file."
-        )
+        raise DataError(f"{path} has the suffix {path.suffix}, but its content is {kind}: rename it.")
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
         "HDF5": _hdf5, "npz": _npz, "TFRecord": RLUnpluggedReader, "Parquet": TableReader, "Arrow": TableReader,
     }  # fmt: skip
@@ -166,8 +150,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
         return openers[kind](path, options)
     why = f"it has the suffix {path.suffix}, but its content is not {named}" if named else "its format is not known"
     raise DataError(
-        f"{path} cannot be read: {why}. Expected {KNOWN}. A table in text becomes a Parquet file by "
-        "pandas.read_csv(PATH).to_parquet(TARGET)."
+        f"{path} cannot be read: {why}. Expected {KNOWN}. A table in text becomes a Parquet file by pandas."
     )
 
 
@@ -203,7 +186,5 @@ def _npz(path: Path, options: ReadOptions) -> Reader:
         raise DataError(f"{path} is damaged or incomplete: {error}.") from None
     if names >= OF_ROWS:
         return PyDreamerReader(path, options)
-    raise DataError(
-        f"{path} contains the arrays {', '.join(sorted(names)[:10])}: expected {', '.join(sorted(OF_ROWS))} "
-        "(PyDreamer)."
-    )
+    found = ", ".join(sorted(names)[:10])
+    raise DataError(f"{path} contains the arrays {found}: expected {', '.join(sorted(OF_ROWS))} (PyDreamer).")

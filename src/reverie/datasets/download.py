@@ -1,16 +1,13 @@
 """Downloads datasets: a file or dataset appears only once it is complete; an interrupted download is continued.
 
 Minari datasets come from Hugging Face (or any server with its API), RL Unplugged's shards from Google Cloud Storage.
-Two files lie beside a file's final path meanwhile: ``.name.part`` holds the bytes so far, ``.name.part.version`` the
-validator (RFC 9110, section 8.8) of the version that they are from: its strong ETag, or else its Last-Modified date. A
-download is continued only with bytes of the same version; without a validator it begins anew. The final path is taken
-once the size and the checksums are those that the server gives. The files of a Minari dataset are gathered in
-``.name.part`` beside its folder, which takes that name at the end.
+Meanwhile ``.name.part`` beside a file's final path holds the bytes so far, and ``.name.part.version`` the strong ETag
+(RFC 9110, section 8.8) of the version that they are from. Only bytes of the same version continue a download; without
+an ETag it begins anew. The final path is taken once size and checksum are those that the server lists.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.client
 import json
@@ -22,7 +19,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +32,6 @@ MINARI_OWNER = "farama-minari"
 RL_UNPLUGGED = "https://storage.googleapis.com/rl_unplugged/atari"
 SHARDS, RUNS = 100, 5
 BLOCK = 1 << 16
-"""Largest number of bytes that are received, or hashed, at a time."""
 PATIENCE = 60.0
 """Seconds without a byte from the server after which a connection counts as broken."""
 ATTEMPTS = 5
@@ -60,10 +55,6 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
     """Download the Minari dataset called ``name`` to the folder where Minari keeps its datasets; return its path.
 
     ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
-
-    Raises:
-        ConfigError: Minari does not allow this name.
-        RunError: the server has no such dataset, its files cannot be downloaded, or another process downloads it.
     """
     check_name(name)
     place = minari_root() / name
@@ -116,14 +107,12 @@ def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
     page = url
     while page:
         try:
-            content, link = persist(partial(_page, page), page)
+            content, link = persist(lambda page=page: _page(page), page)  # type: ignore[misc]  # binds the loop's page
             found |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
         except urllib.error.HTTPError as error:
             raise RunError(f"no Minari dataset '{name}' found: {url} returned {error.code} {error.reason}.") from None
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise RunError(
-                f"{page} did not return a list of files ({error!r}). Check that the server has Hugging Face's API."
-            ) from None
+            raise RunError(f"{page} did not return a list of files ({error!r}), as Hugging Face's API does.") from None
         page = urllib.parse.urljoin(page, link) if link else ""
     return found
 
@@ -138,16 +127,9 @@ def _page(url: str) -> tuple[bytes, str]:
 def download_shards(
     game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = silent
 ) -> list[Path]:
-    """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths.
-
-    Raises:
-        ConfigError: there is no such run or shard.
-        RunError: a shard cannot be downloaded, as those of a game that does not exist.
-    """
+    """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths."""
     if not 1 <= run <= RUNS or not all(0 <= shard < SHARDS for shard in shards):
-        raise ConfigError(
-            f"run {run}, shards {shards}: expected a run of 1 to {RUNS}, and shards of 0 to {SHARDS - 1}."
-        )
+        raise ConfigError(f"run {run}, shards {shards}: expected run 1 to {RUNS}, and shards 0 to {SHARDS - 1}.")
     base = address(server or RL_UNPLUGGED)
     names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
     return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]
@@ -162,37 +144,30 @@ class Broken(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file on a server, with what the server's list of files says about it."""
+    """A file on a server, with its size in bytes if known, and its checksums in hexadecimal by ``checksum_of`` kind."""
 
     url: str
     size: int | None = None
-    """Size in bytes; None if it is not known."""
     sums: Mapping[str, str] = field(default_factory=dict)
-    """Checksums in hexadecimal by kind, as ``checksum_of`` computes them."""
 
 
 def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
-    """Download a file to ``path``, unless that exists. An interrupted download is continued.
-
-    Raises:
-        RunError: the server has no such file, cannot be reached, or the file does not match its size or checksum; or
-            another process is downloading it.
-    """
+    """Download a file to ``path``, unless that exists. An interrupted download is continued."""
     part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(path):
         if not path.exists():
             try:
-                found = persist(lambda: _receive(remote, part, note, path.name, progress), remote.url, part)
+                total = persist(lambda: _receive(remote, part, note, path.name, progress), remote.url, part)
             except urllib.error.HTTPError as error:
                 _delete(part, note)
                 why = f"the server returned {error.code} {error.reason}"
                 raise RunError(f"cannot download {remote.url}: {why}.") from None
-            except BaseException as stop:
-                if not isinstance(stop, Exception) and size(part):  # Ctrl-C and the like
+            except KeyboardInterrupt as stop:
+                if size(part):
                     stop.add_note(KEPT)
                 raise
-            if wrong := mismatch(found, part):
+            if wrong := mismatch(Remote(url=remote.url, size=remote.size or total, sums=remote.sums), part):
                 _delete(part, note)
                 raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
             move_synced(part, path)
@@ -206,11 +181,7 @@ def _delete(*files: Path) -> None:
 
 
 def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
-    """Call ``action`` until it does not raise Broken, and return its result. It may add to the file ``part``.
-
-    Raises:
-        RunError: ``ATTEMPTS`` in a row have failed without adding to ``part``.
-    """
+    """Return ``action()``, called again while it raises Broken: ``ATTEMPTS`` times unless ``part`` grows."""
     most, failed = size(part), 0
     while True:
         try:
@@ -224,12 +195,7 @@ def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
 
 
 def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
-    """Send a GET request and return the answer, with its body still to be read.
-
-    Raises:
-        Broken: the server does not answer, or is overloaded.
-        HTTPError: it refuses the request.
-    """
+    """Send a GET request and return the answer, with its body still to be read; Broken if there is none."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
@@ -244,26 +210,17 @@ def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HT
 
 def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     """Yield the body of an answer as it arrives; raise Broken if the connection breaks before its announced length."""
-    wanted = answer.length
-    while wanted is None or wanted > 0:
-        try:
-            block = answer.read1(BLOCK if wanted is None else min(BLOCK, wanted))
-        except (OSError, http.client.HTTPException) as error:
-            raise Broken(str(error) or type(error).__name__) from None
-        if not block and wanted is None:
-            return
-        if not block:
-            raise Broken("the connection was closed too early")
-        wanted = None if wanted is None else wanted - len(block)
-        yield block
+    try:
+        while block := answer.read1(BLOCK):
+            yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise Broken(str(error) or type(error).__name__) from None
+    if answer.length:
+        raise Broken("the connection was closed too early")
 
 
-def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> Remote:
-    """Download what is missing of ``part``; return ``remote`` with the size and the checksums that the server gives.
-
-    Raises:
-        Broken: another attempt may succeed. The bytes so far are kept if they are of the version on the server.
-    """
+def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> int | None:
+    """Download what is missing of ``part``, of which a broken attempt keeps what came; return its size, if known."""
     version = note.read_text(encoding="latin-1") if note.exists() else ""
     start = max(0, size(part) - 1) if version else 0  # a range of no bytes would be refused
     try:
@@ -275,16 +232,13 @@ def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progre
         raise Broken("the file on the server has changed") from None
     with answer:
         tag = answer.headers.get("ETag", "")
-        now = "" if tag.startswith("W/") else tag or answer.headers.get("Last-Modified", "")
-        continues = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-") and now in ("", version)
+        continues = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-") and tag in ("", version)
         if answer.status == 200:
             start = 0
             part.write_bytes(b"")  # first: bytes never lie beside the validator of another version
-            note.write_text(now, encoding="latin-1")
-        elif answer.status != 206 or not start:
-            raise RunError(f"cannot download {remote.url}: the server returned {answer.status} {answer.reason}.")
-        elif not continues:
-            part.unlink()
+            note.write_text("" if tag.startswith("W/") else tag, encoding="latin-1")
+        elif answer.status != 206 or not start or not continues:
+            part.unlink(missing_ok=True)
             raise Broken("the server's answer does not continue the partial download")
         total, have = remote.size if answer.length is None else start + answer.length, start
         with part.open("r+b") as file:
@@ -295,9 +249,7 @@ def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progre
                 progress(name, have, total or 0)
         if have < (total or 0):
             raise Broken(f"received {have:,} of {total:,} bytes")
-        said = (word.strip().partition("=") for word in answer.headers.get("x-goog-hash", "").split(","))
-        sums = {k: base64.b64decode(v).hex() for k, _, v in said if k in ("crc32c", "md5") and v}
-    return Remote(url=remote.url, size=total if remote.size is None else remote.size, sums=sums | dict(remote.sums))
+    return total
 
 
 def size(path: Path | None) -> int:
@@ -316,14 +268,11 @@ def mismatch(remote: Remote, path: Path) -> str:
 
 
 def checksum_of(path: Path, kind: str) -> str:
-    """Return the ``sha256``, ``md5``, ``crc32c`` or ``git`` (id of a blob) of a file in hexadecimal."""
-    import google_crc32c
-
-    crc: Any = google_crc32c.Checksum
-    found = crc() if kind == "crc32c" else hashlib.new("sha1" if kind == "git" else kind)
+    """Return the ``sha256`` or ``git`` (id of a blob) of a file in hexadecimal."""
+    found = hashlib.new("sha1" if kind == "git" else kind)
     if kind == "git":
         found.update(f"blob {size(path)}\0".encode())
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             found.update(block)
-    return bytes(found.digest()).hex()
+    return found.hexdigest()

@@ -51,24 +51,16 @@ def open_hdf5(path: Path) -> h5py.File:
     return file
 
 
-BROKEN = (OSError, KeyError, RuntimeError)
-"""What h5py raises where a file is damaged."""
-
-
-def damaged(what: Path | str, error: Exception) -> Exception:
-    """Return the error that says that ``what`` is damaged, for one of ``BROKEN``."""
-    why = error.args[0] if error.args else error
-    known = isinstance(error, ReverieError)
-    return error if known else DataError(f"{what} is damaged: {why}. Download or copy the file again.")
-
-
 @contextmanager
 def damage(what: Path | str) -> Iterator[None]:
     """While entered, turn the errors of h5py into a DataError that says that ``what`` is damaged."""
     try:
         yield
-    except BROKEN as error:
-        raise damaged(what, error) from None
+    except ReverieError:
+        raise
+    except (OSError, KeyError, RuntimeError) as error:
+        why = error.args[0] if error.args else error
+        raise DataError(f"{what} is damaged: {why}. Download or copy the file again.") from None
 
 
 class Hdf5File:
@@ -120,8 +112,7 @@ class Hdf5File:
             if getattr(found, "dtype", np.dtype(object)).kind not in "biuf" or not found.shape:
                 raise DataError(
                     f"{self.path}: '{name}' contains {getattr(found, 'dtype', 'a group')}: expected an array of "
-                    "numbers. Groups, text, objects are not read, as unpickling can run any code; nested observations "
-                    "need Minari's format."
+                    "numbers. Groups, text, objects are not read, as unpickling can run any code."
                 )
             return Hdf5Column(self, name)
 

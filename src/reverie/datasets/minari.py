@@ -26,17 +26,14 @@ from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
 from reverie.datasets.arrow import pyarrow_of, table_of
-from reverie.datasets.hdf5 import BROKEN, damage, damaged, open_hdf5
+from reverie.datasets.hdf5 import damage, open_hdf5
 from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
-MEASURED_KEY = "reverie_action_space_measured"
-"""Key in the metadata of datasets written by this package: the original did not declare its action space."""
-ENV_ID = "reverie_env_id"
-"""Key in the same metadata: an environment's id with the module that registers it, which an env_spec cannot hold."""
-ENV_SETTINGS = "reverie_env_settings"
-"""Key in the same metadata: settings of the environment as JSON, such as ``action_repeat``."""
+# Keys in the metadata of datasets written by this package: whether the original did not declare its action space, an
+# environment's id with the module that registers it, which an env_spec cannot hold, and its settings as JSON.
+MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
 EARLY = "terminated or truncated is set before the last step of an episode: ignored"
 
 
@@ -49,8 +46,7 @@ def check_name(name: str) -> None:
     """Raise ConfigError unless Minari accepts ``name`` as the name of a dataset."""
     if not re.fullmatch(r"(?!.*//)([\w-][\w/-]*[\w-]/)?[\w-]+-v\d+", name):
         raise ConfigError(
-            f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2, of letters, digits, - and _. "
-            "What is before the last / must have two characters or more."
+            f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2, of [A-Za-z0-9_-]."
         )
 
 
@@ -323,12 +319,10 @@ class MinariHdf5Reader(MinariReader):
         """Return one numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
-        try:
+        with damage(f"{self.main}: episode_{index}/{name}"):
             found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
             out = np.empty(found.shape, self._dtype(found, name))
             found.read(h5s.ALL, h5s.ALL, out)
-        except BROKEN as error:
-            raise damaged(f"{self.main}: episode_{index}/{name}", error) from None
         return out
 
     def _dtype(self, found: Any, name: str) -> np.dtype[Any]:
@@ -357,15 +351,12 @@ class MinariArrowReader(MinariReader):
         content = json_in(file) if file.is_file() else None
         return content.get("seed") if isinstance(content, dict) else None
 
-    def _tables(self, index: int) -> list[Path]:
+    def _read(self, index: int) -> Any:
         folder = self.folder / str(index)
         found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
         if not found:
             raise DataError(f"{folder} contains no table: the dataset is incomplete. Download or copy it again.")
-        return found
-
-    def _read(self, index: int) -> Any:
-        return self.arrow.concat_tables([table_of(file) for file in self._tables(index)])
+        return self.arrow.concat_tables([table_of(file) for file in found])
 
     def outcomes(self, index: int) -> Sequence[np.ndarray]:
         names = ("rewards", "terminations", "truncations")
@@ -381,10 +372,8 @@ class MinariArrowReader(MinariReader):
         return array
 
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
-        found = self._numbers(self._column(index, leaf.path), leaf)
-        return found[:-1] if leaf.is_action else found
-
-    def _numbers(self, array: Any, leaf: Leaf) -> np.ndarray:
+        array = self._column(index, leaf.path)
+        array = array[:-1] if leaf.is_action else array
         if isinstance(leaf.space, spaces.Text):
             return np.array([text or "" for text in array.to_pylist()], object)
         if self.jpeg and is_picture(leaf.space):

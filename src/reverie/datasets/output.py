@@ -48,13 +48,10 @@ class Exported:
 
 
 @contextlib.contextmanager
-def staged_file(path: Path) -> Iterator[Path]:
+def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
 
     After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
-
-    Raises:
-        RunError: ``path`` exists, another process is writing it, or it cannot be written.
     """
     check_absent(path)
     with lock_of(path):
@@ -62,6 +59,8 @@ def staged_file(path: Path) -> Iterator[Path]:
         staged = path.with_name(f".{path.name}.part")
         delete(staged)
         try:
+            if folder:
+                staged.mkdir()
             yield staged
             check_signals()
             move_synced(staged, path)
@@ -69,18 +68,7 @@ def staged_file(path: Path) -> Iterator[Path]:
             delete(staged)
             if (why := disk_error(error)) is None:
                 raise
-            raise RunError(
-                f"cannot write {path}: {why}. Free some space, or choose another disk; the unfinished output has been "
-                "removed."
-            ) from None
-
-
-@contextlib.contextmanager
-def staged_at(path: Path) -> Iterator[Path]:
-    """Do as ``staged_file``, with an empty folder."""
-    with staged_file(path) as staged:
-        staged.mkdir()
-        yield staged
+            raise RunError(f"cannot write {path}: {why}. Free some space; nothing is left of it.") from None
 
 
 def delete(path: Path) -> None:
@@ -117,12 +105,7 @@ def size_of(values: Any) -> int:
 
 @contextlib.contextmanager
 def hdf5_file(staged: Path) -> Iterator[Any]:
-    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it.
-
-    Raises:
-        ConfigError: h5py is missing.
-        OSError, RuntimeError: it cannot be written. ``staged_file`` makes a clear error of it.
-    """
+    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it."""
     try:
         import h5py
     except ImportError as error:
@@ -146,12 +129,7 @@ def target_path(target: str) -> Path:
 
 
 def check_target(target: str, to: str) -> None:
-    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``.
-
-    Raises:
-        ConfigError: the name of a Minari dataset is invalid, the name is that of another format, or a URL.
-        RunError: ``target`` exists.
-    """
+    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``."""
     if target.startswith("minari:"):
         check_name(target.removeprefix("minari:"))
         named = "" if to == "minari" else "Minari"
@@ -159,10 +137,7 @@ def check_target(target: str, to: str) -> None:
         check_local(target, "target")
         named = format_of(Path(target))
     if named not in ("", WRITTEN[to]):
-        raise ConfigError(
-            f"{target} is the name of a dataset in the format {named}, but --to is {to}: pass another name, or another "
-            "format."
-        )
+        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --to is {to}: rename it.")
     check_absent(target_path(target))
 
 

@@ -200,17 +200,12 @@ def is_store(path: Path) -> bool:
 
 def holds_store(folder: Path) -> bool:
     """Return True if ``folder`` itself is a store: it says so, or a segment does if that is damaged."""
-    if (folder / META).is_file() and segments.is_store((folder / META).read_bytes()):
-        return True
-    return any(folder.glob("[0-9]*-*/is_first/c.0.0"))
+    said = (folder / META).is_file() and segments.is_store((folder / META).read_bytes())
+    return said or any(folder.glob("[0-9]*-*/is_first/c.0.0"))
 
 
 def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
-    """Return the observation of a stored column, as spec.json declares it or, without that, as it looks.
-
-    Raises:
-        ValueError: it is categorical, and the number of its classes is not declared.
-    """
+    """Return the observation of a stored column, as spec.json declares it or, without that, as it looks."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):

@@ -20,18 +20,9 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import (
-    About,
-    Reader,
-    ReadOptions,
-    Space,
-    action_space,
-    as_flags,
-    by_number,
-    files_of,
-    nested_space,
-    observed_space,
-)  # fmt: skip
+from reverie.datasets.reader import About, Reader, ReadOptions, Space, action_space, as_flags, by_number, files_of
+
+from reverie.datasets.reader import nested_space, observed_space  # isort: skip
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
@@ -69,9 +60,8 @@ class PyDreamerReader(Reader):
         action: Space = spaces.Discrete(first["action"].shape[-1] if self._one_hot else 1)
         measured = False
         if not self._one_hot:
-            every = self.paths
             action, measured = action_space(
-                lambda: (load(p, "action")["action"] for p in every), self.path, scaled=True
+                lambda: (load(p, "action")["action"] for p in self.paths), self.path, scaled=True
             )
         return About(
             observation=nested_space(found, "obs"),

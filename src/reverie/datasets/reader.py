@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.bounds import AtLeast
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -42,19 +44,22 @@ PART_BYTES = 1_500_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(Config):
     """What the user says about files that do not say it themselves."""
 
     reader: str = ""
-    """The user's own reader, ``module:Class`` or ``module:Class(setting=value)``; "" to detect the format."""
+    """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
+    detected."""
     columns: dict[str, Named] = field(default_factory=dict)
-    """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
-    time_limit: int | None = None
-    """Number of steps after which an episode ends, for D4RL files and tables without truncations."""
+    """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
+    number columns that form one vector are a list, '{obs: [x, y], ...}'."""
+    time_limit: Annotated[int | None, AtLeast(1)] = None
+    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
-    """Use the readable part of RL Unplugged's shards that were cut off."""
+    """RL Unplugged: use the readable part of shards that are cut off."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for role, given in self.columns.items():
             names = list(given) if isinstance(given, list | tuple) else [given]
             if not names or not all(isinstance(name, str) for name in names):
@@ -62,14 +67,6 @@ class ReadOptions:
                     f"data.columns.{role} = {brief(given)}: expected a column name, or a list of numeric columns "
                     "that form one vector, such as [x, y]. Name several observations obs.state, obs.camera and so on."
                 )
-        if self.time_limit is not None and self.time_limit < 1:
-            raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options other than ``reader`` whose values are not the defaults."""
-        usual = vars(ReadOptions())
-        return {name: value for name, value in vars(self).items() if name != "reader" and value != usual[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +98,8 @@ class About:
 class Reader(ABC):
     """A recorded dataset in one file, or in several files that belong together.
 
-    Users may write one for a format of their own (docs/datasets.md).
-
-    Raises:
-        DataError: the dataset is of another format, is damaged, or cannot be learned from.
-        ConfigError: an option does not fit, or a package is missing.
+    Users may write one for a format of their own (docs/datasets.md). It raises DataError if the dataset is of another
+    format, is damaged, or cannot be learned from.
     """
 
     format: ClassVar[str] = "own"
@@ -234,16 +228,9 @@ def action_space(
     """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
 
     Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, in a dtype
-    that holds their numbers. Measured bounds are rounded to float32, as which learners see actions.
-
-    Args:
-        blocks: returns the actions, some at a time; called several times.
-        where: the file, for messages.
-        scaled: True for formats that store the policy's output in [-1, 1] rather than the environment's actions: then
-            [-1, 1] does not count as measured.
-
-    Raises:
-        DataError: there are no actions, none that float32 holds, or negative integers.
+    that holds their numbers. Measured bounds are rounded to float32, as which learners see actions. ``blocks`` returns
+    the actions, some at a time, and is called several times. ``scaled``: the format stores the policy's output in
+    [-1, 1] rather than the environment's actions, so that these bounds do not count as measured.
     """
     seen = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
     if not seen:

@@ -136,12 +136,7 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
 
 
 def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
-    """Make the environment of ``env_of``, if that is what the rows were recorded in.
-
-    Raises:
-        EnvError: it cannot be made, or not with the wrappers that the data declare: they name the code of these, and no
-            data may choose which code runs here.
-    """
+    """Make the environment of ``env_of``, if that is what the rows were recorded in."""
     config = env_of(about, env)
     check_module(config.id, "the dataset")
     made = make_gym(config, None, render=False)

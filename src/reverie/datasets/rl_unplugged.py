@@ -67,14 +67,12 @@ class Record(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What one pass over all records finds."""
+    """What one pass over all records finds: their number, the largest action plus 1, ``shape`` ``[H, W, frames]``."""
 
     transitions: int
     episodes: int
     actions: int
-    """Number of actions: the largest one plus 1."""
     shape: tuple[int, ...]
-    """Shape of observations, ``[H, W, frames]``."""
 
 
 class RLUnpluggedReader(Reader):
@@ -122,10 +120,7 @@ class RLUnpluggedReader(Reader):
             except CutOff as reason:
                 what = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read"
                 if not self.options.partial:
-                    raise DataError(
-                        f"{what}. Download the shard again (`reverie data download`), or pass --data.partial to use "
-                        "these."
-                    ) from None
+                    raise DataError(f"{what}. Download the shard again, or pass --data.partial to use these.") from None
                 self.note(what)
 
     def _linked(self) -> Iterator[tuple[Record, bool]]:
@@ -213,11 +208,7 @@ def _opened(plain: IO[bytes]) -> IO[bytes]:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file, which may be compressed by gzip; every checksum is verified.
-
-    Raises:
-        CutOff: after the records so far, the file is cut off or damaged.
-    """
+    """Yield the records of a file, which may be compressed by gzip; every checksum is verified."""
     with path.open("rb") as plain:
         file = _opened(plain)
         while True:

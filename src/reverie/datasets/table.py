@@ -19,18 +19,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_of
 from reverie.datasets.arrow import StackedColumns, TableColumn, open_table, pyarrow_of
-from reverie.datasets.reader import (
-    About,
-    Named,
-    ReadOptions,
-    Space,
-    action_space,
-    as_flags,
-    by_number,
-    format_of,
-    nested_space,
-    observed_space,
-)  # fmt: skip
+from reverie.datasets.reader import About, Named, ReadOptions, as_flags, by_number, format_of
 from reverie.datasets.transitions import STEPLESS, Column, Reordered, Transitions, TransitionsReader, limited
 
 FORMATS = ("Arrow", "Parquet")
@@ -175,8 +164,7 @@ class TableReader(TransitionsReader):
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[again]]} ('{column.name}') are not contiguous: they "
                 f"stop after row {left:,} and continue in row {again:,}{self._in_files(left, again)}. Sort the table "
-                "by this column (stably, to keep the order of steps), or give episodes of different files different "
-                "ids."
+                "by this column, stably, or give episodes of different files different ids."
             )
         if (wrong := end & ~last).any():
             row = int(wrong.argmax())
@@ -184,8 +172,7 @@ class TableReader(TransitionsReader):
             raise DataError(
                 f"{self.path}: '{flag}' ends episode {ids[number[row]]} in row {row:,}, but row {row + 1:,} belongs to "
                 f"it too{self._in_files(row)}. There are {int(wrong.sum()):,} such contradictions. Correct the table, "
-                f"or do not name the column that is wrong: without '{column.name}' only flags end episodes, without "
-                f"'{flag}' only another id."
+                "or do not name the column that is wrong."
             )
         return end | last
 
@@ -199,11 +186,7 @@ class TableReader(TransitionsReader):
         return _head(role) == "obs" and all((column.lengths == steps + 1).all() for column in self.columns(role))
 
     def _whole_ends(self, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end that are lists in rows of the table, bool ``[n]``.
-
-        Raises:
-            DataError: a row has lists of different lengths, or a flag ends an episode before its last step.
-        """
+        """Return where episodes end that are lists in rows of the table, bool ``[n]``."""
         steps = self.columns("reward")[0].lengths
         for role in self.roles:
             for column in self.columns(role) if role != "episode" else ():
@@ -231,24 +214,11 @@ class TableReader(TransitionsReader):
     # ------------------------------------------------------------------ all
 
     def about(self) -> About:
-        found = self.transitions
-
-        def actions(column: Column) -> tuple[Space, bool]:
-            starts = range(0, column.shape[0], 4096)
-            blocks = lambda: (column.read(i, min(i + 4096, column.shape[0])) for i in starts)  # noqa: E731
-            return action_space(blocks, self.path)
-
-        seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in found.obs.items()}
         # A declared action space is that of the columns that the table itself names.
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
-        done = {} if own else {name: actions(column) for name, column in found.action.items()}
-        action = space_of(own, str(self.path)) if own else nested_space({n: s for n, (s, _) in done.items()}, "action")
-        return About(
-            observation=nested_space(seen, "obs"),
-            action=action,
-            measured=any(measured for _, measured in done.values()),
-            text={"a row is": "an episode" if self.whole else "a transition"},
-        )
+        declared: dict[str, Any] = {"action": space_of(own, str(self.path))} if own else {}
+        text = {"a row is": "an episode" if self.whole else "a transition"}
+        return self.measured(self.transitions, text=text, **declared)
 
 
 def _head(role: str) -> str:

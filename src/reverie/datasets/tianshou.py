@@ -16,7 +16,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import Hdf5File, damage
-from reverie.datasets.reader import About, ReadOptions, action_space, as_flags, nested_space, observed_space
+from reverie.datasets.reader import About, ReadOptions, as_flags
 from reverie.datasets.transitions import Column, Reordered, Transitions, TransitionsReader
 
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
@@ -44,19 +44,9 @@ class TianshouReader(TransitionsReader):
 
     def about(self) -> About:
         found = self.transitions
-        seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
-        with self.file:
-            done = {
-                name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # binds the loop's column
-                for name, column in found.action.items()
-            }
         text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings"}
-        return About(
-            observation=nested_space(seen, "obs"),
-            action=nested_space({name: space for name, (space, _) in done.items()}, "action"),
-            measured=any(measured for _, measured in done.values()),
-            text=text | ({"stacked": str(self.frames)} if self.frames > 1 else {}),
-        )
+        with self.file:
+            return self.measured(found, scaled=True, text=text)
 
     @cached_property
     def _rings(self) -> list[tuple[int, ...]]:

@@ -23,14 +23,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import PART_BYTES, Reader
+from reverie.datasets.reader import PART_BYTES, About, Reader, action_space, nested_space, observed_space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
@@ -168,6 +168,23 @@ class TransitionsReader(Reader):
     @abstractmethod
     def transitions(self) -> Transitions:
         """The columns of all transitions, whose ``ends`` are known."""
+
+    def measured(self, found: Transitions, *, scaled: bool = False, **more: Any) -> About:
+        """Return the description that the columns give of themselves, and ``more``. See ``reader.action_space``."""
+
+        def blocks(column: Column) -> Iterator[np.ndarray]:
+            return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
+
+        seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
+        done = {
+            name: action_space(partial(blocks, column), self.path, scaled=scaled)
+            for name, column in found.action.items()
+            if "action" not in more
+        }
+        known = {"measured": any(measured for _, measured in done.values())} | more
+        if done:
+            known["action"] = nested_space({name: space for name, (space, _) in done.items()}, "action")
+        return About(observation=nested_space(seen, "obs"), **known)
 
     def disordered(self) -> np.ndarray:
         return self.transitions.disordered()

@@ -78,15 +78,7 @@ class DataReport:
 
 
 def validate(reader: Reader, replayed: int = 3) -> DataReport:
-    """Check every episode against all rules, and some against the environment.
-
-    Up to ``replayed`` episodes with a known seed are played again in the environment that the data name; its
-    observations and rewards must be the recorded ones.
-
-    Raises:
-        ConfigError: ``replayed`` is negative.
-        ReverieError: the data cannot be read at all.
-    """
+    """Check every episode against all rules, and up to ``replayed`` with a known seed against their environment."""
     AtLeast(0).check("replay", replayed)
     about = reader.about()
     env, why = environment_of(about)
@@ -122,10 +114,8 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
 
 def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
     """Return the environment that data name, or the reason why there is none."""
-    if not about.env:
-        return None, "the data do not name one"
     try:
-        return env_as_recorded(about), ""
+        return (env_as_recorded(about), "") if about.env else (None, "the data do not name one")
     except EnvError as error:
         return None, str(error)
 
@@ -156,7 +146,8 @@ class Rules:
         for name, space in [*self.obs, *(() if self.measured else self.actions)]:
             for rule, wrong in outside(name, rows[name], space):
                 yield rule, np.asarray(wrong & ~(last & name.startswith("action")))
-        if any(seldom_zero(space) for _, space in self.obs):
+        boxes = [space for _, space in self.obs if isinstance(space, spaces.Box)]
+        if any(box.dtype.kind == "f" or len(box.shape) > 1 for box in boxes):  # class numbers are often 0
             yield "all values are 0: never written?", blank(rows)
         if self.longest is not None:
             yield f"episode exceeds its environment's limit of {self.longest} steps", np.arange(total) > self.longest
@@ -200,11 +191,6 @@ def bounds_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(over="ignore"):
         span = np.where(np.isfinite(high - low), high - low, 1.0)
     return low - ROUNDING * np.maximum(np.abs(low), span), high + ROUNDING * np.maximum(np.abs(high), span)
-
-
-def seldom_zero(space: Space) -> bool:
-    """Return whether observations of ``space`` are hardly ever all 0: floats and images, other than class numbers."""
-    return isinstance(space, spaces.Box) and (space.dtype.kind == "f" or len(space.shape) > 1)
 
 
 def blank(rows: Rows) -> np.ndarray:

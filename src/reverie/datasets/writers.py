@@ -23,16 +23,7 @@ from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
 from reverie.datasets.arrow import pyarrow_of
 from reverie.datasets.minari import MAIN
-from reverie.datasets.output import (
-    Exported,
-    check_room,
-    check_target,
-    hdf5_file,
-    size_of,
-    staged_at,
-    staged_file,
-    target_path,
-)  # fmt: skip
+from reverie.datasets.output import Exported, check_room, check_target, hdf5_file, size_of, staged_file, target_path
 from reverie.datasets.pydreamer import OF_GENERATOR
 from reverie.datasets.reader import About
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
@@ -65,11 +56,8 @@ def write_minari(
 ) -> Exported:
     """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
 
-    Args:
-        episodes: for each episode, the fields of Minari's ``EpisodeBuffer``.
-        target: path, or minari:NAME for Minari's own folder.
-        both: the observation space and the action space.
-        about: further metadata.
+    ``episodes`` are the fields of Minari's ``EpisodeBuffer``, ``both`` the spaces of observations and actions,
+    ``about`` further metadata.
     """
     try:
         import minari
@@ -90,7 +78,7 @@ def write_minari(
             yield EpisodeBuffer(id=done.episodes - 1, **episode)
         file.flush()  # Minari measures its size next
 
-    with staged_at(path) as staged:
+    with staged_file(path, folder=True) as staged:
         storage = MinariStorage.new(
             staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False
         )
@@ -144,12 +132,7 @@ def transitions_of(rows: Rows) -> Rows:
 
 
 def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
-    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``.
-
-    Raises:
-        RunError: no episode has a step.
-        DataError: the numbers of a column are integers in the first block, and floats in a later one.
-    """
+    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``."""
     kinds: dict[str, np.dtype[Any]] = {}
     held: list[Rows] = []
 
@@ -197,10 +180,7 @@ OF_D4RL = {
 
 
 def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
-    """Write one HDF5 file in D4RL's format, with ``timeouts`` and ``next_observations``.
-
-    Attributes, which other readers ignore, hold what the format lacks: the environment and the action space.
-    """
+    """Write one HDF5 file in D4RL's format; attributes hold what that lacks: the environment and the action space."""
     done = Exported(target)
     with staged_file(target) as staged, hdf5_file(staged) as file:
         for block in blocks_of(episodes, done):
@@ -230,12 +210,11 @@ def append(file: Any, name: str, values: np.ndarray) -> None:
 def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
     """Write a folder of Parquet tables with one row for each transition, as on Hugging Face.
 
-    Observations are ``observation`` or ``observation.camera.depth``. The schema's metadata holds the meaning of each
-    column, and the action space if ``about`` declares one.
+    The schema's metadata holds the meaning of each column, and the action space if ``about`` declares one.
     """
     arrow = pyarrow_of()
     done = Exported(target)
-    with staged_at(target) as staged, contextlib.ExitStack() as stack:
+    with staged_file(target, folder=True) as staged, contextlib.ExitStack() as stack:
         writer, written = None, 0
         for block in blocks_of(episodes, done):
             check_plain(block, "tables", "numbers and vectors", 2, nested=True)
@@ -281,7 +260,7 @@ def write_pydreamer(episodes: Iterable[Rows], folder: Path) -> Exported:
     single vector is ``vecobs``.
     """
     done = Exported(folder)
-    with staged_at(folder) as staged:
+    with staged_file(folder, folder=True) as staged:
         for rows in episodes:
             steps, score = len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)
             path = staged / f"ep{done.episodes:06}_{done.episodes:06}-r{score:.0f}-{steps:04}.npz"
@@ -317,7 +296,7 @@ def write_store(
 ) -> Exported:
     """Write a replay store with one stream, and files ``beside`` it, by name, as JSON."""
     done = Exported(folder)
-    with staged_at(folder) as staged:
+    with staged_file(folder, folder=True) as staged:
         store = Store(staged, say=print, waits=False)
         store.begin(columns, 1)
         try:

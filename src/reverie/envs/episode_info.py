@@ -57,11 +57,7 @@ class Logged(NamedTuple):
 
 
 def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
-    """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for.
-
-    Raises:
-        ConfigError: an entry has no key or another summary, its name is taken, or it is there twice.
-    """
+    """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for."""
     found: list[Wanted] = []
     for entry in entries:
         key, colon, how = entry.rpartition(":") if ":" in entry else (entry, "", "last")

@@ -35,11 +35,7 @@ CLIPS: dict[str, Callable[[float], float]] = {
 
 
 def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bool) -> FlatEnv:
-    """Make environment number ``index`` of a vector.
-
-    Raises:
-        EnvError: it is unknown, cannot be made, or has spaces that are not supported.
-    """
+    """Make environment number ``index`` of a vector."""
     try:
         env = readable(make_gym(config, factory, render), config.mission)
         name = config.id if factory is None else type(env.unwrapped).__name__
@@ -58,9 +54,6 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment's number and the step,
     and that can be pickled. ``where`` is the environment's name in these errors; ``frame`` returns None unless
     ``drawn``.
-
-    Raises:
-        EnvError: its spaces are not supported, or an option does not fit them.
     """
 
     def __init__(self, env: Env, config: EnvConfig, where: str, drawn: bool) -> None:

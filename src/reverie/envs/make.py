@@ -34,12 +34,7 @@ EnvLike = str | MakeEnv | Env
 
 
 def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
-    """Return a function that makes ``env``; None if ``config.id`` is to be made.
-
-    Raises:
-        ConfigError: ``env`` is none of the three kinds, such as an environment of another library, or it is an
-            instance and the settings ask for several environments, for workers or for ``kwargs``.
-    """
+    """Return a function that makes ``env``; None if ``config.id`` is to be made."""
     if env is None or isinstance(env, str):
         return None
     if isinstance(env, gymnasium.Env):
@@ -105,9 +100,6 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
 
     ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
     cannot draw is an error only if ``config.pixels`` needs it.
-
-    Raises:
-        EnvError: the environment is unknown, or cannot be made or wrapped.
     """
     made: object = _from_registry(config, render) if factory is None else factory(**config.kwargs)
     if not isinstance(made, gymnasium.Env):

@@ -18,11 +18,7 @@ LONGEST_WAIT = 60.0
 
 
 def derive_seeds(seed: int, num: int) -> list[int]:
-    """Return ``num`` independent seeds of 31 bits, a function of ``seed``.
-
-    Raises:
-        ConfigError: ``seed`` is negative.
-    """
+    """Return ``num`` independent seeds of 31 bits, a function of ``seed``."""
     if seed < 0:
         raise ConfigError(f"seed = {seed}: expected at least 0.")
     return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
@@ -44,9 +40,6 @@ class RestartBudget:
         """Count a failure of environment ``number``; return the seconds to wait before it is started again.
 
         The first failure of an environment in the window needs no wait, the next ones 1, 2, 4, ... up to 60 seconds.
-
-        Raises:
-            EnvError, DataError: there were more failures than are tolerated.
         """
         now = self._clock()
         while self._past and now - self._past[0][0] >= self._window:
@@ -85,11 +78,7 @@ class Restarter:
         self.seeds, self._tries = list(seeds), [0] * len(seeds)
 
     def again(self, number: int, failed: Failed) -> None:
-        """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode.
-
-        Raises:
-            EnvError, DataError: there were more failures than are tolerated.
-        """
+        """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode."""
         while True:
             seconds = self._budget.add(number, failed)
             if not self.has_stepped[number]:  # more likely a mistake in it than bad luck, which nobody should wait for

@@ -83,11 +83,7 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
 
 
 def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
-    """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``save_state``, and "" or why it cannot.
-
-    Raises:
-        EnvError: it does not fit, and ``env`` is left half restored.
-    """
+    """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``save_state``, and "" or why it cannot."""
     layers = layers_of(env)
     try:
         identity, then, body = pickle.loads(zlib.decompress(snapshot))
@@ -199,11 +195,7 @@ def _draws(value: object) -> bool:
 
 
 def _is_local_function(value: object) -> bool:
-    """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name.
-
-    Raises:
-        NotSaved: it is, and it may have state: in variables around it, default arguments or attributes.
-    """
+    """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name."""
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
     held = [cell.cell_contents for cell in value.__closure__ or ()]

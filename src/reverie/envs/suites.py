@@ -69,11 +69,7 @@ SUITES = (
 
 
 def load_suite(env_id: str) -> None:
-    """Register the suite that ``env_id`` belongs to, if any.
-
-    Raises:
-        EnvError: its package is not installed.
-    """
+    """Register the suite that ``env_id`` belongs to, if any."""
     for suite in SUITES:
         if env_id.startswith(suite.prefixes):
             try:
@@ -86,11 +82,7 @@ def load_suite(env_id: str) -> None:
 
 
 def check_id(env_id: str) -> None:
-    """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing.
-
-    Raises:
-        EnvError: it is not, or its package is not installed.
-    """
+    """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing."""
     load_suite(env_id)
     if env_id not in gymnasium.registry and not any(known.startswith(f"{env_id}-v") for known in gymnasium.registry):
         raise unknown(env_id)

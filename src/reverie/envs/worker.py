@@ -98,9 +98,6 @@ def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, 
     """Return a slot with a worker process for each of ``makers``, and the shared observations by key, ``[N, *shape]``.
 
     Their shapes are those of an environment that is made in this process and closed again.
-
-    Raises:
-        EnvError: an environment could not be made.
     """
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)

@@ -32,11 +32,7 @@ OLD_GYM = (
 
 
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
-    """Return what ``env.reset`` returns: the observation and the info.
-
-    Raises:
-        DataError: ``reset`` does not accept ``seed`` or ``options``, or returns something else.
-    """
+    """Return what ``env.reset`` returns: the observation and the info."""
     try:
         found: Any = env.reset(seed=seed, options=options)
     except (TypeError, ValueError) as error:
@@ -48,11 +44,7 @@ def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = N
 
 
 def checked_step(env: Env, action: Any) -> Stepped:
-    """Return what ``env.step`` returns for ``action``, with the reward as a float and the ends as bools.
-
-    Raises:
-        DataError: it returns something else.
-    """
+    """Return what ``env.step`` returns for ``action``, with the reward as a float and the ends as bools."""
     try:
         found: Any = env.step(action)
     except ValueError as error:
@@ -80,11 +72,7 @@ def _check_old_gym(error: Exception) -> None:
 
 
 def number(reward: Any) -> float:
-    """Return the ``reward`` of an environment as a float.
-
-    Raises:
-        DataError: it is not a single number that float32 holds.
-    """
+    """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
         reward = _single("the reward", reward, "a number")
     found = float(reward)
@@ -94,11 +82,7 @@ def number(reward: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool.
-
-    Raises:
-        DataError: it is not a single bool or number.
-    """
+    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     return bool(_single(name, value, "a bool, whether the episode ends with this step"))
@@ -112,11 +96,7 @@ def _single(name: str, value: Any, expected: str) -> np.ndarray:
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own.
-
-    Raises:
-        EnvError: action 0 is not known to be idle.
-    """
+    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own."""
 
     def __init__(self, env: Env, most: int) -> None:
         RecordConstructorArgs.__init__(self, most=most)
@@ -147,9 +127,6 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     With ``pool`` above 1 the observation is the maximum over the last ``pool`` frames of the action: Atari draws some
     sprites on every other frame only.
-
-    Raises:
-        EnvError: ``pool`` is above 1 and the observation is not a ``uint8`` Box.
     """
 
     def __init__(self, env: Env, times: int, pool: int = 1) -> None:

@@ -76,12 +76,7 @@ class BatchSamplerConfig(Config):
             )
 
     def check(self, window: Window) -> None:
-        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``.
-
-        Raises:
-            ConfigError: `sequence` without a state that is carried, or the other way round; or priorities for an
-                algorithm that gives none.
-        """
+        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
         if self.sequence and window.context == window.free and not window.carries:
             raise ConfigError(
                 "replay.sequence = True, but the algorithm's windows have no context rows to carry state: expected "
@@ -107,13 +102,15 @@ class BatchSamplerConfig(Config):
 class BatchSampler:
     """Keeps track of the windows of a storage and draws B of them at a time."""
 
-    def __init__(self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig) -> None:
-        """Draw windows of ``rows``, a storage that is still empty."""
+    def __init__(
+        self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
+    ) -> None:
+        """Draw windows of ``rows``, a storage that is still empty; without ``online``, none of new rows first."""
         self.rows, self.window = rows, window
         self.windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
         self.flags = FirstFlags(rows)
         self.sampler = self._sequence(config, seed) if config.sequence else self._mixture(config, seed)
-        self.online = OnlineQueue(self.windows) if config.online and not config.sequence else None
+        self.online = OnlineQueue(self.windows) if online and config.online and not config.sequence else None
         self.in_sequence = config.sequence
         """Whether a window starts from the state that the learner wrote back to the window before."""
         self.priorities = self.sampler.priority if isinstance(self.sampler, Mixture) else None

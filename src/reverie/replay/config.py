@@ -39,11 +39,7 @@ class Size(NamedTuple):
 
 
 def parse_size(value: int | str, name: str) -> Size:
-    """Return the size that ``value`` means: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (powers of 1000, 1024).
-
-    Raises:
-        ConfigError: it is neither rows nor bytes, or less than 1. The message calls it ``name``.
-    """
+    """Return the size that ``value`` means: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (bytes)."""
     text = str(value).strip().replace("_", "").lower()
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d+)?\s*(?:([kmgt]i?|)(b))?", text)
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
@@ -104,10 +100,6 @@ class ReplayConfig(BatchSamplerConfig):
 
         Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
         files are in the folder ``scratch``, made with the first row, or in the folder for temporary files.
-
-        Raises:
-            ConfigError: a stream cannot hold one window, the settings do not fit the algorithm's windows, there is too
-                little memory or disk space, or the device does not exist.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         rows = self.rows(bytes_of(columns))

@@ -27,11 +27,7 @@ class Dataset(Replay):
     """Checksums of the rows, equal for equal rows whatever file they come from."""
 
     def fill(self, parts: Iterator[Rows], most: int) -> None:
-        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
-
-        Raises:
-            DataError: there are more than announced, none, none with an action, or no window fits.
-        """
+        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1]."""
         sums: dict[str, int] = {}
         self.batch_sampler.windows.reserve(most)
         for part in parts:
@@ -58,11 +54,7 @@ class Dataset(Replay):
             )
 
     def check_steps(self) -> None:
-        """Check that most rows belong to an episode with a step.
-
-        Raises:
-            DataError: they do not: the ends of episodes were probably misread.
-        """
+        """Check that most rows belong to an episode with a step."""
         first = self.column("is_first")
         stepless = int(np.count_nonzero(first & np.append(first[1:], True)))
         if wrong := mostly_stepless(self.count, stepless):
@@ -113,11 +105,7 @@ class DatasetPart:
         return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **more}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the samplers, on the same rows.
-
-        Raises:
-            RunError: these are other rows.
-        """
+        """Restore the samplers, on the same rows."""
         if state["fingerprint"] != self.dataset.fingerprint:
             before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
             raise RunError(

@@ -14,11 +14,7 @@ from reverie.replay.storage import HostStorage, Storage
 
 
 def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
-    """Return an empty storage on ``device``: cpu, cuda or cuda:<number>.
-
-    Raises:
-        ConfigError: there is no such GPU, or too little memory.
-    """
+    """Return an empty storage on ``device``: cpu, cuda or cuda:<number>."""
     if device == "cpu":
         return HostStorage(columns, streams, capacity)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -31,11 +27,7 @@ class DeviceStorage(Storage):
     """Rows on ``device``. All work is queued on its current CUDA stream, so the host never waits."""
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, device: torch.device) -> None:
-        """Allocate all memory.
-
-        Raises:
-            ConfigError: there is too little; the message names the bytes.
-        """
+        """Allocate all memory."""
         super().__init__(columns, streams, capacity)
         self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())  # none are interleaved
         self.device = device

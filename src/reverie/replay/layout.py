@@ -25,9 +25,6 @@ def lay_out(storage: Storage, source: Pieces) -> int:
 
     The place of a row depends on the total number, so rows are counted first, from their flags alone. If fewer come
     after all, because other columns are damaged, it starts again. Only one piece is held in memory at a time.
-
-    Raises:
-        DataError: a piece has other columns than the storage, or columns of different lengths.
     """
     streams = storage.streams
     total = sum(len(rows["is_first"]) for rows in whole(source(("is_first",))))

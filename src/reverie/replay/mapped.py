@@ -33,11 +33,7 @@ class MappedStorage(HostStorage):
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
-        """Check the disk's free space; write nothing yet.
-
-        Raises:
-            ConfigError: there is too little.
-        """
+        """Check the disk's free space; write nothing yet."""
         self.folder = folder
         super().__init__(columns, streams, capacity)
 
@@ -48,11 +44,7 @@ class MappedStorage(HostStorage):
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """See ``HostStorage``.
-
-        Raises:
-            ConfigError: the files cannot be made.
-        """
+        """See ``HostStorage``."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             return super().columns
@@ -100,11 +92,7 @@ def existing(folder: Path) -> Path:
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Give a file ``size`` bytes, and allocate them on the disk if the file system supports it.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Give a file ``size`` bytes, and allocate them on the disk if the file system supports it."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, 0, size)

@@ -87,9 +87,6 @@ class Prioritised(Sampler):
         """Set the priorities ``[B]`` of windows ``[B]``. Evicted ones are skipped; the last value of duplicates counts.
 
         A value that is not finite is ignored: the run has diverged, and reports that elsewhere.
-
-        Raises:
-            DataError: a priority is negative, or there is not one for each window.
         """
         if priority.shape != handles.shape:
             raise DataError(

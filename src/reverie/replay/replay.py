@@ -41,10 +41,12 @@ class Replay:
     ``begin_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.
     """
 
-    def __init__(self, storage: Storage, window: Window, *, seed: int, config: BatchSamplerConfig) -> None:
+    def __init__(
+        self, storage: Storage, window: Window, *, seed: int, config: BatchSamplerConfig, online: bool = True
+    ) -> None:
         """Use an empty ``storage`` whose columns are named as by ``storage.columns_of``."""
         self.window, self.storage = window, storage
-        self.batch_sampler = BatchSampler(storage, window, seed, config)
+        self.batch_sampler = BatchSampler(storage, window, seed, config, online)
         self.store: RowStore | None = None
         self.hindsight: Hindsight | None = None
         self.stale = False  # rows were added that hindsight has not seen

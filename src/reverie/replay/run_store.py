@@ -26,9 +26,6 @@ class RunStore:
         """Open the store of the run in the folder ``run`` for reading. ``replay`` is still empty.
 
         ``stop`` says whether the run is about to end, so that the store waits for nothing.
-
-        Raises:
-            ReverieError: the store cannot be reached, or is damaged beyond use.
         """
         place = place_of(config.store)
         if os.path.realpath(place) == os.path.realpath(run):
@@ -50,21 +47,12 @@ class RunStore:
         return Store(where, say=self.say, buffer_bytes=buffer, keep=self.config.keep, run=owner)
 
     def check(self) -> None:
-        """Check that the store holds rows of the same spaces, if any.
-
-        Raises:
-            RunError: they are of others.
-        """
+        """Check that the store holds rows of the same spaces, if any."""
         if self.store is not None:
             self._check_columns(self.store, f"replay.store = '{self.config.store}'")
 
     def claim(self) -> None:
-        """Check that a run without a checkpoint can write to its store, and open those that it begins with.
-
-        Raises:
-            RunError: the store cannot be written, or holds rows of other spaces, or one of ``replay.init`` cannot be
-                used.
-        """
+        """Check that a run without a checkpoint can write to its store, and open those that it begins with."""
         self.sources = {path: self._init_store(path) for path in self.config.init}
         self.check()
         if self.store is not None:
@@ -93,11 +81,7 @@ class RunStore:
             self.store.close(0.0 if failed else PATIENCE)
 
     def _init_store(self, path: str) -> Store:
-        """Open the store of an earlier run: ``path`` is the run's folder, or the store itself.
-
-        Raises:
-            RunError: there is no store, or its rows have other spaces.
-        """
+        """Open the store of an earlier run: ``path`` is the run's folder, or the store itself."""
         if Path(path).is_file():
             raise RunError(
                 f"replay.init = '{path}' is a file: expected a run folder, or the folder or URL of a replay store. "
@@ -112,11 +96,7 @@ class RunStore:
         return store
 
     def _check_columns(self, store: Store, what: str) -> None:
-        """Check that the rows in ``store`` have the same spaces as those of the replay.
-
-        Raises:
-            RunError: they have not. The message calls the store ``what`` and names the columns that differ.
-        """
+        """Check that the rows in ``store`` have the same spaces as those of the replay."""
         own = self.part.columns
         for segment in store.segments:
             names = {*segment.columns, *own}

@@ -215,11 +215,7 @@ def cat(one: Tensor, two: Tensor) -> Tensor:
 
 
 def split_window(window: Window, fraction: float) -> tuple[Window, Window]:
-    """Return ``window`` with the batch sizes of the recorded and of the collected part.
-
-    Raises:
-        ConfigError: the batch is too small for both parts to have a window.
-    """
+    """Return ``window`` with the batch sizes of the recorded and of the collected part."""
     recorded = round(window.batch * fraction)
     if not 0 < recorded < window.batch:
         raise ConfigError(

@@ -71,22 +71,14 @@ class Storage(ABC):
         self.first = self.count = first
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
-        """Add one row to each stream; if the rings are full, it overwrites the oldest one.
-
-        Raises:
-            DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
-        """
+        """Add one row to each stream; if the rings are full, it overwrites the oldest one."""
         if self.count == self.first:
             check_columns({name: tuple(value.shape) for name, value in rows.items()}, self.specs, (self.streams,))
         self._put(rows, self.count % self.capacity)
         self.count += 1
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Absent extras are blank.
-
-        Raises:
-            DataError: a column is missing, unknown or of a wrong shape.
-        """
+        """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Absent extras are blank."""
         more = next((values.shape[1] for values in rows.values()), 0)
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
         shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
@@ -123,9 +115,6 @@ class Storage(ABC):
         """Return copies of rows ``start`` to ``stop`` of all columns or of ``names``: ``[N, n, ...]``.
 
         With ``stream``, only that one: ``[1, n, ...]``. Without ``copy``, the rows themselves if they lie in one piece.
-
-        Raises:
-            DataError: some of them are not held.
         """
         if not self.oldest <= start <= stop <= self.count:
             raise DataError(f"cannot read rows {start} to {stop}: there are rows {self.oldest} to {self.count}.")
@@ -190,11 +179,7 @@ class HostStorage(Storage):
     """Rows in host memory. If the attribute ``pin`` is set, windows are gathered into pinned memory."""
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
-        """Reserve the memory; its pages are touched only when rows are added.
-
-        Raises:
-            ConfigError: there is too little; the message names the bytes.
-        """
+        """Reserve the memory; its pages are touched only when rows are added."""
         super().__init__(columns, streams, capacity)
         self.pin = False
         self._windows_of = (0, 0)  # number of windows and of rows of each

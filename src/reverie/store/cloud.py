@@ -27,11 +27,7 @@ class RemoteObjects(Objects):
     """Objects in cloud storage. Each is written by one request, which is all or nothing."""
 
     def __init__(self, url: str) -> None:
-        """Prepare the file system of ``url``; no request is sent yet.
-
-        Raises:
-            ConfigError: the kind of URL is unknown, or a package is missing.
-        """
+        """Prepare the file system of ``url``; no request is sent yet."""
         self.where, self.threads, self.failures = url.rstrip("/"), 8, (Exception,)
         self.kind = url.partition("://")[0]
         self.fs, path = file_system(url, self.kind)
@@ -87,11 +83,7 @@ class RemoteObjects(Objects):
 
 
 def file_system(url: str, kind: str) -> tuple[Any, str]:
-    """Return the fsspec file system of ``url``, and the path within it.
-
-    Raises:
-        ConfigError: the kind of URL is unknown, or a package is missing.
-    """
+    """Return the fsspec file system of ``url``, and the path within it."""
     import fsspec
 
     extra = EXTRAS.get(kind)

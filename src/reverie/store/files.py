@@ -19,11 +19,7 @@ Parts = Sequence[bytes | memoryview]
 
 
 def write(files: Mapping[Path, Parts]) -> None:
-    """Write the files and make missing folders. A file whose writing fails is deleted.
-
-    Raises:
-        OSError: a file cannot be written; those after it were not tried.
-    """
+    """Write the files and make missing folders. A file whose writing fails is deleted."""
     items = list(files.items())
     while items:
         done, error = write_files(items)
@@ -56,9 +52,6 @@ def place(staged: Mapping[Path, Path]) -> None:
     """Rename written files (the values) to the keys. Once this returns, the change survives a crash.
 
     All files are synchronised before the first is renamed, because file systems write many faster than one by one.
-
-    Raises:
-        OSError: a file cannot be synchronised or renamed. Others may have been renamed already.
     """
     for beside in staged.values():
         sync(beside)

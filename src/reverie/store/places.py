@@ -28,11 +28,7 @@ class Objects(ABC):
 
     @abstractmethod
     def get(self, name: str) -> bytes:
-        """Return the bytes of an object.
-
-        Raises:
-            FileNotFoundError: there is none of that name.
-        """
+        """Return the bytes of an object."""
 
     @abstractmethod
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
@@ -132,11 +128,7 @@ class LocalObjects(Objects):
 
 
 def open_objects(url: str | Path) -> Objects:
-    """Return the place at ``url``: a local folder, or any URL that fsspec knows.
-
-    Raises:
-        ConfigError: the kind of URL is unknown, or a package is missing.
-    """
+    """Return the place at ``url``: a local folder, or any URL that fsspec knows."""
     text = str(url).removeprefix("file://")
     if "://" not in text:
         return LocalObjects(Path(text))

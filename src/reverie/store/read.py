@@ -77,9 +77,6 @@ def read(
 
     ``room`` returns the arrays that a chunk is read into, or None for new ones. Damage in columns that are not among
     ``columns`` goes unnoticed.
-
-    Raises:
-        RunError: the place is behind a URL and cannot be read. A file that a local disk cannot read counts as damaged.
     """
     chosen = tuple(range(segment.streams) if streams is None else streams)
     names = tuple(segment.columns if columns is None else columns)
@@ -99,11 +96,7 @@ def read_chunk(
     columns: Sequence[str],
     room: Mapping[str, np.ndarray] | None = None,
 ) -> Chunk:
-    """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays.
-
-    Raises:
-        RunError: the place is behind a URL and cannot be read.
-    """
+    """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays."""
     number, low = divmod(start - segment.first, segment.chunk)
     high, full = low + stop - start, stop - start == segment.chunk
     shape = (len(streams), stop - start)

@@ -52,12 +52,7 @@ class Patience:
         self.pause = self.repeat
 
     def insist(self, action: Callable[[], T]) -> T:
-        """Call ``action`` until it succeeds, and return its result.
-
-        Raises:
-            Stopped: ``stop`` was set before it succeeded.
-            Exception: what ``action`` raised, if it is one of ours or none of ``failures``.
-        """
+        """Call ``action`` until it succeeds, and return its result."""
         delay, tries = self.first_delay, 0
         while True:
             try:
@@ -122,9 +117,6 @@ def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) ->
     """Call ``function(item)`` for every item, on up to ``threads`` threads; return when all have ended.
 
     The thread pools of the standard library are joined at exit, which would hang if a server does not answer.
-
-    Raises:
-        BaseException: what ``function`` raised; if it raised on several threads, that of the thread started first.
     """
     if threads == 1:
         for item in items:

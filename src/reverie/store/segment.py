@@ -85,12 +85,7 @@ def seal(content: Mapping[str, Any]) -> str:
 
 
 def parse(name: str, data: bytes) -> Segment:
-    """Return the segment ``name`` that the bytes of one of its ``zarr.json`` describe.
-
-    Raises:
-        ValueError: they are damaged.
-        RunError: the format is newer than this version can read.
-    """
+    """Return the segment ``name`` that the bytes of one of its ``zarr.json`` describe."""
     try:
         content = dict(json.loads(data)["attributes"])
         sealed, version = content.pop("seal"), int(content["format"])
@@ -115,11 +110,7 @@ def is_store(data: bytes) -> bool:
 
 
 def load(objects: Objects, name: str, say: Say) -> Segment | None:
-    """Read the segment in the folder ``name``; None if there is none, or it was never begun.
-
-    Raises:
-        RunError: it is of a newer version.
-    """
+    """Read the segment in the folder ``name``; None if there is none, or it was never begun."""
     wrong = "is missing"
     try:
         return parse(name, objects.get(f"{name}/{META}"))

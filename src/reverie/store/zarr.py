@@ -75,11 +75,7 @@ def checksums(pieces: Sequence[memoryview]) -> list[int]:
 
 
 def decode(data: bytes, out: np.ndarray) -> None:
-    """Decode a chunk into the contiguous array ``out`` ``[R, *shape]``.
-
-    Raises:
-        ValueError: it is damaged; the message says how.
-    """
+    """Decode a chunk into the contiguous array ``out`` ``[R, *shape]``."""
     import google_crc32c
 
     if len(data) < 4:
