@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -30,12 +29,6 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discover, "entry_points", lambda group: [point])
 
 
-def test_every_file_is_an_algorithm_and_the_shared_ones_are_not() -> None:
-    assert set(discover.algorithms()) == FILES
-    assert "dreamer_v3" in FILES
-    assert not {"base", "capture", "world_model", "imagination"} & FILES
-
-
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_each_file_has_exactly_one_config(name: str) -> None:
     config = discover.algorithm_config(name)
@@ -60,15 +53,6 @@ def test_a_class_nobody_offers_is_named_by_where_it_is() -> None:
     name = discover.algorithm_name(OutsideConfig)
     assert name == f"{__name__}:OutsideConfig"
     assert discover.algorithm_config(name) is OutsideConfig
-
-
-@pytest.mark.usefixtures("outside")
-def test_a_short_name_is_of_the_same_class() -> None:
-    assert discover.same_algorithm("outside", f"{__name__}:OutsideConfig")
-    assert discover.same_algorithm("dreamer-v3", "dreamer_v3")
-    assert not discover.same_algorithm("outside", "dreamer_v3")
-    assert not discover.same_algorithm("outside", "gone:Config")
-    assert discover.found_elsewhere(OutsideConfig)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +84,6 @@ def test_a_class_that_is_not_there(name: str, said: str, monkeypatch: pytest.Mon
         discover.algorithm_config(name)
 
 
-def test_an_entry_point_that_is_no_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("odd", "pathlib:Path", discover.GROUP)
-    monkeypatch.setattr(discover, "entry_points", lambda group: [point])
-    with pytest.raises(ConfigError, match="expected exactly one subclass of AlgorithmConfig"):
-        discover.algorithm_config("odd")
-
-
 @pytest.mark.parametrize(
     ("value", "cause"),
     [("nomod:Config", "ModuleNotFoundError: No module named 'nomod'"), ("pathlib:Pth", "AttributeError: .*'Pth'")],
@@ -123,30 +100,3 @@ def test_a_broken_entry_point_names_its_package_and_the_cause(
     with pytest.raises(ConfigError, match=said):
         discover.algorithm_config("odd")
     assert not discover.same_algorithm("odd", "sac")
-
-
-def test_an_entry_point_named_as_a_built_in_algorithm_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    point = EntryPoint("sac", f"{__name__}:OutsideConfig", discover.GROUP)
-    monkeypatch.setattr(discover, "entry_points", lambda group: [point])
-    discover._warn_hidden.cache_clear()
-    assert [discover.algorithms()["sac"] for _ in range(2)] == ["reverie.algos.sac"] * 2
-    said = capsys.readouterr().err
-    assert said.count("hidden by the built-in one") == 1
-    assert f"call it '{__name__}:OutsideConfig'" in said
-
-
-def test_outline_reads_without_running() -> None:
-    outline = discover.outline("core.discover")
-    assert outline.summary.startswith("Finding algorithms by name")
-    assert outline.functions["algorithms"].startswith("Return each algorithm's name")
-    assert "_points" not in outline.functions
-
-
-def test_listing_does_not_import_torch() -> None:
-    code = (
-        "import sys, reverie.core.discover as d; d.algorithms(); d.outline('presets.dreamer'); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import resumed
@@ -179,27 +178,6 @@ def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) ->
     }
     first = next(iter(store.read(own, 0, begun // own.streams))).rows["obs/observation"]
     assert {row.tobytes() for row in first.reshape(-1, 3)} <= lived
-
-
-class Wide(Walk):
-    observation_space = gymnasium.spaces.Box(-100, 100, (4,), np.float32)
-
-    def _seen(self) -> np.ndarray:
-        return np.zeros(4, np.float32)
-
-
-def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
-    config = CONFIG.merge({"replay.init": (str(whole),)})
-    with pytest.raises(RunError, match=r"do not fit this environment.* columns: obs/observation"):
-        train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
-    with pytest.raises(RunError, match=r"no store there"):
-        train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
-    (tmp_path / "rows.hdf5").touch()
-    with pytest.raises(RunError, match=r"rows\.hdf5' is a file: .* data convert .*rows\.hdf5 FOLDER --to store"):
-        train(CONFIG.merge({"replay.init": (str(tmp_path / "rows.hdf5"),)}), env=Walk, run=tmp_path / "new")
-    with pytest.raises(RunError, match=r"replay.store = .*do not fit this environment"):
-        train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
-    assert not (tmp_path / "new").exists()
 
 
 def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
