@@ -152,13 +152,6 @@ def test_python_dash_m() -> None:
     assert "Did you mean 'list'?" in done.stderr
 
 
-def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    for word in ("dreamer_v3", "nano", "400m", "XL", "atari100k", "ALE/*", "cartpole"):
-        assert word in text
-
-
 # ---------------------------------------------------------------- mistakes
 
 
@@ -205,13 +198,6 @@ def test_mistakes_are_explained_and_create_nothing(
     assert captured.err.count("\n") == 1
     assert "Traceback" not in captured.err
     assert not list(elsewhere.iterdir())
-
-
-def test_a_module_that_stops_says_why(elsewhere: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    (elsewhere / "needs_ros.py").write_text("import sys\nsys.exit('this module needs ROS')\n")
-    monkeypatch.syspath_prepend(elsewhere)
-    assert main(["train", "needs_ros:Mine"]) == 1
-    assert "reverie: this module needs ROS" in capsys.readouterr().err
 
 
 def test_a_key_that_is_there_twice_is_named_with_its_line(elsewhere: Path, capsys: Captured) -> None:
@@ -426,15 +412,6 @@ def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
 # ---------------------------------------------------------------- looking
 
 
-def test_info_shows_the_newest_evaluation(trained: Path, tmp_path: Path, capsys: Captured) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    main(["eval", str(tmp_path / "run"), "--episodes", "2"])
-    own = json.loads((tmp_path / "run" / "eval.json").read_text())
-    capsys.readouterr()
-    assert main(["info", str(tmp_path / "run")]) == 0
-    assert f"{own['score']['mean']:.2f} over 2 episodes (newest, {own['checkpoint']})" in capsys.readouterr().out
-
-
 def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
     assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0
@@ -460,25 +437,6 @@ def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     assert main(["dream", "run", "--context", "3", "--horizon", "400", "--sequences", "5"]) == 0
     assert re.search(r"[1-4] dreams? of 5 \(the others were shorter, or there were no more\)", capsys.readouterr().out)
     assert main(["dream", "run", "--context", "0"]) == 1
-
-
-def test_info_lists_what_was_left_and_what_is_damaged(trained: Path, tmp_path: Path, capsys: Captured) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    for name in ("videos/eval-1.mp4", "videos/.eval-2.part.mp4", "dream/traces.png", "dream/dream.json"):
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).write_bytes(b"")
-    newest = max((run / "checkpoints").glob("step-*"))
-    (newest / "manifest.json").write_text("{")
-    log = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(line for line in log if json.loads(line)["step"] < 100))
-    assert main(["info", str(run)]) == 0
-    text = capsys.readouterr().out
-    assert f"{newest.name} (cannot be used: " in text
-    assert f"{int(newest.name.removeprefix('step-')):,} of 120 env steps" in text  # the log is older
-    for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
-        assert str(run / name) in text.split()
-    assert "part.mp4" not in text  # what a process was writing when it was killed
 
 
 def test_info(trained: Path, capsys: Captured) -> None:

@@ -194,12 +194,3 @@ def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any],
     with pytest.raises(ConfigError, match=said):
         train(settings("td3", **more), run=tmp_path / "run", say=say_nothing)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_could_not_learn_says_why(tmp_path: Path) -> None:
-    """Two streams of 60 steps in episodes of 10 have 65 rows each."""
-    said: list[str] = []
-    config = settings("td3", **{"algo.batch_length": 12, "replay.capacity": 3000, "learning_starts": 119})
-    assert train(config, run=tmp_path / "run", say=said.append).updates == 0
-    expected = f"no updates were made: learning starts after 119 windows, but the replay offers only {2 * (65 - 11)}."
-    assert sum(line.startswith(expected) for line in said) == 1

@@ -18,7 +18,6 @@ from reverie.cli import main
 from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
-from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import layers
@@ -348,32 +347,6 @@ def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[Exp
         api.train("dreamer_v3", env=Count(), envs=2)
     with pytest.raises(ConfigError, match=r"envs = 3: an environment instance"):
         api.train("dreamer_v3", env=Count(), env_options={"num": 3})
-
-
-def test_options_of_the_environment_as_an_object(asked: list[ExperimentConfig]) -> None:
-    api.train("dqn", env="Acrobot-v1", envs=3, env_options=EnvConfig(time_limit=50))
-    api.train("dqn", env_options=EnvConfig(id="Acrobot-v1"), **{"env.time_limit": 50})
-    api.train("dqn", env=Count, env_options=EnvConfig(time_limit=50))
-    assert [(config.env.id, config.env.num, config.env.time_limit) for config in asked] == [
-        ("Acrobot-v1", 3, 50), ("Acrobot-v1", 1, 50), ("Count", 1, 50),
-    ]  # fmt: skip
-
-
-def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
-    for wrong, right in {"presets": "preset", "stepz": "steps", "horizon": "algo.horizon"}.items():
-        with pytest.raises(ConfigError, match=rf"unknown option '{wrong}'\. Did you mean .*'{right}'"):
-            api.train("dreamer_v3", **{wrong: 1})
-    with pytest.raises(ConfigError, match=r"'double'. Did you mean 'algo\.double'"):
-        api.train("dqn", double=True)
-    with pytest.raises(ConfigError, match=r"unknown option 'algo\.horizn'"):
-        api.train("dreamer_v3", **{"algo.horizn": 1})
-    api.train("dreamer_v3", envs=3, env_options={"time_limit": 9}, **{"env.noop_max": 2, "algo.horizon": 4})
-    assert (asked[0].env.num, asked[0].env.time_limit, asked[0].env.noop_max, asked[0].algo.horizon) == (3, 9, 2, 4)
-
-
-def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> None:
-    assert layered("dqn", env="ALE/Pong-v5").env.kwargs
-    assert not layered("dqn", env="Paying", preset="dqn_atari", handed=True).env.kwargs
 
 
 # ---------------------------------------------------------------- what Python may give together

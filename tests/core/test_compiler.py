@@ -211,3 +211,11 @@ def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.
     gpu.trouble.cache_clear()  # GPUs have kernels of their own
     assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
     gpu.trouble.cache_clear()
+
+
+def test_a_compiler_that_fails_is_quoted(use: MakeCompiler, cache: Path) -> None:
+    log = use(r"printf 'fatal error: math.h: No such file \253\n' >&2; exit 1")  # a byte that is no UTF-8
+    said = said_once()
+    assert "my compiler' failed: fatal error: math.h: No such file" in said
+    assert len(compiler._FLAGS) <= calls(log) <= len(compiler._FLAGS) * len(compiler.SOURCES)
+    assert list(cache.iterdir()) == []

@@ -60,17 +60,11 @@ def test_a_class_nobody_offers_is_named_by_where_it_is() -> None:
     [
         ("nowhere:Config", r"module 'nowhere' cannot be imported \(No module named 'nowhere'\).*to PYTHONPATH"),
         ("pathlib:Path", "'pathlib' has no subclass of AlgorithmConfig with that name"),
-        ("pathlib:Nothing", "'pathlib' has no subclass of AlgorithmConfig with that name"),
         ("somebodys:Mine", r"with that name\. Did you mean 'MineConfig'\? It has: MineConfig, OtherConfig\.$"),
-        ("somebodys:", r"with that name\. It has: MineConfig, OtherConfig\.$"),
         ("somebodys.MineConfig", r"unknown algorithm 'somebodys\.MineConfig'\. Did you mean 'somebodys:MineConfig'\?"),
         ("somebodys.py", r"Did you mean a class of a module, 'somebodys:Class'\?"),
         ("somebodys.py:MineConfig", r"path of a file: expected the name of a module, as in 'somebodys:MineConfig', in"),
-        ("./somebodys.py:MineConfig", r"as in 'somebodys:MineConfig', in the current folder or in one of PYTHONPATH"),
         ("lib/somebodys:MineConfig", "as in 'lib.somebodys:MineConfig'"),
-        ("/lib/somebodys.py:MineConfig", "as in 'somebodys:MineConfig'"),
-        ("./:MineConfig", "as in 'module:MineConfig'"),
-        ("../somebodys.py:", "as in 'somebodys:Class'"),
         ("__main__:Mine", "It was defined in a script: move it to a module"),
     ],
 )

@@ -108,3 +108,8 @@ def test_values_are_binned_as_numpy_does() -> None:
     values = np.random.default_rng(0).normal(size=100)
     for found, expected in zip(binned([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_of_one_task_the_median_is_that_of_the_runs() -> None:
+    assert median([1.0, 2.0, 9.0]) == median([[1.0], [2.0], [9.0]]) == 2.0
+    assert median([[1.0, 5.0, 0.0], [3.0, 9.0, 0.0]]) == 2.0  # of the means 2, 7, 0

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import h5py
 import numpy as np
 import pytest
@@ -15,11 +11,9 @@ from d4rl_files import columns, write
 from formats import tianshou, transitions_of
 from recordings import LIVED
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.rows import Rows
 from reverie.core.space_json import text_of
-from reverie.datasets.concat import ConcatReader
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About, Reader, ReadOptions
+from reverie.datasets.reader import ReadOptions
 
 
 @pytest.mark.parametrize(
@@ -106,32 +100,3 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
         open_reader(str(tmp_path)).about()
     write(tmp_path / "c.hdf5", values)  # declares none
     assert open_reader(str(tmp_path)).about().measured
-
-
-class Told(Reader):
-    """One episode of two rows, with a description."""
-
-    format = "a test"
-
-    def __init__(self, name: str, **told: Any) -> None:
-        super().__init__(name)
-        self.told = told
-
-    def about(self) -> About:
-        return About(observation=spaces.Box(-1, 1, (2,)), action=spaces.Discrete(2), **self.told)
-
-    def env_id(self) -> str:
-        return str(self.told.get("env", ""))
-
-    def rows(self) -> int:
-        return 2
-
-    def parts(self) -> Iterator[Rows]:
-        first = np.array([True, False])
-        yield {"obs": np.zeros((2, 2), np.float32), "action": np.zeros(2, int), "reward": np.zeros(2, np.float32),
-               "is_first": first, "is_last": ~first, "is_terminal": ~first}  # fmt: skip
-
-
-def several(*told: dict[str, Any]) -> ConcatReader:
-    readers = [Told(name, **each) for name, each in zip("abcd", told, strict=False)]
-    return ConcatReader(Path("all"), readers, ReadOptions())

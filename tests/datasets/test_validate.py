@@ -17,7 +17,7 @@ from reverie.core.types import FLAGS
 from reverie.datasets.convert import good, write
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import About
-from reverie.datasets.validate import DataReport, Rules, outside, replay, validate
+from reverie.datasets.validate import DataReport, Rules, replay, validate
 
 
 def report(tmp_path, change, lived=LIVED):
@@ -189,9 +189,3 @@ def test_a_replay_shows_the_first_row_that_differs(name, row, value, wrong):
     assert not replay(Sums(), rows, ABOUT, seed=0).any()
     rows[name][row] = value
     assert np.flatnonzero(replay(Sums(), rows, ABOUT, seed=0)).tolist() == wrong
-
-
-def breaks(values, space):
-    """Return the rules that some of ``values`` ``[n, ...]`` break."""
-    found = outside("obs", values, space)
-    return [rule for rule, wrong in found if wrong.any()]

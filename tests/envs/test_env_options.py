@@ -12,9 +12,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.images import grayscale, resize
-from reverie.envs import suites
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
@@ -109,36 +108,6 @@ def test_pixels_of_what_cannot_be_drawn():
         steps(1, id="reverie/Count-v0", pixels="only")
 
 
-class Drawn(env_zoo.Seeded):
-    """Draws ``frames``, one after the other."""
-
-    render_mode = "rgb_array"
-
-    def __init__(self, frames):
-        super().__init__()
-        self.frames = iter(frames)
-
-    def render(self):
-        return next(self.frames)
-
-
-@pytest.mark.parametrize(
-    ("frame", "found"),
-    [
-        (np.full((4, 4, 3), 200.0), "float64 values from 200 to 200"),
-        (np.full((4, 4, 3), np.nan), "float64 values from nan to nan"),
-        (np.full((4, 4, 3), -3, np.int32), "int32 values from -3 to -3"),
-    ],
-)
-def test_pixels_in_no_known_range(frame, found):
-    black = np.zeros_like(frame)
-    message = f"the rendered image has {found}: expected uint8, floats from 0 to 1, or other integers from 0 to 255"
-    with pytest.raises(EnvError, match=rf"environment 0 \('Drawn'\): {message}"):
-        steps(1, lambda: Drawn([frame]), pixels="only")
-    with pytest.raises(DataError, match=f"environment 0 .*step 1 of episode 1: {message}"):
-        steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
-
-
 def test_keys_are_chosen_by_pattern():
     space = spaces.Dict(
         {"arm": spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(2)}), "z": spaces.Discrete(2)}
@@ -198,21 +167,6 @@ def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeyp
     monkeypatch.setitem(gymnasium.registry, "NoLegs-v0", EnvSpec("NoLegs-v0", entry_point=env_zoo.without_a_seat))
     with pytest.raises(EnvError, match=r"'NoLegs-v0' could not be created: OSError: no seat \(.*env_zoo.py:\d+ in"):
         make_env(EnvConfig(id="NoLegs-v0"), seed=0)
-
-
-def test_a_missing_suite_names_its_extra(monkeypatch):
-    def register():
-        raise ImportError("No module named 'ale_py'")
-
-    absent = suites.Suite(("ALE/",), "no_such_package_ale", "atari", register)
-    monkeypatch.setattr(suites, "SUITES", (absent,))
-    with pytest.raises(EnvError, match=r'\'ALE/Pong-v5\' needs the package.*pip install "reverie-rl\[atari\]"'):
-        make_env(EnvConfig(id="ALE/Pong-v5"), seed=0)
-    with pytest.raises(
-        EnvError,
-        match=r'unknown environment \'Pang-v9\'.*More environments come with pip install "reverie-rl\[atari\]"',
-    ):
-        make_env(EnvConfig(id="Pang-v9"), seed=0)
 
 
 def test_a_module_of_ones_own(tmp_path, monkeypatch):

@@ -77,14 +77,6 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
     assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
 
 
-def estimated(name: str, data: str, discount: float, *values: float | None) -> str:
-    content = json.loads(Path(folder(name, "none", *(None for _ in values)), "aggregate.json").read_text())
-    seeds = {str(seed): value for seed, value in enumerate(values)}
-    content |= {"data": data, "score": {}, "estimate": {"seeds": seeds, "discount": discount}}
-    Path(name, "aggregate.json").write_text(json.dumps(content))
-    return name
-
-
 @pytest.mark.parametrize(
     ("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE, discount 1")]
 )

@@ -251,20 +251,6 @@ def test_objects_of_python_cannot_be_told_to_a_process(elsewhere: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_an_algorithm_that_other_processes_do_not_find_is_refused(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Inside(TD3Config):
-        pass
-
-    script = type("Script", (TD3Config,), {"__module__": "__main__"})
-    monkeypatch.setattr(sys.modules["__main__"], "Script", script, raising=False)  # here it is found
-    for config, name in {Inside: r"test_seeds:.*Inside", script: "__main__:Script"}.items():
-        with pytest.raises(ConfigError, match=rf"algorithm = {name}: each seed runs in its own process"):
-            train_seeds(ExperimentConfig(algo=config()), [0, 1], say=say_nothing)
-    assert not list(elsewhere.iterdir())
-
-
 def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere: Path) -> None:
     for name, content in {"file": None, "single": "config.yaml", "thesis": "thesis.tex"}.items():
         if content is None:
