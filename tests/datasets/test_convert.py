@@ -24,6 +24,8 @@ from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.importing import trusting
+from reverie.datasets import minari as minari_reader
+from reverie.datasets import writers
 from reverie.datasets.convert import Subset, subsample, write
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
@@ -373,3 +375,35 @@ def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, tru
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
     assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
+
+
+@pytest.mark.parametrize("to", ["d4rl", "parquet"])
+def test_columns_keep_their_type(tmp_path, monkeypatch, to):
+    """What is written first decides it: integers are not to become of later fractions."""
+    monkeypatch.setattr(writers, "BUFFERED", 1)
+    monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
+    space = spaces.Box(0, 99, (2,), np.int64)
+    parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]
+    source = write_minari(tmp_path / "d", parts, space)
+    with pytest.raises(DataError, match=r"'obs' is int64 in the first episodes, but float.* in later ones"):
+        write(open_reader(str(source)), str(tmp_path / "out"), to)
+    source = write_minari(tmp_path / "e", parts[::-1], space)
+    write(open_reader(str(source)), str(tmp_path / "out"), to)
+    same_rows(source, tmp_path / "out")
+
+
+def test_an_infinite_action_space_stays_as_declared(tmp_path):
+    """Its bounds are measured to learn from it, not to write it."""
+    half = spaces.Box(np.float64([-np.inf]), np.float64([9]), dtype=np.float64)
+    space = spaces.Dict({"move": half, "turn": spaces.Box(-1, 1, (1,), np.float32)})
+    for name in ("a", "b"):
+        buffers = [buffer(e, actions={"move": np.pi * e.actions.astype("f8"), "turn": e.actions}) for e in LIVED]
+        write_minari(tmp_path / "both" / name, buffers, action=space)
+    for source in (tmp_path / "both" / "a", tmp_path / "both"):
+        with open_reader(str(source)) as reader:
+            write(reader, str(tmp_path / f"copy-{source.name}"))
+            assert not reader.remarks()
+            first = joined(reader.parts())
+        with open_reader(str(tmp_path / f"copy-{source.name}")) as reader:
+            assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
+            assert_same(joined(reader.parts()), first)

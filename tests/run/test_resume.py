@@ -180,27 +180,18 @@ def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) ->
     assert {row.tobytes() for row in first.reshape(-1, 3)} <= lived
 
 
+@pytest.mark.parametrize("error", [None, RunError("its thread has failed")], ids=["late", "failed"])
 def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RunError | None
 ) -> None:
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "flush", lambda self, timeout=None: False)
-        run_until(run, 45, monkeypatch)
-    assert_rows_in_tail(run)
-    train(CONFIG, env=Walk, run=run, say=say_nothing)
-    assert_same(run, whole)
-
-
-def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failed(self: Store, timeout: float | None = None) -> bool:
-        raise RunError("its thread has failed")
+    def flush(self: Store, timeout: float | None = None) -> bool:
+        if error is not None:
+            raise error
+        return False
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "flush", failed)
+        patch.setattr(Store, "flush", flush)
         run_until(run, 45, monkeypatch)
     assert_rows_in_tail(run)
     train(CONFIG, env=Walk, run=run, say=say_nothing)
