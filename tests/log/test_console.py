@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink
+from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink, short, span
 from reverie.log.metrics import JsonlSink
 
 
@@ -55,6 +55,21 @@ def test_lines_are_aligned_and_hold_what_matters() -> None:
     assert cells["policy"] == "-0.010"
 
 
+def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
+    stream, now = io.StringIO(), [0.0]
+    sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: now[0])
+    for step in range(25):  # an entry each 5 s
+        now[0] = 5.0 * step
+        sink.write({"loss/critic": float(step), "loss/actor": 1.0}, step)
+        if step == 20:
+            sink.write({"eval/score": 7.0, "eval/score_iqm": 7.0, "eval/score_iqm_low": 6.0}, step)
+    sink.close()
+    lines = stream.getvalue().splitlines()[1:]
+    assert [line.split()[1] for line in lines if "step" not in line] == ["0", "12", "20", "24"]
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "actor"]  # actor, critic; then no room
+
+
 def test_terminal_gets_a_panel() -> None:
     clock = Clock(position=250, updates=125)
     sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", Terminal())
@@ -84,6 +99,13 @@ def test_pace_knows_rate_and_time_left() -> None:
     now[0] += 1.0
     clock.position += 50
     assert pace.rate() == 50.0
+
+
+def test_numbers_are_short() -> None:
+    assert [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)] == [
+        "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",
+    ]  # fmt: skip
+    assert span(3661.9) == "1:01:01"
 
 
 # ---------------------------------------------------------------- several runs
@@ -124,6 +146,26 @@ def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path: Path) -> None:
     assert [row["step"] for row in tail.read()] == [10]
     path.write_text('{"step": 10}\n{"step": 15}\n')
     assert [row["step"] for row in tail.read()] == [15]
+
+
+def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
+    entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
+    lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)
+    assert (lane.position, lane.updates, lane.seconds) == (200, 90, 20.0)
+    lane.begin()
+    assert lane.cells() == {
+        "steps": "200 / 1,000", "share": "20%", "return": "-5", "eval": "-", "rate": "-", "left": "-",
+    }  # fmt: skip
+    entry(lane.tail.path, 300, eval__score=7.0)
+    lane.read()
+    now = [100.0]
+    assert lane.pace is not None
+    lane.pace._marks, lane.pace._moves, lane.pace._now = [(90.0, 300)], True, lambda: now[0]
+    entry(lane.tail.path, 400)
+    lane.read()
+    assert {name: lane.cells()[name] for name in ("return", "eval", "rate", "left")} == {
+        "return": "-5", "eval": "7", "rate": "10", "left": "0:01:00",
+    }  # fmt: skip
 
 
 def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path: Path) -> None:
