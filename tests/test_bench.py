@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -311,3 +313,13 @@ def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch,
 def test_the_pace_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DreamerV3, "update", lambda *_: 1 / 0)
     assert pace(TINY, VECTOR, TURNS, 3, [1]) is None
+
+
+def test_peak_memory_is_a_peak() -> None:
+    code = (
+        "from reverie.core.hardware import peak_memory; before = peak_memory(); x = b'1' * 400_000_000; del x; "
+        "print(before, peak_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    before, after = map(int, done.stdout.split())
+    assert 50e6 < before < after - 300e6

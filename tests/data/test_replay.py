@@ -208,3 +208,12 @@ def test_of_overlapping_windows_the_later_in_the_batch_holds(kind):
     life.feedback(torch.tensor([4, 1, 3]), 3, value=0)  # row 1 is evicted; rows 3 to 6 come two or three times
     assert [row["stoch"] for row in life.rows[0][2:7]] == [4, 6, 7, 8, 2]
     life.check(life.replay.sample())
+
+
+def test_episodes_shorter_than_the_window_are_explained():
+    life = Lived(1, 30, Window(batch=2, length=4))
+    for t in range(30):
+        life.add([t % 3 == 0])
+    assert len(life.replay) == 0
+    with pytest.raises(RunError, match="no episode has the 4 rows"):
+        life.replay.sample()

@@ -51,3 +51,8 @@ def test_a_capacity_in_bytes_counts_all_columns() -> None:
     assert replay.nbytes <= 10_000 < replay.nbytes + 2 * ROW
     with pytest.raises(ConfigError, match=r"capacity = 100B \(2 rows\): each of 2 environments gets 1 rows, but a w"):
         build(capacity="100B")
+
+
+def test_no_more_is_reserved_than_can_come() -> None:
+    assert build(most=30).storage.capacity == 15
+    assert build(most=2).storage.capacity == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -95,6 +96,23 @@ def test_a_carried_state_goes_on_exactly_where_it_ended(length, spare, data) -> 
         before = now
 
 
+@pytest.mark.parametrize(("interval", "share"), [(2, 1.0), (8, 0.25)])
+def test_states_are_reset_within_episodes_too(interval: int, share: float) -> None:
+    window = Window(batch=4, length=4, crosses_episodes=True, carries=True)
+    life = Lived(1, 300, window, seed=3, config=ReplayConfig(sequence=True, reset_interval=interval))
+    for t in range(300):
+        life.add([t % 100 == 0])
+    samples = [life.replay.sample() for _ in range(400)]
+    going_on = [
+        bool(new.is_first[slot, 0])
+        for old, new in pairwise(samples)
+        for slot in range(4)
+        if new.index[slot] == old.index[slot] + 4
+    ]
+    assert len(going_on) > 1000
+    assert abs(np.mean(going_on) - share) < 0.05
+
+
 def long_life(batch: int = 2, lengths: tuple[int, int] = (17, 23)) -> Lived:
     window = Window(batch=batch, length=4, context=1, crosses_episodes=True)
     life = Lived(2, 200, window, seed=3, config=SEQUENCE)
@@ -135,6 +153,23 @@ def test_all_rows_of_complete_episodes_are_learned_from_about_equally() -> None:
     counts = np.array([learned[row] for row in complete])
     assert counts.min() > 0.5 * np.median(counts)
     assert counts.max() < 3 * np.median(counts)  # the last rows of an episode come twice
+
+
+@pytest.mark.parametrize("count", [60, 150])  # before and after the oldest rows are evicted
+def test_rows_that_were_read_again_are_gone_through_in_the_same_way(count: int) -> None:
+    """As on going on from a checkpoint: what lay before the oldest row held is not there any more."""
+    window = Window(batch=4, length=4, context=1, crosses_episodes=True)
+    for evicted in range(20):
+        lives = [Lived(2, 80, window, seed=3, config=SEQUENCE) for _ in range(2)]
+        for t in range(count + evicted):
+            lives[0].add([t % 17 == 0, t % 23 == 0], [t % 17 == 16, t % 23 == 22])
+        one, two = (life.replay for life in lives)
+        one.sample()
+        two.begin_at(one.oldest)
+        two.extend(one.read(one.oldest, one.count))
+        two.load_state_dict(one.state_dict())
+        for _ in range(30):
+            assert torch.equal(one.sample().index, two.sample().index)
 
 
 @pytest.mark.parametrize("crosses", [True, False])
