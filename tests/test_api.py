@@ -8,36 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 import reverie
 from corridor import Corridor
 from reverie.agent.loading import load
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
+from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
 from tiny import NETWORKS, SMALL, settings
-
-
-def test_train_by_name_with_overrides(tmp_path: Path) -> None:
-    result = reverie.train(
-        "dreamer_v3",
-        env="Acrobot-v1",
-        size="nano",
-        run=tmp_path / "run",
-        say=say_nothing,
-        envs=2,
-        **{
-            **{key: value for key, value in SMALL.items() if key != "env"},
-            "algo": {"batch_size": 2, "batch_length": 8},
-            "env_options": {"time_limit": 30},
-            "eval_episodes": 0,
-        },
-    )
-    saved = yaml.safe_load((result.run / "config.yaml").read_text())["experiment"]
-    assert saved["env"]["id"] == "Acrobot-v1"
-    assert (saved["env"]["num"], saved["env"]["time_limit"]) == (2, 30)
-    assert saved["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]
 
 
 def test_train_with_configuration_objects(tmp_path: Path) -> None:

@@ -75,35 +75,6 @@ def test_the_page_says_what_the_results_say(scripts: Any, monkeypatch: pytest.Mo
     assert run(table, monkeypatch, "--check") == 0
 
 
-def test_a_number_changed_by_hand_is_found(
-    table: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(table, monkeypatch)
-    page = table.PAGES[0]
-    page.write_text(page.read_text().replace("40%", "60%"))
-    assert run(table, monkeypatch, "--check") == 1
-    assert "update not as measured" in capsys.readouterr().err
-
-
-def test_the_parts_of_the_loop_are_all_shown(scripts: Any) -> None:
-    """Whatever ``loop.py`` watches has a column: columns add up to the whole."""
-    table, loop = scripts("table"), scripts("loop")
-    watched: list[str] = []
-    spy = type("Spy", (), {"watch": lambda self, owner, method, part, after: watched.append(part)})()
-    loop.watch_all(spy, _Anything(), None)
-    parts = dict.fromkeys([*watched, "other"], 1.0)
-    row = {"case": "x", "parts": parts, "share_beside_update": 0.5}
-    cells = table.loop_table({"rows": [row]})[2].split(" | ")[1:-1]
-    assert sum(float(cell.removesuffix(" ms")) for cell in cells) == len(parts)
-
-
-class _Anything:
-    """Has every attribute."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-
 # ---------------------------------------------------------------- measuring
 
 
@@ -139,25 +110,6 @@ def test_the_page_says_what_the_store_costs() -> None:
     for game, noise in cells:
         line = next((line for line in page.splitlines() if f"| {game}" in line), "")
         assert noise in line.partition(game)[2], (game, noise)
-
-
-def test_kernels_of_an_update_are_counted_by_function_without_views(
-    scripts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counting = scripts("operations")
-    x = torch.ones(3, 4, device="meta")
-    with counting.Kernels() as kernels:
-        (x.t().reshape(2, 6)[0] * 2).sum()  # a copy by reshape, a product, a sum
-    assert kernels.by_function == {"elsewhere": 3}
-    monkeypatch.setattr(torch.nn.functional, "rms_norm", lambda x, shape, weight, eps: counting.Norm.apply(x, weight))
-    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
-    found = counting.count("nano", "float32")
-    assert found["kernels/gpu.py: sample_into"] == 32 + 15  # once a step of the windows and of the dream
-    assert found["elsewhere"] == 0
-    plain = counting.count("nano", "float32", triton=False)
-    assert plain["nn/functional.py: norm_silu"] % 2 == 0  # the norm and SiLU
-    assert 1000 < plain["nn/optim.py: _backward"] < plain.total() / 2
-    assert found.total() < plain.total() / 2
 
 
 # ---------------------------------------------------------------- agreement with other libraries
@@ -218,29 +170,3 @@ def test_a_learner_is_compared_in_losses_gradients_and_weights(beside: Any) -> N
     assert all(agrees(q.difference, q.scale) for q in same)
     other = side.learned(plain_clone(beside, mine, 2 * mine["lr"]), mine)
     assert [q.what for q in other if not agrees(q.difference, q.scale)] == [*losses[1:], "actor.body 0"]
-
-
-def test_a_peer_draws_our_random_numbers_and_all_of_them(beside: Any) -> None:
-    side = beside("side_by_side")
-    normal, uniform = side.draws(3, ("n", (2, 2)), ("u", (4,)))
-    torch.manual_seed(side.SEED + 3)
-    assert torch.equal(normal, torch.randn(2, 2))
-    before = torch.randn
-    with side.drawing([normal, uniform, normal]):
-        assert torch.equal(torch.normal(torch.ones(4), torch.full((4,), 2.0)), 1 + 2 * normal.flatten())
-        assert torch.allclose(torch.empty(4).uniform_(2, 6), 4 + 2 * uniform)
-        assert torch.equal(torch.randn((2, 2)), normal)
-    assert torch.randn is before
-    with pytest.raises(ValueError, match="1 draws of ours were not made"), side.drawing([normal]):
-        pass
-    with pytest.raises(ValueError, match=r"\(3,\) was drawn where ours has \(2, 2\)"), side.drawing([normal]):
-        torch.randn(3)
-
-
-def test_the_kernels_of_a_gpu_stand_on_the_page_as_they_were_counted() -> None:
-    rows = {(r["setting"], r["precision"]): r for r in json.loads((FOLDER / "operations.json").read_text())["rows"]}
-    page = (FOLDER.parent / "docs/performance.md").read_text()
-    for name in ("V", "I"):
-        narrow, half = rows[name, "float32"], rows[name, "bfloat16"]
-        cells = [r[key] for key in ("kernels", "kernels_without_triton") for r in (narrow, half)]
-        assert f"| {name} | {' | '.join(f'{x:,}' for x in cells)} |" in page

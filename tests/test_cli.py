@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pty
@@ -21,13 +20,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
-from reverie.cli.asked import Common, peek
+from reverie.cli.asked import Common
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parse import flags_of, parse
-from reverie.cli.show import print_files
-from reverie.core import accelerate, compiler, hardware
+from reverie.core import accelerate, compiler
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
 from reverie.presets.layers import layered
@@ -104,18 +101,7 @@ def test_each_command_has_a_help(command: str, capsys: Captured) -> None:
     assert max(map(len, text.splitlines())) <= (100 if command == "train" else 80)
 
 
-def test_help_breaks_no_line_in_mid_sentence(capsys: Captured) -> None:
-    assert main(["train", "dreamer_v3", "--help-all"]) == 0
-    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
-    first = next(k for k, line in enumerate(lines) if line.startswith("--data STR"))
-    end = next(k for k in range(first, len(lines)) if "(default:" in lines[k])
-    assert end > first + 1
-    for line, after in zip(lines[first:end], lines[first + 1 : end + 1], strict=True):
-        used = len(line) if line.startswith("--data") else 26 + len(line)
-        assert used + 1 + len(after.split()[0]) > 76, line  # the next word would not have fitted
-
-
-@pytest.mark.parametrize("name", ["", *algorithms()])
+@pytest.mark.parametrize("name", ["", "sac", "iql", "dreamer_v3"])
 def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name: str, capsys: Captured) -> None:
     assert main(["train", *[name][: bool(name)], "--help"]) == 0
     text = capsys.readouterr().out
@@ -150,31 +136,20 @@ def test_version(capsys: Captured) -> None:
     assert re.fullmatch(r"reverie \d+\.\d+.*\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("args", [["--help"], ["list"], ["eval", "--help"], ["dream", "--help"], ["info", "--help"]])
-def test_light_commands_do_not_import_torch(args: list[str]) -> None:
-    code = f"import sys\nfrom reverie.cli import main\nmain({args!r})\nsys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.parametrize("words", [["sca"], ["sac", "--env", "Pendulmu-v1"], ["dqn", "--env", "ALE/Pnog-v5"]])
-def test_unknown_names_are_told_before_torch_is_imported(words: list[str]) -> None:
-    code = f"import sys\nfrom reverie.cli import main\nmain({['train', *words]!r})\nsys.exit('torch' in sys.modules)"
+def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
+    light = [["--help"], ["list"], *([name, "--help"] for name in ("eval", "dream", "info", "bench"))]
+    wrong = [["train", "sca"], ["train", "sac", "--env", "Pendulmu-v1"], ["train", "dqn", "--env", "ALE/Pnog-v5"]]
+    code = f"import sys\nfrom reverie.cli import main\nfor args in {light + wrong}: main(args)\n"
+    code += "sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0
-    assert re.search("Did you mean 'sac'|'Pendulum-v1'|'ALE/Pong-v5'", done.stderr)
+    assert re.findall("Did you mean '([^']+)'", done.stderr) == ["sac", "Pendulum-v1", "ALE/Pong-v5"]
 
 
 def test_python_dash_m() -> None:
     done = subprocess.run([sys.executable, "-m", "reverie", "lst"], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "Did you mean 'list'?" in done.stderr
-
-
-def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    for word in ("dreamer_v3", "nano", "400m", "XL", "atari100k", "ALE/*", "cartpole"):
-        assert word in text
 
 
 # ---------------------------------------------------------------- mistakes
@@ -190,34 +165,19 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
             2,
             "unknown option --learning-rate. Did you mean --algo.actor-lr or",
         ),
-        (["train", "dqn", "--learning-rate=1"], 2, "Did you mean --algo.lr?"),
-        (["train", "dreamer_v3", "--learning_rate", "1"], 2, "Did you mean --algo.optim.lr?"),
         (["train", "sac", "--gamma", "1"], 2, "Did you mean --algo.discount?"),
-        (["train", "sac", "--batch-size", "1"], 2, "Did you mean --algo.batch-size?"),
         (["train", "sac", "--total-timesteps", "1e5"], 2, "Did you mean --steps?"),
-        (["train", "sac", "--num-envs", "2"], 2, "Did you mean --envs?"),
-        (["train", "sac", "--buffer-size", "9"], 2, "Did you mean --replay.capacity?"),
         (["train", "sac", "-env", "Pendulum-v1"], 2, "unknown option -env. Did you mean --env?"),
         (["train", "sac", "Pendulum-v1"], 2, "pass --env Pendulum-v1"),
         (["train", "dreamer_v3", "--algo.horzon", "3"], 2, "--algo.horizon"),
-        (["train", "dreamer_v3", "--env.resise", "3", "3"], 2, "--env.resize"),
         (["train", "dreamer_v3", "--steps", "many"], 2, "Error parsing --steps: many is not a whole number"),
-        (["train", "dreamer_v3", "--steps", "inf"], 2, "inf is not a whole number"),
         (["train", "dreamer_v3", "--steps", "1.5"], 2, "1.5 is not a whole number"),
         (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
-        (["train", "dreamer_v3", "--algo.optim.lr", "-1"], 2, "reverie: --algo.optim.lr = -1.0: expected a finite"),
-        (["train", "dreamer_v3", "--env.num", "0"], 2, "reverie: --env.num = 0: expected at least 1"),
-        (["train", "dreamer_v3", "--eval-envs", "0"], 2, "reverie: --eval-envs = 0: expected at least 1"),
         (["train", "dreamer_v3", "--stop-score", "nan"], 2, "stop-score = nan: expected a number"),
-        (["train", "dreamer_v3", "--device", "gpu"], 2, "reverie: --device = 'gpu'"),
         (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
         (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
-        (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
         (["train", "--steps", "5", "dreamer_v2"], 2, "an algorithm comes first"),
         (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
-        (["train", "dreamer_v3", "--size", "13m"], 1, "Did you mean '1m', '12m' or '100m'?"),
-        (["train", "dreamer_v3", "--preset", "atri"], 1, "unknown preset 'atri'. Did you mean 'atari'"),
-        (["train", "dreamer_v3", "--env", "CartPol-v1"], 1, "Did you mean 'CartPole-v1'"),
         (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
         (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
         (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
@@ -226,10 +186,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["eval"], 2, "RUN"),
         (["eval", "nothing"], 1, "nothing: there is no such folder"),
         (["eval", "nothing", "--episode", "3"], 2, "--episodes"),
-        (["dream", "nothing"], 1, "nothing: there is no such folder"),
-        (["info", "nothing"], 1, "nothing: there is no such folder"),
         (["info", "."], 1, "it has no config.yaml"),
-        (["list", "all"], 2, "all"),
     ],
 )
 def test_mistakes_are_explained_and_create_nothing(
@@ -243,29 +200,10 @@ def test_mistakes_are_explained_and_create_nothing(
     assert not list(elsewhere.iterdir())
 
 
-def test_a_module_that_stops_says_why(elsewhere: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    (elsewhere / "needs_ros.py").write_text("import sys\nsys.exit('this module needs ROS')\n")
-    monkeypatch.syspath_prepend(elsewhere)
-    assert main(["train", "needs_ros:Mine"]) == 1
-    assert "reverie: this module needs ROS" in capsys.readouterr().err
-
-
-def test_keys_in_files_are_checked_too(elsewhere: Path, capsys: Captured) -> None:
-    (elsewhere / "a.yaml").write_text("algo: {horizn: 3}\n")
-    assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
-    assert "a.yaml: unknown option 'algo.horizn'. Did you mean 'algo.horizon'" in capsys.readouterr().err
-    assert [path.name for path in elsewhere.iterdir()] == ["a.yaml"]
-
-
 def test_a_key_that_is_there_twice_is_named_with_its_line(elsewhere: Path, capsys: Captured) -> None:
     (elsewhere / "a.yaml").write_text("steps: 1\nalgo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n")
     assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
     assert "a.yaml, line 5: 'horizon' was set in line 3 already" in capsys.readouterr().err
-
-
-def test_another_runs_folder(trained: Path, tiny: Path, capsys: Captured) -> None:
-    assert main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--config", str(tiny), "--run", str(trained)]) == 1
-    assert "contains a run with environment 'CartPole-v1', not 'Acrobot-v1'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("odd")
@@ -277,13 +215,6 @@ def test_a_module_that_registers_other_ids(again: bool, capsys: Captured) -> Non
     assert "Did you mean 'Odd-v0'" in error
     assert "pip install" not in error
     assert not Path("x").exists()
-
-
-def test_a_module_that_registers_nothing(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    (elsewhere / "no_env_module.py").write_text("x = 1\n")
-    monkeypatch.syspath_prepend(str(elsewhere))
-    assert main(["train", "dreamer_v3", "--env", "no_env_module:Thing-v0"]) == 1
-    assert "importing 'no_env_module' does not register it: gymnasium.register" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- training
@@ -324,13 +255,6 @@ def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: 
     assert settings["env"]["kwargs"] == {"sutton_barto_reward": True}  # type: ignore[index]
 
 
-def test_a_flag_may_say_the_ratio_in_the_other_unit(elsewhere: Path, tiny: Path) -> None:
-    """The file says replay_ratio; the flag's train_ratio takes its place."""
-    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", "x", "--eval-episodes", "0"]
-    assert main([*args, "--steps", "40", "--train-ratio", "8"]) == 0
-    assert (saved(elsewhere / "x")["replay_ratio"], saved(elsewhere / "x")["train_ratio"]) == (None, 8.0)
-
-
 def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path) -> None:
     args = ["train", "--config", str(tiny), "--steps", "20", "--eval-episodes", "0", "--size", "nano"]
     assert main([*args, "--env", "CartPole-v1"]) == 0
@@ -339,13 +263,6 @@ def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path
     assert len(names) == 2
     assert all(re.fullmatch(r"CartPole-v1-dreamer_v3-\d{8}-\d{6}(-2)?", name) for name in names)
     assert saved(elsewhere / "runs" / names[0])["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]  # type: ignore[index]
-
-
-def test_a_run_is_continued(trained: Path, tiny: Path, tmp_path: Path, capsys: Captured) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", "run", "--steps", "160"]
-    assert main(args) == 0
-    assert re.search(r"continuing .*run from env step 12\d", capsys.readouterr().out)
 
 
 def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -420,7 +337,7 @@ def heard() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("odd", "heard")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGHUP", 129)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGHUP", 129)])
 def test_an_interrupted_run_is_saved_and_goes_on(
     name: str, code: int, elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -439,10 +356,9 @@ def test_an_interrupted_run_is_saved_and_goes_on(
 
 
 @pytest.mark.usefixtures("odd", "heard")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_second_signal_ends_a_run_at_once_with_its_number(name: str, code: int, tiny: Path) -> None:
+def test_a_second_signal_ends_a_run_at_once_with_its_number(tiny: Path) -> None:
     args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    assert main([*args, "--envs", "1", "--env.kwargs", f"{{kill_at: 30, with_signal: {name}, kills: 2}}"]) == code
+    assert main([*args, "--envs", "1", "--env.kwargs", "{kill_at: 30, with_signal: SIGTERM, kills: 2}"]) == 143
     assert not list(Path("x/checkpoints").glob("*"))
 
 
@@ -496,26 +412,6 @@ def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
 # ---------------------------------------------------------------- looking
 
 
-def test_steps_where_nothing_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
-    data = ["--data", str(tmp_path / "nowhere.hdf5"), "--experience", "recorded", "--env", "CartPole-v1"]
-    assert main(["train", "dqn", *data, "--steps", "600"]) == 1
-    assert "steps has no effect on a run on recorded data alone" in capsys.readouterr().err
-
-
-def test_updates_where_something_is_lived_are_refused(capsys: Captured) -> None:
-    assert main(["train", "dqn", "--env", "CartPole-v1", "--updates", "600"]) == 1
-    assert "updates has no effect on a run that collects rows" in capsys.readouterr().err
-
-
-def test_info_shows_the_newest_evaluation(trained: Path, tmp_path: Path, capsys: Captured) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    main(["eval", str(tmp_path / "run"), "--episodes", "2"])
-    own = json.loads((tmp_path / "run" / "eval.json").read_text())
-    capsys.readouterr()
-    assert main(["info", str(tmp_path / "run")]) == 0
-    assert f"{own['score']['mean']:.2f} over 2 episodes (newest, {own['checkpoint']})" in capsys.readouterr().out
-
-
 def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
     assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0
@@ -543,30 +439,6 @@ def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     assert main(["dream", "run", "--context", "0"]) == 1
 
 
-def test_info_lists_what_was_left_and_what_is_damaged(trained: Path, tmp_path: Path, capsys: Captured) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    for name in ("videos/eval-1.mp4", "videos/.eval-2.part.mp4", "dream/traces.png", "dream/dream.json"):
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).write_bytes(b"")
-    newest = max((run / "checkpoints").glob("step-*"))
-    (newest / "manifest.json").write_text("{")
-    log = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(line for line in log if json.loads(line)["step"] < 100))
-    assert main(["info", str(run)]) == 0
-    text = capsys.readouterr().out
-    assert f"{newest.name} (cannot be used: " in text
-    assert f"{int(newest.name.removeprefix('step-')):,} of 120 env steps" in text  # the log is older
-    for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
-        assert str(run / name) in text.split()
-    assert "part.mp4" not in text  # what a process was writing when it was killed
-
-
-def test_files_with_long_names_stand_apart(capsys: Captured) -> None:
-    print_files({"video of cams/front": Path("runs/x.mp4"), "curve": Path("runs/curve.png")})
-    assert capsys.readouterr().out == "  video of cams/front: runs/x.mp4\n  curve:               runs/curve.png\n"
-
-
 def test_info(trained: Path, capsys: Captured) -> None:
     assert main(["info", str(trained)]) == 0
     text = capsys.readouterr().out
@@ -591,18 +463,13 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("command", ["train", "eval", "dream", "info", "bench"])
+@pytest.mark.parametrize("command", ["train", "info"])
 def test_a_missing_compiler_is_said_once_and_done_without(
-    command: str, trained: Path, tiny: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    command: str, trained: Path, tiny: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    monkeypatch.setattr(hardware, "CPU_SIZES", (32,))  # bench in a moment
-    monkeypatch.setattr(bench, "measure", functools.partial(bench.measure, seconds=0.01))
     args = {
         "train": ["dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(tmp_path / "run")],
-        "eval": [str(shutil.copytree(trained, tmp_path / "copy")), "--episodes", "1"],
-        "dream": [str(trained), "--context", "2", "--horizon", "3", "--sequences", "1"],
         "info": [str(trained)],
-        "bench": ["--vector", "3", "--batch", "2x4", "--size", "nano"],
     }[command]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -613,17 +480,6 @@ def test_a_missing_compiler_is_said_once_and_done_without(
 
 
 # ---------------------------------------------------------------- reading ahead
-
-
-def test_peek_takes_the_dotted_id_as_well() -> None:
-    assert peek(["--env.id", "ALE/Pong-v5"]).env == "ALE/Pong-v5"
-    assert peek(["dreamer_v3", "--env", "A", "--size", "1m"]).size == "1m"
-    assert peek([]).algorithm == "dreamer_v3"
-
-
-def test_a_forgotten_prefix_is_hinted_at(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "dreamer_v3", "--horizn", "3"]) == 2
-    assert "Did you mean --algo.horizon?" in capsys.readouterr().err
 
 
 def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,18 +67,6 @@ def test_validate(run, capsys):
     assert f"{segment.name}/zarr.json is missing" in said.out
 
 
-def test_wrong_usage(run, tmp_path, capsys):
-    assert data_command([]) == 2
-    assert "usage: reverie data" in capsys.readouterr().out
-    assert data_command(["--help"]) == 0
-    assert data_command(["infos", str(run)]) == 2
-    assert "Did you mean 'info'?" in capsys.readouterr().err
-    (run / "config.yaml").rename(run / "gone.yaml")
-    assert data_command(["info", str(run)]) == 0  # without settings it is a dataset like others
-    assert "reverie store" in capsys.readouterr().out
-    (run / "config.yaml").write_text("experiment: {}")
-
-
 # ---------------------------------------------------------------- datasets of any format
 
 
@@ -122,21 +110,6 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_validate_and_quarantine(dataset, tmp_path, capsys):
-    assert data_command(["validate", str(dataset)]) == 1
-    said = capsys.readouterr().out
-    assert "wrong    reward is NaN or infinite: 1 row in 1 episode, first in row 74, episode 3" in said
-    assert "remark   no episodes were replayed in an environment" in said
-    assert "210 rows in 10 episodes: 1 bad" in said
-    before = dataset.read_bytes()
-    assert data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")]) == 1
-    assert "9 episodes with 180 steps" in capsys.readouterr().out
-    assert data_command(["validate", str(tmp_path / "good")]) == 0
-    assert dataset.read_bytes() == before
-    with pytest.raises(RunError, match="good exists"):
-        data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")])
-
-
 @pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])
 def test_convert_a_run(run, tmp_path, capsys, to):
     assert data_command(["convert", str(run), str(tmp_path / "out"), "--to", to]) == 0
@@ -170,10 +143,3 @@ def test_subsample(dataset, tmp_path, capsys):
         data_command(["subsample", str(dataset), str(tmp_path / "b")])
     assert data_command(["subsample", str(dataset), str(tmp_path / "b"), "--steps", "7", "--by", "step"]) == 0
     assert "with 7 steps" in capsys.readouterr().out
-
-
-def test_options_of_readers(dataset, tmp_path, capsys):
-    with h5py.File(dataset, "a") as file:
-        del file["timeouts"], file["next_observations"]
-    assert data_command(["info", str(dataset), "--time-limit", "20"]) == 0
-    assert "number 10" in " ".join(capsys.readouterr().out.split())

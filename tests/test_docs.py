@@ -21,11 +21,9 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.suites import SUITES
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
 from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.encoder import stage_sizes
 from reverie.nn.normalise import Running
 from reverie.presets.layers import CPU, base
 from reverie.presets.registry import ON_CPU, PRESETS
@@ -294,23 +292,10 @@ def test_the_table_of_sizes() -> None:
     assert rows("docs/dreamer_v3.md", "| size |") == expected
 
 
-def test_the_table_of_image_sizes() -> None:
-    for first, rest in rows("docs/dreamer_v3.md", "| image | sizes"):
-        height, width = map(int, first.split(" x "))
-        stages = len(DreamerV3Config().encoder.mults)
-        sizes = stage_sizes((height, width, 3), stages)
-        assert rest == ", ".join(f"{h} x {w}" for h, w in sizes[1:]), first
-
-
 def test_the_table_of_environment_options() -> None:
     table = {name.removeprefix("env."): default for name, default, _ in rows("docs/environments.md", "| option |")}
     config = EnvConfig()
     assert table == {f.name: str(getattr(config, f.name)) or "''" for f in dataclasses.fields(config)}
-
-
-def test_the_table_of_suites() -> None:
-    table = {extra: starts for starts, extra, _ in rows("docs/environments.md", "| ids begin with")}
-    assert table == {suite.extra: ", ".join(suite.prefixes) for suite in SUITES if suite.extra}
 
 
 def test_the_table_of_presets() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie.agent.estimate import Estimator, Reported
+from reverie.agent.estimate import Estimator
 from reverie.cli import main
 from reverie.cli.estimate import Watched
 
@@ -70,27 +70,3 @@ def test_ctrl_c_ends_the_command_at_once_before_the_first_update_and_the_second_
         assert not watch(2, 5)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-
-
-def test_python_follows_the_updates_and_may_end_them(run: Path) -> None:
-    told: list[tuple[int, int]] = []
-
-    def watch(made: int, updates: int) -> bool:
-        told.append((made, updates))
-        return made < 4
-
-    watched = reverie.estimate(run, updates=9, watch=watch)
-    assert told == [(1, 9), (2, 9), (3, 9), (4, 9)]
-    assert watched.estimate.words() == reverie.estimate(run, updates=4).estimate.words()
-
-
-def test_a_long_estimate_has_a_line_every_30_seconds() -> None:
-    said: list[str] = []
-    seconds = iter(range(0, 1000, 12))
-    report = Reported(said.append, lambda: next(seconds))
-    assert all(report(made, 10) for made in range(1, 11))
-    assert said == [
-        "estimating the policy's return: 3 of 10 updates of FQE, 0:01:24 left",
-        "estimating the policy's return: 6 of 10 updates of FQE, 0:00:48 left",
-        "estimating the policy's return: 9 of 10 updates of FQE, 0:00:12 left",
-    ]

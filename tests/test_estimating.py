@@ -15,12 +15,11 @@ import torch
 
 import reverie
 from reverie.agent import estimate as estimation
-from reverie.agent.estimate import Agreement, Estimator, PolicyEstimate
+from reverie.agent.estimate import Estimator
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Step, Window
 from reverie.datasets.dataset import CLIPPED, DatasetConfig
 from tiny import NETWORKS
@@ -180,19 +179,6 @@ def test_estimates_are_of_true_rewards_where_the_learner_sees_clipped_ones():
     assert Estimator(policy, dataset(clipped), OBS, ACTION, FAST).estimate(5) != expected
 
 
-def test_stacks_of_frames():
-    columns = recorded(40)
-    config = FAST.merge({"frames": 3, "frame_keys": "state", "normalise": "running"})
-    estimator = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, config)
-    assert np.isfinite(estimator.estimate(5).value.value)
-    seen = []
-    estimator.fqe.worth = lambda batch: seen.append(estimator.fqe.preprocess(batch)) or torch.zeros(batch.shape[0], 1)
-    estimator.estimate(1)
-    state = seen[0].obs["state"]  # [E, 1, 3, S]
-    assert state.shape == (40, 1, 3, STATES)
-    assert (state == state[:, :, :1]).all()
-
-
 def test_estimates_go_on_and_disturb_nothing():
     columns = recorded(40)
 
@@ -211,18 +197,6 @@ def test_estimates_go_on_and_disturb_nothing():
     resumed = made()
     resumed.load_state_dict(saved)
     assert resumed.estimate(20, mode="explore", draws=2) == second
-
-
-def test_no_number_is_called_a_score():
-    found = Estimator(learner(Table([0.0] * 4)), dataset(recorded(40)), OBS, ACTION, FAST).estimate(1)
-    assert set(found.metrics()) == {"estimate/return", "estimate/return_low", "estimate/return_high", "estimate/loss",
-                                    "estimate/recorded_return", "estimate/recorded_return_low", "estimate/discount",
-                                    "estimate/recorded_return_high", "estimate/updates",
-                                    "estimate/same_action"}  # fmt: skip
-    assert found.words().startswith("estimated by FQE, no episodes played: discounted return ")
-    assert "fitted Q evaluation" in found.to_dict()["what"]
-    single = Estimator(learner(Table([0.0] * 4)), dataset(recorded(2)), OBS, ACTION, FAST).estimate(1)
-    assert "estimate/return_low" not in single.metrics()
 
 
 def test_what_cannot_be_estimated():
@@ -329,19 +303,6 @@ def test_an_estimate_that_a_killed_process_had_only_logged_is_made_again_and_cou
     assert json.loads((tmp_path / "estimate.json").read_text()) == found
 
 
-def test_none_are_made_where_there_is_an_environment_or_where_nobody_wants_them(data, tmp_path):
-    result = reverie.train("td3", data=data, run=tmp_path / "env", say=lambda text: None, updates=2, eval_episodes=1,
-                           **SMALL)  # fmt: skip
-    assert result.estimate is None
-    assert result.evaluation is not None
-    assert not (tmp_path / "env/estimate.json").exists()
-    result = reverie.train("td3", data=data, run=tmp_path / "none", say=lambda text: None, updates=2,
-                           **SMALL | ALONE | {"data.estimate_updates": 0})  # fmt: skip
-    assert result.estimate is None
-    with pytest.raises(ConfigError, match="estimate_updates = -1"):
-        DatasetConfig(estimate_updates=-1)
-
-
 def test_any_run_on_any_data(data, tmp_path, capsys):
     """World models too, which carry something from row to row."""
     run = tmp_path / "dreamer"
@@ -355,20 +316,6 @@ def test_any_run_on_any_data(data, tmp_path, capsys):
         assert "estimated by FQE, no episodes played" in said
         assert "estimate.json" in said
         assert json.loads((path / "estimate.json").read_text())["updates"] == 3
-
-
-def test_a_run_may_delete_the_checkpoint_meanwhile(data, tmp_path, monkeypatch):
-    run, estimate = tmp_path / "lived", Estimator.estimate
-    shutil.copytree(data, run)
-
-    def slow(self, *args, **kwargs):
-        shutil.rmtree(run / "checkpoints")
-        return estimate(self, *args, **kwargs)
-
-    monkeypatch.setattr(Estimator, "estimate", slow)
-    report = reverie.estimate(run, data=data, updates=2)
-    assert not report.unwritten
-    assert json.loads((run / "estimate.json").read_text())["checkpoint"] == "step-000000060"
 
 
 def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp_path, monkeypatch):
@@ -389,14 +336,6 @@ def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp
     assert [space is None for space in given] == [False, True]
 
 
-def test_what_an_estimate_cannot_say_stands_beside_it():
-    kept = {"episodes": 3, "updates": 10, "loss": 0.0, "mode": "eval"}
-    known = {"value": IntervalEstimate(1.0, 0.5, 1.5), "recorded": IntervalEstimate(1.0, 0.5, 1.5), **kept}
-    plain = PolicyEstimate(**known, cut_off=0, discount=1.0).words()
-    assert "do not include the error of FQE itself" in plain
-    assert "beyond" not in plain
-
-
 def test_what_lies_beyond_truncations_stands_beside_both_returns():
     columns = recorded(200)
     firsts, last = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"])
@@ -410,19 +349,6 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     assert "not comparable as they are: recorded returns end where episodes were truncated" in found.words()
     assert found.words().endswith(share)
     assert "not comparable" not in replace(found, beyond=0.004).words()
-
-
-def test_how_near_the_policy_is_to_the_recorded_actions_stands_beside_its_estimate():
-    columns = recorded(200)
-    found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST).estimate(1)
-    share = columns["action"][~columns["is_last"], 0].mean()  # the policy always takes class 0
-    assert found.agreement == (pytest.approx(share), None)
-    assert found.to_dict()["same_action"] == found.metrics()["estimate/same_action"] == found.agreement.same
-    assert f"the policy takes the recorded action in {share:.0%} of the steps" in found.words()
-    distant = replace(found, agreement=Agreement(None, 0.4))
-    assert "differ from the recorded ones by 0.40 of half their range" in distant.words()
-    assert "takes the recorded action" not in distant.words()
-    assert distant.metrics()["estimate/action_distance"] == 0.4
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

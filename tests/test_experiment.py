@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 
 import reverie
-from corridor import Corridor
 from reverie import experiment as experiments
 from reverie.agent.loading import load
 from reverie.api import train_config as train
@@ -25,29 +21,10 @@ from reverie.core.words import say_nothing
 from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.metrics import read_metrics
-from reverie.replay import config as capacity
 from shared_generators import Lucky, Paying, Shared
-from tiny import CONFIG, FEW, SMALL, settings
+from tiny import FEW, settings
 
 # ---------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"replay_ratio": 0.5, "train_ratio": 32}, "Set only one of them"),
-        ({"steps": 0}, "steps = 0: expected at least 1"),
-        ({"seed": -1}, "seed = -1: expected at least 0"),
-        ({"replay_ratio": -1}, r"replay_ratio = -1\.0: expected a finite number"),
-        ({"train_ratio": float("nan"), "replay_ratio": None}, "train_ratio = nan"),
-        ({"device": "gpu"}, "device = 'gpu': expected auto, cpu, cuda"),
-        ({"stepz": 1}, "unknown option 'stepz'. Did you mean 'steps'"),
-        ({"algo.horzon": 1}, "Did you mean 'algo.horizon'"),
-    ],
-)
-def test_settings_that_cannot_be_are_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        CONFIG.merge(values)
 
 
 def test_train_ratio_is_replay_ratio_in_other_units() -> None:
@@ -62,26 +39,7 @@ def test_a_learner_that_could_never_start_is_refused() -> None:
         build(settings(learning_starts=999, replay__capacity=200))
 
 
-def test_a_window_longer_than_the_replay_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"replay.capacity"):
-        build(settings(replay__capacity=10))
-
-
-def test_a_replay_larger_than_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "available_memory", lambda: 20_000)
-    with pytest.raises(ConfigError, match=r"need 0\.0 GB, but only 0\.0 GB of memory is available\. Lower it to \d+"):
-        build(settings(steps=1000))
-    build(settings(steps=10)).close()  # a run so short that it never fills its replay
-
-
 # ---------------------------------------------------------------- environments from Python
-
-
-def test_an_instance_is_trained_on_and_evaluated_at_the_end(tmp_path: Path) -> None:
-    config = ExperimentConfig().merge(SMALL).merge({"env.num": 1, "env.id": "Corridor"})
-    result = train(config, env=Corridor(), run=tmp_path / "run", say=say_nothing)
-    assert result.evaluation is not None
-    assert result.evaluation.scores == [9.0, 9.0]
 
 
 class Paid(gymnasium.Env[Any, Any]):
@@ -164,23 +122,6 @@ def test_other_spaces_in_evaluations_are_told_at_the_start() -> None:
     assert Wider.open == 0
 
 
-@pytest.mark.parametrize("env", [3, gymnasium.make_vec("CartPole-v1", num_envs=2)])
-def test_what_is_no_environment_is_refused(env: Any) -> None:
-    with pytest.raises(ConfigError, match=r"env is .*expected an id, a single gymnasium.Env, or a function that makes"):
-        build(settings(), env)
-
-
-class Module(torch.nn.Module):
-    def reset(self) -> None: ...
-
-    def step(self, action: Any) -> None: ...
-
-
-def test_an_environment_of_another_library_is_no_function_that_makes_one() -> None:
-    with pytest.raises(ConfigError, match=r"^env is .* a test_experiment\.Module: expected an id, .* Wrap env"):
-        build(settings(), Module())  # type: ignore[arg-type]
-
-
 def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:
     result = reverie.train("td3", env=Paying, run=tmp_path / "a", env_options={"kwargs": {"pay": 3.0}}, **FEW)
     assert result.evaluation is not None
@@ -231,17 +172,3 @@ def test_an_evaluation_of_what_draws_from_everybodys_generators_is_the_same_agai
     ]
     assert scores[0] == scores[1]
     assert len(set(scores[0])) == 2
-
-
-@pytest.mark.parametrize("vector", ["serial", "process"])
-def test_evaluations_while_training_are_where_the_environments_are(tmp_path: Path, vector: str) -> None:
-    told = tmp_path / "told"
-    options = {"kwargs": {"told": str(told)}, "vector": vector}
-    few = {name: value for name, value in FEW.items() if name not in ("steps", "replay_ratio", "random_steps")}
-    alone = few | {"data": tmp_path / "lived", "experience": "recorded", "updates": 1}
-    for run, more in (("lived", FEW), ("alone", alone)):
-        told.mkdir()
-        result = reverie.train("td3", env=Paying, run=tmp_path / run, env_options=options, **more)
-        assert result.evaluation is not None
-        assert (str(os.getpid()) in {path.name for path in told.iterdir()}) == (vector == "serial")
-        shutil.rmtree(told)

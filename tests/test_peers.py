@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 from test_benchmarks import FOLDER, scripts
 
-__all__ = ["scripts"]  # a fixture
+__all__ = ["scripts"]
 
 CARTPOLE = {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
 TWO = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-2.0], "high": [2.0]}
@@ -63,19 +62,6 @@ def test_everybody_reads_the_same_episodes(workers: Any, tmp_path: Path) -> None
     assert found.done(np.array([[7.0]])) == 2.0
     assert not found.discrete
     assert found.actions == 1
-
-
-@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.zeros((0, 2), np.float32), np.array([1, 0])])
-def test_arrays_go_through_a_pipe(workers: Any, array: np.ndarray) -> None:
-    pipe, buffer = workers("offline_pipe"), io.BytesIO()
-    pipe.send(buffer, array)
-    pipe.send(buffer, array + 1)
-    buffer.seek(0)
-    first = pipe.receive(buffer)
-    np.testing.assert_array_equal(first, array)
-    assert first.dtype == array.dtype
-    np.testing.assert_array_equal(pipe.receive(buffer), array + 1)
-    assert pipe.receive(buffer) is None
 
 
 def test_ours_are_judged_by_the_same_episodes(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +123,3 @@ def test_our_replay_is_filled_with_the_transitions_of_the_others(few: Any, task:
             assert batch.is_terminal[b, 1] == every.terminated[t]
             assert batch.is_last[b, 1] == (every.terminated[t] or every.truncated[t])
     assert seen >= set(range(50))
-
-
-def test_steps_are_counted_after_the_warm_up(few: Any) -> None:
-    rates = few("rates")
-    begin = rates.START + rates.WARM_UP
-    moments = [0.001 * i for i in range(begin)] + [100.0 + 0.5 * i for i in range(11)]
-    assert rates.steps_per_second(moments) == pytest.approx(2.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,10 +132,6 @@ def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
         Recorded(Given(), EnvConfig().merge(options))
 
 
-def test_stacks_that_were_recorded_stay_stacks() -> None:
-    assert Recorded(Given(), EnvConfig(frame_stack=3, include="image")).obs_spec["image"].shape == (84, 84, 3)
-
-
 OWN = {"image": ObsPart(kind="image", shape=(84, 84, 3), dtype="uint8")}
 CHOICE = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(3,))})
 
@@ -167,9 +162,3 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
     env = env_of(recorded.about, config)  # in which it is evaluated
     assert (env.id, env.num, env.grayscale) == ("Scenes-v0", 1, config.grayscale)
     assert env.resize == (asked.get("resize") or (tuple(was["resize"]) if "resize" in was else None))
-
-
-def test_rewards_of_our_own_are_clipped_once() -> None:
-    rewards = np.concatenate([part["reward"] for part in Recorded(own(), EnvConfig(clip_reward="tanh")).parts()])
-    np.testing.assert_array_equal(rewards, np.array([math.tanh(np.float32(r)) for r in Scenes().rewards], np.float32))
-    assert Recorded(own(clip_reward="tanh"), EnvConfig(clip_reward="tanh")).clip == "none"

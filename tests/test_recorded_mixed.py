@@ -73,13 +73,6 @@ def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
     assert not any("env." in line for line in mixed(data, tmp_path / "same", action_repeat=2))
 
 
-def test_arguments_of_the_environment_are_compared(tmp_path: Path) -> None:
-    data = lived(tmp_path / "data", kwargs={"g": 9.0})
-    said = "the data were recorded in Pendulum-v1 with g = 9.0, and the environment of this run is made without that"
-    assert any(said in line for line in mixed(data, tmp_path / "run"))
-    assert not any("made without" in line for line in mixed(data, tmp_path / "same", kwargs={"g": 9.0}))
-
-
 def spec_of(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     text, _ = written(env.spec) if env.spec is not None else ("", "")
     found: dict[str, Any] = json.loads(text)

@@ -15,6 +15,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import reverie
@@ -32,7 +34,6 @@ from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset, crc32c
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import read_saved
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,
@@ -64,71 +65,37 @@ def assert_same_weights(one: Path, two: Path) -> None:
         assert torch.equal(value, b[name]), name
 
 
-@pytest.fixture(scope="module")
-def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random actions on CartPole-v1, a choice between two classes."""
-    env, rng = gymnasium.make("CartPole-v1"), np.random.default_rng(0)
-    rows: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts",
-                                                         "next_observations")}  # fmt: skip
-    for seed in range(8):
-        obs, over = env.reset(seed=seed)[0], False
-        while not over:
-            action = int(rng.integers(2))
-            after, reward, terminated, truncated, _ = env.step(action)
-            values = (obs, action, reward, terminated, truncated, after)
-            for name, value in zip(rows, values, strict=True):
-                rows[name].append(value)
-            obs, over = after, terminated or truncated
-    path = tmp_path_factory.mktemp("data") / "cartpole.hdf5"
-    with h5py.File(path, "w") as file:
-        for name, values in rows.items():
-            file[name] = np.array(values)
-    return path
-
-
-OFFLINE: dict[str, dict[str, Any]] = {
-    "bc": {}, "td3_bc": {}, "iql": {}, "crr": {"algo.samples": 2}, "bcq": {"algo.samples": 2},
-    "cql": {"algo.samples": 2, "algo.floor": "monte_carlo"},
-}  # fmt: skip
-CHOOSING: dict[str, dict[str, Any]] = {
-    "bc": {}, "discrete_bcq": {"algo.target_every": 2}, "discrete_cql": {"algo.quantiles": 8, "algo.target_every": 2},
-    "discrete_crr": {"algo.min_q_weight": 1.0, "algo.target_every": 2},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("algorithm", OFFLINE)
-def test_offline_learners_go_on_bit_for_bit(pendulum: Path, tmp_path: Path, algorithm: str) -> None:
-    more = OFFLINE[algorithm] | {"env": "none"}
-    train(pendulum, tmp_path / "whole", algorithm=algorithm, updates=6, **more)
-    for updates in (3, 6):
-        result = train(pendulum, tmp_path / "parts", algorithm=algorithm, updates=updates, **more)
-    assert result.updates == 6
+@pytest.mark.parametrize(
+    ("algorithm", "data", "more"),
+    [
+        ("td3", "pendulum", {}),
+        ("td3", "pendulum", {"algo.normalise": "running", "replay.fractions.priority": 1.0,
+                             "replay.fractions.uniform": 0.0}),
+        ("cql", "pendulum", {"algo.samples": 2, "algo.floor": "monte_carlo", "env": "none"}),
+        ("discrete_cql", "cartpole", {"algo.quantiles": 8, "algo.target_every": 2, "env": "none"}),
+    ],
+)  # fmt: skip
+def test_a_run_on_data_goes_on_bit_for_bit(
+    tmp_path: Path, request: pytest.FixtureRequest, algorithm: str, data: str, more: dict[str, Any]
+) -> None:
+    path = request.getfixturevalue(data)
+    train(path, tmp_path / "whole", algorithm=algorithm, updates=12, **more)
+    for updates in (5, 12):
+        assert train(path, tmp_path / "parts", algorithm=algorithm, updates=updates, **more).updates == updates
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize("algorithm", CHOOSING)
-def test_offline_learners_of_classes_go_on_bit_for_bit(cartpole: Path, tmp_path: Path, algorithm: str) -> None:
-    more = CHOOSING[algorithm] | {"env": "none"}
-    train(cartpole, tmp_path / "whole", algorithm=algorithm, updates=6, **more)
-    for updates in (3, 6):
-        result = train(cartpole, tmp_path / "parts", algorithm=algorithm, updates=updates, **more)
-    assert result.updates == 6
-    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
-
-
-@pytest.mark.parametrize("algorithm", ["discrete_cql", "discrete_crr"])
-def test_learners_of_classes_go_on_with_what_is_lived(cartpole: Path, tmp_path: Path, algorithm: str) -> None:
-    """Evaluated in the environment, with recorded and lived rows in every batch."""
-    more = CHOOSING[algorithm] | {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200}
-    result = train(cartpole, tmp_path / "run", algorithm=algorithm, env="CartPole-v1", steps=40,
-                   experience="mixed(0.5)", **more)  # fmt: skip
+def test_a_learner_of_classes_goes_on_with_what_is_collected(cartpole: Path, tmp_path: Path) -> None:
+    """Evaluated in the environment, with recorded and collected rows in every batch."""
+    more = {"algo.quantiles": 8, "algo.target_every": 2, "learning_starts": 10, "random_steps": 5}
+    result = train(cartpole, tmp_path / "run", algorithm="discrete_cql", env="CartPole-v1", steps=40,
+                   experience="mixed(0.5)", **more | {"replay.capacity": 200})  # fmt: skip
     assert result.updates > 10
     assert result.evaluation is not None
     assert reverie.load(tmp_path / "run").evaluate(1).scores == result.evaluation.scores
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 100])
-@pytest.mark.parametrize("edge", [0, 1, 2, 3, 4])
+@given(block=st.integers(1, 6), edge=st.integers(0, 4))
 def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, edge: int) -> None:
     """Of a terminal episode of rewards 1, 2 and one that was cut off, in two parts, whatever is looked at together."""
     rows = {
@@ -147,20 +114,6 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     write_returns(dataset, 0.5, block)
     assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
     assert "extras" not in dataset.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"algo.frames": 2, "env.frame_stack": 2, "env": "Pendulum-v1"}, "frames would be stacked twice"),
-        ({"algo.value_estimator": "gae(0.9)"}, r"algo\.batch_length = 2: .* nothing to look ahead to"),
-    ],
-)
-def test_settings_that_do_not_fit_a_run_do_not_fit_one_on_data_alone(
-    pendulum: Path, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        train(pendulum, tmp_path / "run", updates=1, **settings)
 
 
 @pytest.fixture
@@ -257,10 +210,9 @@ def test_returns_are_those_of_the_discount(pendulum: Path, tmp_path: Path, floor
     assert not list((tmp_path / "run").rglob("return.npy"))
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "sac"])
-def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, algorithm: str) -> None:
+def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    result = train(pendulum, tmp_path / "run", algorithm=algorithm, updates=20, say=said.append,
+    result = train(pendulum, tmp_path / "run", updates=20, say=said.append,
                    **{"env": "Pendulum-v1", "schedule.eval_every": 10})  # fmt: skip
     assert (result.reason, result.updates, result.env_steps) == ("finished", 20, 0)
     assert result.evaluation is not None
@@ -299,7 +251,6 @@ def test_a_run_that_goes_on_keeps_the_environment_it_was_evaluated_in(pendulum: 
     result = train(pendulum, tmp_path / "run", updates=4)
     assert result.evaluation is not None
     assert result.evaluation.lengths == [200]
-    assert read_saved(tmp_path / "run").experiment["env"]["id"] == "Pendulum-v1"
 
 
 def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tmp_path: Path) -> None:
@@ -331,15 +282,6 @@ def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path
     experiment.close()
 
 
-@pytest.mark.parametrize("more", [{}, {"algo.normalise": "running", "replay.fractions.priority": 1.0,
-                                       "replay.fractions.uniform": 0.0}], ids=["plain", "more"])  # fmt: skip
-def test_a_run_on_data_goes_on_bit_for_bit(pendulum: Path, tmp_path: Path, more: dict[str, Any]) -> None:
-    train(pendulum, tmp_path / "one", updates=30, **more)
-    train(pendulum, tmp_path / "two", updates=13, **more)
-    train(pendulum, tmp_path / "two", updates=30, **more)
-    assert_same_weights(tmp_path / "one", tmp_path / "two")
-
-
 def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tmp_path: Path) -> None:
     from tiny import NETWORKS
 
@@ -353,10 +295,9 @@ def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tm
     assert_same_weights(tmp_path / "one", tmp_path / "two")
 
 
-@pytest.mark.parametrize("normalise", [None, "running"])
-def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path: Path, normalise: str | None) -> None:
+def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path: Path) -> None:
     settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
-                "eval_episodes": 0, "algo.normalise": normalise}  # fmt: skip
+                "eval_episodes": 0, "algo.normalise": "running"}  # fmt: skip
     for run, counts in {"one": (60,), "two": (30, 60)}.items():
         for steps in counts:
             result = train(pendulum, tmp_path / run, env="Pendulum-v1", steps=steps, experience="mixed", **settings)
@@ -365,9 +306,8 @@ def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path:
     assert "experience: mixed(part=0.5)" in (tmp_path / "one/config.yaml").read_text()
 
 
-@pytest.mark.parametrize("fraction", [0.5, 0.3])
 def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
-    pendulum: Path, tmp_path: Path, fraction: float, monkeypatch: pytest.MonkeyPatch
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reverie.algos import gail
 
@@ -376,30 +316,28 @@ def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
     parted = gail.parted
     monkeypatch.setattr(gail, "parted", lambda batch, windows: split.append(windows) or parted(batch, windows))
     settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
-                "eval_episodes": 0, "experience": f"mixed({fraction})", "algo.discriminator.units": (8,),
+                "eval_episodes": 0, "experience": "mixed(0.3)", "algo.discriminator.units": (8,),
                 "say": said.append}  # fmt: skip
     for run, counts in {"one": (60,), "two": (30, 60)}.items():
         for steps in counts:
             train(pendulum, tmp_path / run, algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
     assert_same_weights(tmp_path / "one", tmp_path / "two")
-    assert set(split) == {round(8 * fraction)}
-    assert any(f"{round(8 * fraction)} of the 8 windows of a batch" in line for line in said)
+    assert set(split) == {2}
+    assert any("2 of the 8 windows of a batch" in line for line in said)
 
 
-@pytest.mark.parametrize("env", [None, "Pendulum-v1"], ids=["alone", "together"])
 @pytest.mark.parametrize(
     ("algorithm", "setting", "told"),
     [("bc", {"replay.fractions.priority": 1.0}, r"replay.fractions.priority = 1.0, but the algorithm computes no"),
      ("bc", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
-     ("td3", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
      ("td3", {"replay.sequence": True, "algo.frames": 3, "algo.frame_keys": ".*"}, "replay.sequence = True, but")],
 )  # fmt: skip
 def test_ways_of_drawing_that_would_mean_nothing_are_refused(
-    pendulum: Path, tmp_path: Path, env: str | None, algorithm: str, setting: dict[str, Any], told: str
+    pendulum: Path, tmp_path: Path, algorithm: str, setting: dict[str, Any], told: str
 ) -> None:
-    length = {"updates": 1} if env is None else {"steps": 1, "experience": "mixed(0.5)"}
-    with pytest.raises(ConfigError, match=told):
-        train(pendulum, tmp_path / "run", algorithm=algorithm, env=env, **length, **setting)
+    for length in ({"updates": 1}, {"steps": 1, "experience": "mixed(0.5)", "env": "Pendulum-v1"}):
+        with pytest.raises(ConfigError, match=told):
+            train(pendulum, tmp_path / "run", algorithm=algorithm, **length, **setting)
     assert not (tmp_path / "run").exists()
 
 
@@ -449,15 +387,9 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     ):
         agent.evaluate(1)
     spec = tmp_path / "run" / "spec.json"
-    saved = json.loads(spec.read_text())
-    spec.write_text(json.dumps(saved | {"spaces": {}}))
+    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"spaces": {}}))
     with pytest.raises(RunError, match=r"spec\.json is damaged .* Pass an environment with these spaces"):
         reverie.load(tmp_path / "run")
-    spec.unlink()
-    with pytest.raises(RunError, match=r"trained on .*pendulum\.hdf5 alone, without an environment"):
-        reverie.load(tmp_path / "run")
-    train(pendulum, tmp_path / "run", updates=4, **{"env": "none"})
-    assert reverie.load(tmp_path / "run").action_space == agent.action_space
 
 
 def test_the_environment_that_data_name(tmp_path: Path) -> None:
@@ -514,9 +446,6 @@ def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
         RunError, match=r"these are not the data that the run was trained on \(164 rows then, 164 rows now"
     ):
         train(path, tmp_path / "run", updates=6)
-    path.unlink()
-    with pytest.raises(DataError, match="there is no dataset at"):
-        train(path, tmp_path / "run", updates=6)
     path.write_bytes(pendulum.read_bytes())
     assert train(path, tmp_path / "run", updates=6).updates == 6
 
@@ -537,87 +466,16 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the command line
 
 
-FLAGS = ["--threads", "1", "--eval-episodes", "1", "--algo.networks.units", "8", "--algo.batch-size", "8"]
-
-
 def test_data_in_memory_are_told_to_be_written(pendulum: Path, tmp_path: Path) -> None:
     episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
     said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first.*Parquet.*datasets\.md"
-    for data in ([episode] * 100, episode, np.zeros(500), pendulum.open("rb")):
+    for data in ([episode] * 100, np.zeros(500)):
         with pytest.raises(ConfigError, match=said) as told:
             reverie.train("td3", data=data, run=tmp_path / "run", say=quiet)
         assert len(str(told.value)) < 500
     with pytest.raises(ConfigError, match=said):
         with_data(ExperimentConfig(), [episode], tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_flags(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    command = ["train", "td3", "--data", str(pendulum), "--run", str(run), "--env", "Pendulum-v1", *FLAGS]
-    assert main([*command, "--updates", "4"]) == 0
-    said = capsys.readouterr().out
-    assert "td3 from recorded data alone" in said
-    assert "finished after 4 updates" in said
-    assert main(["train", "--resume", str(run), "--updates", "8"]) == 0
-    assert "continuing" in capsys.readouterr().out
-    assert main(["eval", str(run), "--episodes", "1"]) == 0
-
-
-def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reverie.cli import train as command
-
-    seen: list[Any] = []
-
-    class Stop(Exception):
-        pass
-
-    def stop(config: Any, **more: Any) -> None:
-        seen.append(config)
-        raise Stop
-
-    monkeypatch.setattr(command, "train_config", stop)
-    data = ["--data", str(pendulum)]
-    for args, share, env in (
-        (data, 1.0, "auto"),
-        ([*data, "--env", "none"], 1.0, "none"),
-        ([*data, "--env", "Pendulum-v1"], 1.0, "Pendulum-v1"),
-        ([*data, "--env", "Pendulum-v1", "--experience", "mixed(0.25)"], 0.25, "Pendulum-v1"),
-        (["--data.path", str(pendulum), "--experience", "mixed", "--env", "Pendulum-v1"], 0.5, "Pendulum-v1"),
-    ):
-        with pytest.raises(Stop):
-            main(["train", "td3", *args])
-        found = seen.pop()
-        assert (found.data.path, found.share, found.env.id) == (str(pendulum), share, env)
-
-
-def test_an_agent_without_an_environment_is_given_one(pendulum: Path, tmp_path: Path, capsys: Any) -> None:
-    run, lived = tmp_path / "run", tmp_path / "lived"
-    train(pendulum, run, updates=3, **{"env": "none"})
-    plain = f"reverie: {run} was trained on recorded data alone, so there is no environment to play episodes in. Pass"
-    made = str(tmp_path / "made")
-    for command in (["eval", str(run)], ["dream", str(run)], ["data", "record", str(run), made, "--episodes", "1"]):
-        assert main(command) == 1
-        assert plain in capsys.readouterr().err
-    assert main(["eval", str(run), "--episodes", "1", "--env", "Pendulum-v1"]) == 0
-    assert "Pendulum-v1" in capsys.readouterr().out
-    assert main(["info", str(run)]) == 0
-    assert "environment   none\n" in capsys.readouterr().out  # not of so many copies
-    reverie.train("td3", env="Pendulum-v1", run=lived, steps=20, say=quiet, **SMALL)
-    assert main(["eval", str(lived), "--episodes", "1", "--env", "CartPole-v1"]) == 1
-    assert (
-        "was trained in Pendulum-v1: env = 'CartPole-v1' can only be given for a run on recorded data"
-        in capsys.readouterr().err
-    )
-
-
-def test_flags_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "td3", "--env", "none"]) == 1
-    assert "td3 is to collect rows: in which environment?" in capsys.readouterr().err
-    assert main(["train", "td3", "--env", "Pendulum-v1", "--experience", "mixed(0.3)"]) == 1
-    assert "experience = mixed(part=0.3), but there is no data" in capsys.readouterr().err
-    assert main(["train", "td3", "--data", "a", "--experience", "mixed(0)"]) == 1
-    assert "expected a number in (0, 1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("form", "looks"), [("minari", 3), ("d4rl", 1)])
@@ -634,7 +492,7 @@ def test_a_disk_that_fills_up(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", ["minari", "d4rl", "parquet"])
+@pytest.mark.parametrize("form", ["minari", "parquet"])
 def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
     pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:

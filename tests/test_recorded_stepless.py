@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie.cli.data import data_command
 from reverie.core.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402  # the package is optional
 
-COLUMNS = "{obs: x, action: action, reward: reward, terminal: done, episode: time}"
 NAMED = {"obs": "x", "action": "action", "reward": "reward", "terminal": "done", "episode": "time"}
 WRONG = "27 of the 33 rows are episodes of a single row, without a step, from which nothing can be learned."
 ADVICE = "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode"
@@ -38,11 +36,3 @@ def test_training_refuses_them_before_it_makes_a_folder(table: Path, tmp_path: P
     assert WRONG in str(error.value)
     assert ADVICE in str(error.value)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("command", "title"), [("info", "wrong"), ("validate", "remark")])
-def test_reports_say_so_first(table: Path, capsys: pytest.CaptureFixture[str], command: str, title: str) -> None:
-    data_command([command, str(table), "--columns", COLUMNS])
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"{title} {WRONG} {ADVICE}" in said
-    assert said.index(WRONG) < said.index("the observation after the last step of a truncated episode was not recorded")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +17,20 @@ from reverie.agent import evaluation
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
 from reverie.agent.loading import load
-from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.api import train_config as train
-from reverie.core import discover
 from reverie.core.errors import DataError, RunError
-from reverie.core.files import write_atomic, write_json
+from reverie.core.files import write_json
 from reverie.core.lock import FolderLock
 from reverie.core.signature import signature
-from reverie.core.spaces import ActionCodec, conversion
+from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.metrics import FINAL, read_metrics
-from reverie.presets.layers import layered
 from reverie.run import run as life
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, check_spec, read_saved
+from reverie.run.folder import RunFolder, check_spec
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
@@ -61,11 +56,6 @@ class Steps(gymnasium.Env[Any, Any]):
         self.taken += 1
         value = np.nan if self.taken == self.breaks_at else self.t / 10
         return {"vec": np.full(self.width, value, np.float32)}, 1.0, self.t == 9, False, {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Own(DreamerV3Config):
-    """An algorithm of somebody's own."""
 
 
 class Wider(Steps):
@@ -122,15 +112,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> Non
         ):
             attempt()
     assert contents(run) == before
-
-
-def test_the_one_before_a_damaged_one_is_continued_and_reported(run: Path) -> None:
-    (bad,) = spoil(run, -1)
-    said: list[str] = []
-    result = train(CONFIG.merge({"steps": 55, "keep_checkpoints": 1}), env=Steps, run=run, say=said.append)
-    assert said[0].startswith(f"checkpoint {bad} cannot be used (state.json is damaged: 1 bytes instead of")
-    assert result.files["checkpoint"].is_dir()
-    assert (run / "checkpoints" / bad).is_dir()
 
 
 # ---------------------------------------------------------------- one writer, many readers
@@ -205,19 +186,6 @@ def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_
     assert (run / "eval.json").exists()
 
 
-def test_an_evaluation_whose_best_agent_could_not_be_saved_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = CONFIG.merge({"steps": 30, "schedule.eval_every": 20, "eval_episodes": 1})
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "mark_best", refuse)
-        with pytest.raises(PermissionError):
-            train(config, env=Steps, run=tmp_path, say=say_nothing)
-    train(config, env=Steps, run=tmp_path, say=say_nothing)
-    scored = [(row["step"], row[FINAL]) for row in read_metrics(tmp_path / "metrics.jsonl") if FINAL in row]
-    assert scored == [(20, 0.0), (30, 1.0)]
-
-
 # ---------------------------------------------------------------- other settings
 
 
@@ -231,20 +199,6 @@ def test_changed_settings_are_told_and_the_former_ones_kept(run: Path) -> None:
     assert sum(" -> " in line for line in said) == 2
     assert (run / f"config-{step:09d}.yaml").read_bytes() == former
     assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
-
-
-def test_a_short_name_for_the_algorithm_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of ``module:Class``, whose package has been installed since and gives it a name."""
-    config = CONFIG.merge({"algo": Own().merge(CONFIG.algo.to_dict())})
-    train(config, env=Steps, run=tmp_path / "run", say=say_nothing)
-    monkeypatch.setattr(discover, "entry_points", lambda group: [EntryPoint("own", f"{__name__}:Own", group)])
-    begun = config.merge({"init": str(tmp_path / "run"), "steps": 20})
-    assert train(begun, env=Steps, run=tmp_path / "next", say=say_nothing).env_steps >= 20
-    result = train(config.merge({"steps": 80}), env=Steps, run=tmp_path / "run", say=say_nothing)
-    assert result.env_steps >= 80
-    assert read_saved(tmp_path / "run").algorithm == "own"
-    again = layered("own", files=[tmp_path / "run" / "config-000000060.yaml"])
-    assert (type(again.algo), again.steps) == (Own, 60)
 
 
 # ---------------------------------------------------------------- other spaces
@@ -270,47 +224,6 @@ def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], messag
     with pytest.raises(RunError, match=message):
         train(CONFIG.merge({"steps": 90}), env=env, run=run, say=say_nothing)
     assert contents(run) == before
-
-
-def test_vectors_with_other_bounds_are_told_and_unknown_bounds_are_not(tmp_path: Path) -> None:
-    def spec(low: float, high: float, dtype: Any = np.float32) -> dict[str, ObsPart]:
-        return {"vec": conversion(gymnasium.spaces.Box(low, high, (3,), dtype), "auto")[0]}
-
-    folder = RunFolder.at(tmp_path)
-    write_json(folder.spec, signature(spec(-1.0, 1.0), bounded(1.0)))
-    for fits in (spec(-1.0, 1.0, np.float64), spec(-np.inf, np.inf)):
-        check_spec(folder, signature(fits, bounded(1.0)))
-    check_spec(folder, signature(spec(-2.0, 2.0), bounded(1.0)), bounds=False)
-    said = r"observation 'vec' has numbers in -1\.\.1 in the run, but integers in 0\.\.255 in this environment"
-    with pytest.raises(RunError, match=said):
-        check_spec(folder, signature(spec(0, 255, np.uint8), bounded(1.0)))
-
-
-class Bare(Steps):
-    """Says nothing of its frames per second; counts those that are open."""
-
-    metadata: Any = None
-    open = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        Bare.open += 1
-
-    def close(self) -> None:
-        Bare.open -= 1
-
-
-@pytest.mark.parametrize("metadata", [None, {"render_fps": None}, {}])
-def test_the_environment_that_an_agent_is_loaded_for_is_closed(
-    run: Path, metadata: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Bare, "metadata", metadata)
-    assert load(run, env=Bare).frames_per_second == 30
-    assert Bare.open == 0
-    monkeypatch.setattr(Bare, "width", 6)
-    with pytest.raises(RunError, match="the environment differs"):
-        load(run, env=Bare)
-    assert Bare.open == 0
 
 
 def bounded(limit: float) -> ActionSpec:
@@ -372,17 +285,3 @@ def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monk
     result = train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
     assert result.evaluation is not None
     assert sum("cannot write: [Errno 13] Permission denied" in line for line in said) == 2
-
-
-def test_a_file_that_cannot_be_written_is_named_as_people_know_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "eval.json").write_text("before")
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        write_atomic(tmp_path / "eval.json", "after")
-    assert str(caught.value) == f"[Errno 28] No space left on device: '{tmp_path / 'eval.json'}'"
-    assert contents(tmp_path) == {"eval.json": b"before"}

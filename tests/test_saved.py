@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,39 +19,6 @@ def test_a_config_of_another_time_is_refused(tmp_path: Path, text: str, message:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(RunError, match=message):
         load(tmp_path)
-
-
-OWN_ESTIMATOR = """
-from dataclasses import dataclass
-from reverie.objectives.estimators import OneRow
-
-@dataclass(frozen=True)
-class Further(OneRow):
-    by: int = 2
-
-    def steps(self, rows):
-        return self.by
-"""
-
-
-def test_an_own_value_estimator_in_a_module_is_found_again(tmp_path: Path) -> None:
-    (tmp_path / "own_estimators.py").write_text(OWN_ESTIMATOR)
-    flags = "--env Pendulum-v1 --algo.batch-length 4 --algo.networks.units 8 8 --steps 250 --learning-starts 200 "
-    flags += "--random-steps 200 --eval-episodes 0 --no-tensorboard --algo.value-estimator own_estimators:Further(by=3)"
-
-    def reverie(*words: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "reverie", *words]
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-    made = reverie("train", "ddpg", *flags.split(), "--run", str(tmp_path / "run"))
-    assert made.returncode == 0, made.stderr
-    assert "value_estimator: own_estimators:Further(by=3)" in (tmp_path / "run" / "config.yaml").read_text()
-    on = reverie("train", "--resume", str(tmp_path / "run"), "--steps", "260", "--trust")
-    assert on.returncode == 0, on.stderr
-    elsewhere = reverie("eval", str(tmp_path / "run"), "--trust", cwd=tmp_path / "run")
-    assert elsewhere.returncode == 1
-    assert "module 'own_estimators' cannot be imported" in elsewhere.stderr
-    assert "PYTHONPATH" in elsewhere.stderr
 
 
 def test_a_folder_of_several_runs_names_them(

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dream_figures import painted
 from reverie.agent.dreaming import check_finite, dream, fitting, gather, measure, one_hot
 from reverie.agent.loading import load
 from reverie.api import train_config as train
@@ -93,31 +91,6 @@ def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Pat
     assert arrays["dream/cont"].shape == arrays["inside/value"].shape == (2, 10)
 
 
-def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corridor: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    agent = load(run)
-    report = dream(agent, context=3, horizon=4, sequences=2)
-    frames = imageio_ffmpeg.read_frames(str(report.files["video"]))
-    width, height = next(frames)["size"]
-    shown = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]
-    assert len(shown) == 7
-    assert np.abs(shown[0].astype(int) - shown[6]).max() > 100
-    seen = np.array([[[0.0, 0, 0, 0], [1, 0, 0, 0]]] * 3, np.float32)
-    pictures = painted(agent, {"observation": seen}, {"observation": seen[:, ::-1], "reward": seen})
-    assert pictures is not None
-    real, imagined = pictures
-    assert real.shape == imagined.shape == (3, 2, 171, 256, 3)
-    assert (real[:, ::-1] == imagined).all()
-    assert (real[0, 0] != real[0, 1]).any()
-    assert painted(agent, {"observation": seen}, {}) is None
-    instance = gymnasium.make("CartPole-v1", render_mode="rgb_array")
-    before = instance.reset(seed=0)[0]
-    assert painted(load(run, env=instance), {"observation": seen}) is None
-    np.testing.assert_allclose(instance.unwrapped.state, before)  # its episode may be going on
-    assert painted(load(corridor, env=Corridor), {"observation": seen}) is None
-
-
 def rows(*lengths: int) -> list[Batch]:
     """Episodes ``[1, T]`` of these lengths, all alike."""
     return [
@@ -158,22 +131,6 @@ def test_dreams_are_of_the_rewards_that_were_learned(
     assert agent.evaluate(1).scores[0] >= 8  # true ones
 
 
-def test_a_grid_is_dreamt_with_its_own_tiles(tmp_path: Path) -> None:
-    pytest.importorskip("minigrid")
-    env = {"env.id": "MiniGrid-Empty-5x5-v0", "env.full_view": True, "env.time_limit": 6, "eval_episodes": 0}
-    train(ExperimentConfig().merge(SMALL).merge(env), run=tmp_path / "run", say=say_nothing)
-    agent = load(tmp_path / "run")
-    assert agent.act(agent.make_env().reset(seed=0)[0])[0] in range(7)
-    report = dream(agent, sequences=2)  # episodes shorter than the 8 rows of longer ones
-    assert report.context == 2
-    frames = imageio_ffmpeg.read_frames(str(report.files["video"]))
-    width, height = next(frames)["size"]
-    truth = np.frombuffer(next(frames), np.uint8).reshape(height, width, 3)[26 : 26 + 320, 4 : 4 + 320]
-    colours = np.median(truth.reshape(5, 64, 5, 64, 3), axis=(1, 3))  # one for each tile
-    assert np.abs(colours[0] - 100).max() < 8  # walls are grey
-    assert (colours[3, 3, 1] > 200) & (colours[3, 3, [0, 2]] < 60).all()  # the goal is green
-
-
 def test_dream_needs_something_to_imagine(corridor: Path) -> None:
     agent = load(corridor, env=Corridor)
     with pytest.raises(ConfigError, match=r"actions = 'best': expected one of"):
@@ -209,22 +166,6 @@ def test_errors_are_measured_per_step_and_in_their_units() -> None:
         "v": "root-mean-square error in the environment's units, over all 2 numbers",
         "c": "probability not assigned to the true class",
     }
-
-
-def test_predictions_of_another_shape_are_refused() -> None:
-    spec = {
-        "i": ObsPart(kind="image", shape=(4, 6, 3), dtype="uint8"),
-        "v": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
-    }
-    truth = {"i": np.ones((2, 5, 4, 6, 3)), "v": np.ones((2, 5, 2, 2)), "reward": np.ones((2, 5))}
-    measure(truth, {**truth, "v": np.ones((2, 5, 4)), "reward": np.ones((2, 5, 1))}, spec, 3)
-    for wrong in (truth["i"].transpose(0, 1, 4, 2, 3), truth["i"].reshape(2, 5, -1), truth["i"][:, 1:]):
-        with pytest.raises(ConfigError, match=r"prediction of 'i' has shape .*: expected \[2, 5, 4, 6, 3\], \[B, T,"):
-            measure(truth, {"i": wrong}, spec, 3)
-    with pytest.raises(ConfigError, match=r"expected \[2, 5, 2, 2\] or \[2, 5, 4\]"):
-        measure(truth, {"v": np.ones((2, 5, 1, 4))}, spec, 3)
-    with pytest.raises(ConfigError, match=r"predicts 'w', which is no observation: expected some of i, v, reward"):
-        measure(truth, {"w": truth["v"]}, spec, 3)
 
 
 @pytest.mark.parametrize(("row", "where"), [(3, "imagined step 2"), (1, "row 2, which the model has seen")])

@@ -20,10 +20,9 @@ from reverie.agent.imagining import ModelState
 from reverie.algos.imagination import open_loop
 from reverie.api import train_config as train
 from reverie.cli import main
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import reproducible
 from reverie.core.words import say_nothing
-from reverie.datasets.dataset import DatasetConfig
 from reverie.log.metrics import read_metrics
 from reverie.presets.layers import layered
 from tiny import FEW
@@ -129,20 +128,6 @@ def test_the_command_says_what_it_wrote(cartpole: Path, tmp_path: Path, capsys: 
     assert main(["extract", str(run), "--out", str(out), "--seed", "5", "--overwrite"]) == 0
     assert zarr.open_group(out, mode="r").attrs["seed"] == 5
     assert [path.name for path in out.parent.iterdir()] == ["a.zarr"]
-
-
-def test_what_cannot_be_written(agent: Agent, pendulum: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ends with \.zarr .* or \.npz"):
-        extract(agent, out=tmp_path / "a.hdf5")
-    (tmp_path / "mine.zarr").mkdir()
-    with pytest.raises(RunError, match="no extraction has written"):
-        extract(agent, out=tmp_path / "mine.zarr", overwrite=True)
-    with pytest.raises(DataError, match="does not fit the environment"):
-        extract(agent, out=tmp_path / "a.npz", data=DatasetConfig(path=str(pendulum)))
-    other = reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **FEW).run
-    with pytest.raises(ConfigError, match="DQN has no world model"):
-        extract(other, out=tmp_path / "a.npz", say=say_nothing)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dqn", "mine.zarr"]
 
 
 def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agent: Agent) -> None:

@@ -18,7 +18,6 @@ from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.make import make_gym
 from reverie.experiment import ExperimentConfig
 from tiny import SMALL
 
@@ -41,18 +40,6 @@ def test_all_that_reset_or_step_returned_is_refused() -> None:
     assert seeing(gymnasium.spaces.Tuple([vector, gymnasium.spaces.Dict(state=vector)])).split((seen, {"state": seen}))[
         0
     ]
-
-
-def test_a_state_may_be_gone_back_to(tmp_path: Path) -> None:
-    """What an agent has seen belongs to the state: two ways on from the same one do not know of each other."""
-    config = ExperimentConfig().merge(SMALL).merge({"env": {"id": "CartPole-v1", "frame_stack": 3}, "eval_episodes": 0})
-    train(config, run=tmp_path / "run", say=say_nothing)
-    agent = load(tmp_path / "run")
-    _, state = agent.act(np.zeros(4, np.float32))
-    before = {key: past.copy() for key, past in state.stacks[0].past.items()}  # type: ignore[union-attr]
-    agent.act(np.ones(4, np.float32), state)
-    for key, past in before.items():
-        np.testing.assert_array_equal(state.stacks[0].past[key], past)  # type: ignore[union-attr]
 
 
 def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
@@ -87,18 +74,6 @@ def shown(flat: FlatEnv, action: np.ndarray | None) -> np.ndarray:
     rows = {"image": np.zeros(flat.obs_spec["image"].shape, np.uint8)}
     _ = flat.reset_into(0, rows) if action is None else flat.step_into(action, rows)
     return rows["image"]
-
-
-def test_frames_in_place_of_minigrids_symbols_are_read() -> None:
-    pytest.importorskip("minigrid")
-    config = EnvConfig(id="MiniGrid-Empty-5x5-v0", pixels="only", resize=(8, 8))
-    flat = make_flat(config, None, 0, False)
-    env = make_gym(config, None, False)
-    obs, _ = env.reset(seed=0)
-    observer = Observer(flat, config)
-    given = observer.given(env, obs)
-    assert observer.split(given) == (True, [given])
-    np.testing.assert_array_equal(observer(given, None, True)["image"], shown(flat, None))
 
 
 def test_of_a_list_of_frames_the_last_one_is_read() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.agent.estimate import BLOCK, actions_of, agreement_of, orders
+from reverie.agent.estimate import BLOCK, actions_of, agreement_of
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -131,18 +131,6 @@ def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name, mode):
 def seen(row, first):
     no = torch.zeros(len(row), dtype=torch.bool)
     return Step(obs={"row": row}, reward=row[:, 0], is_first=no | first, is_last=no, is_terminal=no)
-
-
-@pytest.mark.parametrize("lengths", [LENGTHS, (7,), (1,) * 600, (3,) * 40])
-def test_orders_hold_every_row_once_and_little_else(lengths):
-    first = columns(lengths)["is_first"]
-    tables = list(orders(first, carried=True))
-    assert sorted(row for table in tables for row in table[table >= 0]) == list(range(len(first)))
-    for column in (column for table in tables for column in table.T):
-        rows = column[column >= 0]
-        assert (column[: len(rows)] == np.arange(rows[0], rows[0] + len(rows))).all()
-        assert first[rows[0]]
-        assert not first[rows[1:]].any()
 
 
 def test_a_policy_that_has_explored_draws_as_it_did_then():

@@ -64,17 +64,6 @@ def test_updates_that_were_due_and_not_made_stay_due():
     assert other.state_dict()["ratio"]["credit"] == 0
 
 
-def test_prefill_leaves_no_debt():
-    clock = Clock(length=10**6, replay_ratio=0.5, learning_starts=100)
-    for rows in range(100):
-        clock.env_steps += 8
-        assert clock.updates_due(rows) == 0
-    clock.env_steps += 8
-    assert clock.updates_due(100) == 0  # counting starts here
-    clock.env_steps += 8
-    assert clock.updates_due(108) == 4
-
-
 def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
     clock = Clock(length=10**6, replay_ratio=1.0, learning_starts=100)
     clock.load_state_dict({**clock.state_dict(), "env_steps": 5000, "ratio": {"credit": 0.5, "seen": 5000}})
@@ -105,21 +94,6 @@ def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut)
         assert clock.updates == floor(ratio * clock.env_steps)
 
 
-def test_nothing_is_due_while_nothing_can_be_sampled():
-    clock = Clock(length=100, replay_ratio=1.0)
-    clock.env_steps = 10
-    assert clock.updates_due(windows=0) == 0
-    assert Clock(length=5, unit="updates").updates_due(windows=0) == 0
-
-
-def test_credit_is_never_negative():
-    ratio = Ratio(0.5)
-    ratio.load_state_dict({"credit": 0.25, "seen": 1000})
-    assert ratio.due(10) == 0
-    assert ratio.due(12) == 1
-    assert ratio.credit == 0.25
-
-
 def test_ten_tenths_are_one():
     ratio = Ratio(0.1)
     ratio.due(0)
@@ -145,11 +119,3 @@ def test_done_by_steps_by_updates_and_by_request():
     assert recorded.done
     stopped = Clock(length=10, stop=True)
     assert stopped.done
-
-
-def test_state_holds_every_counter():
-    clock = Clock(length=10, env_steps=3, updates=2, episodes=1, seconds_before=100.0)
-    other = Clock(length=10)
-    other.load_state_dict(clock.state_dict())
-    assert (other.env_steps, other.updates, other.episodes) == (3, 2, 1)
-    assert other.seconds >= 100.0

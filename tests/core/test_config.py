@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-import tyro
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from reverie.algos.cql import Mode
 from reverie.core.bounds import Above, AtLeast, Finite, Regex, Within
 from reverie.core.config import Choice, Config, coerce
 from reverie.core.discover import algorithm_config, algorithms
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +86,6 @@ def test_values_beside_an_object_are_merged_into_it(step: int) -> None:
         Outer().merge(dict([("inner", Inner()), ("inner.unit", 3)][::step]))
 
 
-def test_the_original_is_not_touched() -> None:
-    config = Outer()
-    config.merge({"inner.units": 3})
-    assert config == Outer()
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -100,14 +93,10 @@ def test_the_original_is_not_touched() -> None:
         ({"inner.unit": 1}, r"unknown option 'inner\.unit'\. Did you mean 'inner\.units'"),
         ({"zzzzzz": 1}, r"unknown option 'zzzzzz'\. Available: depths, flag, inner, kwargs"),
         ({"steps": "many"}, r"steps = 'many' \(str\): expected int"),
-        ({"steps": 1.5}, r"steps = 1\.5 \(float\): expected int"),
         ({"steps": True}, r"steps = True \(bool\): expected int"),
-        ({"steps": None}, r"steps = None"),
         ({"flag": "yes"}, r"flag = 'yes' \(str\): expected bool"),
-        ({"size": [1, 2, 3]}, r"size = \[1, 2, 3\]"),
         ({"depths": [1, "a"]}, r"depths\[1\] = 'a'"),
         ({"inner.act": "sillu"}, r"inner\.act = 'sillu': expected one of 'silu', 'relu'\. Did you mean 'silu'"),
-        ({"inner": 3}, r"inner = 3"),
         ({"steps": -1}, r"steps = -1: expected 0 or more"),
     ],
 )
@@ -120,10 +109,7 @@ def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:
     "value",
     [
         [{"obs": np.arange(5000.0).reshape(-1, 5), "name": "x" * 500}] * 100,
-        "x" * 10_000,
-        {str(i): [i] * 50 for i in range(500)},
         np.zeros((2000, 3)),
-        10**300,
     ],
 )
 def test_a_large_value_is_told_in_brief(value: Any) -> None:
@@ -132,11 +118,6 @@ def test_a_large_value_is_told_in_brief(value: Any) -> None:
             coerce(value if hint is not int else {"a": value}, hint, name)
         assert len(str(told.value)) < 250
         assert "\n" not in str(told.value)
-
-
-def test_small_values_are_told_as_python_writes_them() -> None:
-    for value in ("a", [1, 2.5, "b", None], {"b": {"a": (1,)}}, 10**12, -1e-5, {"x": list(range(15))}):
-        assert brief(value) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -217,10 +198,6 @@ def test_kinds_are_named_in_small_letters():
     assert Colour.kinds() == {"plain": Plain, "rgb_mix": RGBMix, "pastel": Pastel}
     assert type(Colour.parse("rgb_mix")) is RGBMix
     assert type(Colour.parse("pastel")) is Pastel
-
-
-def test_numbers_of_numpy_are_written_as_numbers() -> None:
-    assert Colour.parse(RGBMix(np.float32(0.25), np.int64(4)).text()) == RGBMix(0.25, 4)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -326,16 +303,10 @@ def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "own_colours:Owner",
-            r"shade = 'own_colours:Owner': module 'own_colours' has no subclass of Shade with that name\.",
-        ),
         ("own_colours:Another()", r"has no subclass of Shade with that name"),
         ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run in the folder of module.py"),
         ("broken_colours:Own", r"failed: ZeroDivisionError: division by zero \(.*broken_colours.py:1 in <module>\)"),
         ("lost_colours:Own", r"importing module 'lost_colours' failed: ModuleNotFoundError: .*'no_such_palette' \("),
-        ("own_colours:Own(lvel=3)", r"unknown option 'lvel'\. Did you mean 'level'"),
-        ("own_colours:", r"expected a name, or a name with settings"),
         ("__main__:Own", r"It was defined in a script: move it to a module"),
         (f"{__name__}:Half", r"Half is a base class"),
     ],
@@ -356,9 +327,6 @@ def test_kinds_are_written_as_people_write_them(text):
         ("rgb_mixx", r"colour = 'rgb_mixx': unknown name 'rgb_mixx'. Did you mean 'rgb_mix'\? Available: plain"),
         ("rgb_mix(1, 2, 3)", r"expected at most 2 settings: share, depth"),
         ("rgb_mix(dept=3)", r"colour = 'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
-        ("rgb_mix(depth=half)", r"expected a name, or a name with settings"),
-        ("rgb_mix(depth=inf)", r"depth = inf \(float\): expected int"),
-        ("colours.rgb_mix(0.5)", r"expected a name, or a name with settings"),
         ("__import__('os').system('x')", r"expected a name, or a name with settings"),
     ],
 )
@@ -408,17 +376,11 @@ def test_settings_that_would_have_no_effect_are_refused():
     ("algorithm", "wrong", "message"),
     [
         ("bcq", {"batch_size": "256"}, "batch_size = '256': expected a number, such as 256."),
-        ("bcq", {"lr": "fast"}, "lr = 'fast' (str): expected float."),
-        ("bcq", {"lr": None}, "lr = None (NoneType): expected float."),
         ("bcq", {"graph": "no"}, "graph = 'no' (str): expected bool."),
-        ("td3", {"policy_delay": 1.5}, "policy_delay = 1.5 (float): expected int."),
         ("td3", {"policy_delay": 2.0}, "policy_delay = 2.0 (float): expected int, such as 2."),
         ("ddpg", {"target_every": 2**64}, f"target_every = {2**64}: expected an integer below 2^63."),
-        ("sac", {"target_entropy": True}, "target_entropy = True (bool): expected float | None."),
-        ("sac", {"reward_scale": 0.1}, "reward_scale = 0.1 (float): expected RewardScale."),
         ("sac", {"normalise": "running"}, "normalise = 'running': expected a Normalise, such as Running(clip=10.0)."),
         ("cql", {"backup": Mode}, f"backup = {Mode} (type): expected Backup."),
-        ("cql", {"floor": "monte_carlo"}, "floor = 'monte_carlo': expected a Floor, such as MonteCarlo()."),
     ],
 )
 def test_settings_of_other_kinds_than_their_types_are_refused(algorithm, wrong, message):
@@ -430,7 +392,6 @@ def test_settings_of_other_kinds_than_their_types_are_refused(algorithm, wrong, 
     ("algorithm", "wrong", "message"),
     [
         ("dqn", {"kappa": -1e300}, "kappa = -1e+300"),
-        ("dqn", {"adam_eps": 1e-300}, "adam_eps = 1e-300"),
         ("dreamer_v3", {"free_nats": 10**40}, "free_nats = 1e+40"),
     ],
 )
@@ -444,13 +405,6 @@ def test_settings_of_learners_are_numbers_of_float32(algorithm, wrong, message):
 def test_numpy_numbers_are_numbers():
     config = algorithm_config("td3")(policy_delay=np.int64(3), tau=np.float32(0.5), batch_size=np.uint8(2))
     assert config.to_dict() == algorithm_config("td3")(policy_delay=3, tau=0.5, batch_size=2).to_dict()
-
-
-def test_dots_in_place_of_colons_are_told():
-    with pytest.raises(ConfigError, match=r"Did you mean 'mine:Pink\(0\.2\)'\?"):
-        algorithm_config("td3")().merge({"exploration": "mine.Pink(0.2)"})
-    with pytest.raises(ConfigError, match=r"Did you mean 'a\.mine:Pink'\?"):
-        algorithm_config("td3")().merge({"exploration": "a.mine.Pink"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,8 +444,6 @@ class Around(Config):
         ({"lr": 0.0}, "lr = 0.0: expected a finite number above 0."),
         ({"lr": math.nan}, "lr = nan: expected a finite number above 0."),
         ({"decay": 1.0}, "decay = 1.0: expected a number in [0, 1)."),
-        ({"decay": math.nan}, "decay = nan: expected a number in [0, 1)."),
-        ({"offset": math.inf}, "offset = inf: expected a finite number."),
         ({"size": (3, 0)}, "size = 0: expected at least 1."),
         ({"keys": "("}, "keys = '(': expected a valid regular expression (missing ), unterminated subpattern at pos"),
     ],
@@ -503,7 +455,3 @@ def test_bounds_are_declared_with_fields(wrong, message):
     with pytest.raises(ConfigError, match=f"^{re.escape('inner.' + message)}"):
         Around().merge({"inner": wrong})
     assert Bounded(decay=0.0, ratio=0).steps == 1
-
-
-def test_tyro_reads_fields_with_bounds():
-    assert tyro.cli(Around, args=["--inner.steps", "3", "--inner.size", "2", "2"]).inner == Longer(steps=3, size=(2, 2))

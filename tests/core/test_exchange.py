@@ -79,7 +79,3 @@ def test_an_end_within_a_slice_is_refused():
     sample["next"]["done"][1, 3] = True
     with pytest.raises(DataError, match=r"inside a slice\. Sample slices of a single trajectory"):
         Batch.from_tensordict(sample)
-
-
-def test_keys_of_the_observation_can_be_said():
-    assert list(Batch.from_tensordict(steps(4), obs=["step_count"]).obs) == ["step_count"]

@@ -49,13 +49,6 @@ def test_no_option_makes_a_folder_of_a_url(here, capsys, words, flag):
     assert not list(here.iterdir())
 
 
-def test_a_store_is_not_the_run_folder(here):
-    settings = {"env": "CartPole-v1", "run": "run", "replay.store": "./run", "say": lambda text: None}
-    with pytest.raises(ConfigError, match=r"replay\.store = '.*/run' is the run folder: expected another folder"):
-        reverie.train("dqn", **settings)
-    assert not list(here.iterdir())
-
-
 class Moves(gymnasium.Env):
     """Changes the working directory, as simulators that write files of their own do."""
 

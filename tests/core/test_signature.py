@@ -10,7 +10,6 @@ import pytest
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 
-SIX = ObsPart(kind="vector", shape=(6,), dtype="float32")
 VEC = ObsPart(kind="vector", shape=(5,), dtype="float32")
 EYE = ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")
 ROOM = ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3))
@@ -62,8 +61,3 @@ def test_bounds_of_actions_count_where_both_are_known(low, high, expected):
     known = ActionPart(kind="continuous", size=2, low=(-1, -2), high=(1, 2))
     line = f"action 'turn' is continuous of 2 numbers in (-1, -2)..(1, 2) in A, but of 2 numbers in {expected} in B"
     assert told({}, {"turn": known}, {}, {"turn": replace(known, low=low, high=high)}) == [line] * bool(expected)
-
-
-def test_what_is_the_same_is_not_told():
-    assert told({"vec": VEC, "eye": EYE, "room": ROOM}, {"go": GO, "turn": TURN},
-                {"room": ROOM, "eye": EYE, "vec": VEC}, {"turn": TURN, "go": GO}) == []  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,16 +25,6 @@ ONE = torch.ones(())
 TOLD = {"loss/two_words": ONE, "loss/parts/a": ONE * 2, "loss/parts/arm/angle": ONE * 3}
 
 
-def test_names_and_groups() -> None:
-    said = Some.of(TOLD)
-    assert said.loss_two_words is ONE
-    assert said.loss_parts == {"a": TOLD["loss/parts/a"], "arm/angle": TOLD["loss/parts/arm/angle"]}
-    assert said.train_now_and_then is None
-    assert Some.of(TOLD | {"train/now_and_then": ONE}).train_now_and_then is ONE
-    assert list(Some.names()) == ["loss/two_words", "loss/parts", "train/now_and_then"]
-    assert list(Some.names(always=True)) == ["loss/two_words", "loss/parts"]
-
-
 @pytest.mark.parametrize(
     ("metrics", "says"),
     [
@@ -49,19 +38,6 @@ def test_names_and_groups() -> None:
 def test_what_belongs_to_another(metrics: dict[str, Tensor], says: str) -> None:
     with pytest.raises(DataError, match=says):
         Some.of(metrics)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Mapping[str, Tensor], dict[str, Tensor], dict, typing.Mapping[str, Tensor], "Mapping[str, Tensor] | None",
-        "dict[str, Tensor]", "'typing.Mapping[str, Tensor]'", '"collections.abc.Mapping[str, Tensor]"',
-    ],
-    ids=str,
-)  # fmt: skip
-def test_mappings_are_known_however_they_are_written(kind: typing.Any) -> None:
-    written = dataclasses.make_dataclass("Written", [("loss_parts", kind)], bases=(Stats,), frozen=True, kw_only=True)
-    assert written.of({"loss/parts/a": ONE}).loss_parts == {"a": ONE}
 
 
 def test_a_field_whose_default_is_made_may_be_absent() -> None:

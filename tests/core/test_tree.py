@@ -42,17 +42,6 @@ def test_filled_has_the_types_of_the_template_and_the_values_of_the_tensors():
     assert all(leaf.dtype == torch.float32 for leaf in leaves(out))
 
 
-def test_a_policy_without_state():
-    assert leaves(None) == []
-    assert filled(None, []) is None
-
-
-@pytest.mark.parametrize("tensors", [[], [torch.zeros(3)] * 4])
-def test_others_are_refused(tensors):
-    with pytest.raises(RunError, match=r"expected \[\(2,\)"):
-        filled(tree(0.0), tensors)
-
-
 def test_tensors_by_name_need_no_order():
     one, two = torch.ones(2), torch.zeros(2)
     saved = named({"obs": {"a": one, "b": two}, "reward": one})

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import DataError
 from reverie.core.types import FLAGS, Batch, Window
 
 
@@ -19,12 +19,6 @@ def batch() -> Batch:
     )  # fmt: skip
 
 
-def test_a_batch_that_is_there_is_not_made_anew() -> None:
-    here = batch()
-    assert here.to("cpu") is here
-    assert here.to(torch.device("cpu")) is here
-
-
 def test_whatever_part_lies_elsewhere_is_moved() -> None:
     names = [field.name for field in dataclasses.fields(Batch)]
     there = batch().to("meta")
@@ -34,15 +28,6 @@ def test_whatever_part_lies_elsewhere_is_moved() -> None:
         devices: set[str] = set()
         moved.map(lambda x: (devices.add(x.device.type), x)[1])  # noqa: B023  # called at once
         assert devices == {"meta"}, name
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [({"length": 0}, "length = 0"), ({"batch": -1}, "batch = -1"), ({"context": -2}, "context = -2 .* at least 0")],
-)
-def test_a_window_without_rows_is_refused(given: dict[str, int], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        Window(**{"batch": 2, "length": 2} | given)
 
 
 THREE = Window(batch=2, length=2, context=1)
@@ -84,10 +69,3 @@ def test_columns_become_a_batch() -> None:
     torch.testing.assert_close(
         dataclasses.asdict(Batch.of_columns(columns, made.index, made.extras)), dataclasses.asdict(made)
     )
-
-
-def test_a_transition_has_two_rows() -> None:
-    with pytest.raises(DataError, match=r"shape \[2, 1\], .*: expected 2 rows or more.*learner.window.rows = 8"):
-        batch().rows(2).check(Window(batch=2, length=8))
-    batch().rows(2).check(Window(batch=2, length=1))  # a learner that needs none
-    batch().rows(2).check()

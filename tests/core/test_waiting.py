@@ -11,12 +11,6 @@ import pytest
 from reverie.core.waiting import POLICY, SPIN, TURNS, spin_briefly
 
 
-def test_threads_sleep_soon_unless_told_otherwise() -> None:
-    environment: dict[str, str] = {}
-    spin_briefly(environment)
-    assert environment == {SPIN: str(TURNS)}
-
-
 @pytest.mark.parametrize("said", [{SPIN: "7"}, {POLICY: "active"}, {POLICY: ""}])
 def test_what_the_user_said_stays(said: dict[str, str]) -> None:
     environment = dict(said)

@@ -85,16 +85,6 @@ def test_the_same_whatever_the_parts(lived, blocks, crosses):
         assert torch.equal(a.obs["vec"], b.obs["vec"])
 
 
-def test_it_goes_on_where_it_was():
-    one = build()
-    one.sample()
-    state = one.state_dict()
-    expected_next = one.sample()
-    two = build(seed=7)
-    two.load_state_dict(state)
-    assert torch.equal(two.sample().index, expected_next.index)
-
-
 def test_other_rows_have_another_fingerprint():
     prints = {build(Given(lived)).fingerprint for lived in (LIVED, LIVED[::-1], LIVED[:4])}
     changed = Given()
@@ -116,16 +106,6 @@ def test_latents_and_priorities_are_kept_beside_the_rows():
     again = dataset.sample()
     assert (again.index == batch.index[0]).float().mean() > 0.3
     assert again.extras["deter"][(again.index == batch.index[0])].eq(1).all()
-
-
-def test_statistics():
-    found = build().statistics()
-    rewards = np.concatenate([e.rewards for e in LIVED])
-    assert found.reward == (rewards.min(), rewards.max())
-    scores = [float(e.rewards.sum()) for e in LIVED]
-    assert found.scores == pytest.approx((min(scores), np.mean(scores), max(scores)))
-    assert (found.episodes, found.terminal, found.steps) == (5, 3, 14)
-    assert found.reward_size == pytest.approx(np.sqrt(np.square(rewards).mean()))
 
 
 def test_datasets_that_cannot_be():

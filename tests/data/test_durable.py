@@ -47,8 +47,7 @@ def lived() -> dict[str, np.ndarray]:
     return rows
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("damaged", "stored"), [(False, True), (True, False)])
 def test_another_number_of_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, stored: bool
 ) -> None:

@@ -50,11 +50,6 @@ def test_files_hold_their_parts(tmp_path):
     assert [path.read_bytes() for path in places] == expected
 
 
-def test_nothing_at_all():
-    files.write({})
-    files.place({})
-
-
 def test_a_file_that_cannot_be_written(tmp_path):
     (tmp_path / "folder").mkdir()
     before, wrong, after = tmp_path / "before", tmp_path / "folder", tmp_path / "after"
@@ -75,12 +70,6 @@ def test_a_part_that_does_not_fit_leaves_no_half_file(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert raised.value.errno == errno.EFBIG
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
-def test_a_parent_that_is_a_file(tmp_path):
-    (tmp_path / "a").write_bytes(b"")
-    with pytest.raises((NotADirectoryError, FileExistsError)):
-        files.write({tmp_path / "a" / "b": [b"1"]})
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -67,42 +66,9 @@ def test_it_agrees_with_lists(pieces: list[tuple[bool, list[bool]]], streams: in
     assert not out["extras/latent"].any()
 
 
-@settings(max_examples=50, deadline=None)
-@given(lost=st.integers(0, 9), more=st.integers(0, 9), streams=st.integers(1, 3))
-def test_fewer_or_more_than_were_counted(lost: int, more: int, streams: int) -> None:
-    """Columns other than the flags are damaged, or the flags are; what is read in the end is what counts."""
-    counted, found = rows_of(0, [True] * (10 - lost)), rows_of(0, [True] * (10 - more))
-
-    def source(columns: Sequence[str] | None) -> Iterator[Piece]:
-        yield True, found if columns is None else {name: counted[name] for name in columns}
-
-    out = filled(HostStorage(COLUMNS, streams, 20), source)
-    assert out["number"].ravel().tolist() == found["number"][(10 - more) % streams :].tolist()
-
-
 def test_parts_that_do_not_fit_together_are_refused() -> None:
     good, storage = rows_of(0, [True, False]), HostStorage(COLUMNS, 1, 5)
     with pytest.raises(DataError, match=r"have the columns \['is_first', 'number'\]: expected \['image', 'is_first', "):
         lay_out(storage, source_of([(True, {"is_first": good["is_first"], "number": good["number"]})]))
     with pytest.raises(DataError, match=r"have different lengths: .*'number': 1"):
         lay_out(storage, source_of([(True, good | {"number": good["number"][:1]})]))
-
-
-@pytest.mark.parametrize("streams", [1, 3])
-def test_it_takes_little_more_memory_than_the_rows(streams: int) -> None:
-    columns = {"is_first": Column((), "bool"), "image": Column((32, 32, 3), "uint8")}
-
-    def source(columns: Sequence[str] | None) -> Iterator[Piece]:
-        for number in range(40):
-            flags, images = np.zeros(100, bool), np.full((100, 32, 32, 3), number, np.uint8)
-            flags[0] = True
-            yield number == 0, {"is_first": flags, "image": images} if columns is None else {"is_first": flags}
-
-    tracemalloc.start()
-    try:
-        storage = HostStorage(columns, streams, 4000 // streams)
-        assert lay_out(storage, source) == 4000 // streams
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert storage.nbytes < peak < 1.2 * storage.nbytes

@@ -12,7 +12,6 @@ import pytest
 import torch
 from lived import ACTION, EXTRA, OBS, Lived
 
-from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.replay import mapped
@@ -85,24 +84,3 @@ def test_a_disk_that_fills_up_meanwhile(
     with pytest.raises(ConfigError, match=says):
         filled(replay)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_systems_that_cannot_reserve_or_unlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    def in_use(name: str) -> None:
-        raise PermissionError("in use")
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
-    unlink = os.unlink
-    monkeypatch.setattr(os, "unlink", in_use)
-    storage = MappedStorage(columns_of(OBS, ACTION, EXTRA), 2, 20, tmp_path)
-    life = filled(Replay(storage, WINDOW, seed=0, config=ReplayConfig()))
-    life.check(life.replay.sample())
-    monkeypatch.setattr(os, "unlink", unlink)
-
-
-def test_files_are_for_this_computer_only() -> None:
-    with pytest.raises(ConfigError, match=r"replay.device = 'cuda', replay.storage = 'mmap'"):
-        ReplayConfig(device="cuda", storage="mmap")

@@ -97,21 +97,6 @@ def test_it_is_the_source_batch_for_batch_and_nothing_is_sampled_early(log: list
         assert inner.sampled == number
 
 
-def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-    empty = torch.empty_like
-    monkeypatch.setattr(torch, "empty_like", lambda x, pin_memory=False: (asked.append(pin_memory), empty(x))[1])
-    storage = HostStorage(COLUMNS, 1, 10)
-    replay = Replay(
-        storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, config=ReplayConfig(online=False)
-    )
-    replay.extend(storage.room(5))
-    replay.sample()
-    assert asked == [False] * len(COLUMNS)
-    Prefetch(replay, CPU).sample()
-    assert asked[len(COLUMNS) :] == [True] * len(COLUMNS)
-
-
 def test_only_what_has_to_travel_is_sent_ahead(log: list[str]) -> None:
     window = Window(batch=1, length=2, crosses_episodes=True)
     host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, config=ReplayConfig(online=False))

@@ -220,21 +220,6 @@ def test_state_of_other_rows_is_left_out(config: ReplayConfig, change: str) -> N
     fresh.check(fresh.replay.sample())
 
 
-def test_rows_beyond_the_capacity_leave_the_newest() -> None:
-    life = Lived(2, 10, Window(batch=2, length=3, context=1, crosses_episodes=True), config=ReplayConfig())
-    for t in range(25):
-        life.add([t % 6 == 0, t % 4 == 0])
-    rows = life.replay.read(life.replay.oldest, life.replay.count)
-    longer = {name: np.concatenate([column, column, column], 1) for name, column in rows.items()}
-    short = Lived(2, 10, life.window, config=ReplayConfig())
-    short.add([True, True])
-    short.replay.extend(longer)
-    assert (short.replay.count, short.replay.oldest) == (31, 21)
-    for name, column in short.replay.read(21, 31).items():
-        assert np.array_equal(column, rows[name])
-    assert len(short.replay) == len(life.replay)
-
-
 def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros() -> None:
     life = Lived(2, 40, Window(batch=4, length=3, context=1, crosses_episodes=True), config=ReplayConfig())
     for t in range(25):
@@ -249,19 +234,6 @@ def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros() -> 
     for t in range(4):
         new.replay.add(*life.row([t == 0, t == 0]))
     assert list(new.replay.batch_sampler.online.queue) == [25 * 2, 25 * 2 + 1]
-
-
-def test_bulk_rows_that_are_not_as_declared_are_refused() -> None:
-    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
-    life.add([True, True])
-    rows = life.replay.read(0, 1)
-    with pytest.raises(DataError, match=r"missing \['reward'\]"):
-        life.replay.extend({name: column for name, column in rows.items() if name != "reward"})
-    with pytest.raises(DataError, match=r"reward has shape \(1, 1\): expected \(2, 1\)"):
-        life.replay.extend(rows | {"reward": rows["reward"][:1]})
-    with pytest.raises(DataError, match="cannot read rows 0 to 2: there are rows 0 to 1"):
-        life.replay.read(0, 2)
-    assert life.replay.count == 1
 
 
 def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -301,20 +273,3 @@ def test_a_store_gets_every_row_without_extras() -> None:
     held = life.replay.read(1, 5)
     for name in store.rows[0]:
         assert np.array_equal(np.stack([row[name] for row in store.rows], 1), held[name])
-
-
-def test_rows_in_one_piece_need_not_be_copied() -> None:
-    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
-    for _ in range(8):
-        life.add([False, False])
-    storage = life.replay.storage
-    assert isinstance(storage, HostStorage)
-    itself = storage.read(2, 7, ["reward"], copy=False)["reward"]
-    assert np.shares_memory(itself, storage.columns["reward"])
-    assert not np.shares_memory(storage.read(2, 7, ["reward"])["reward"], storage.columns["reward"])
-    for _ in range(6):
-        life.add([False, False])
-    for stream in (None, 1):  # rows 5 to 13 lie in two pieces
-        apart = storage.read(5, 13, stream=stream, copy=False)
-        for name, column in storage.read(5, 13, stream=stream).items():
-            assert np.array_equal(apart[name], column)

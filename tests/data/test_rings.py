@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.accelerate import only
-from reverie.core.columns import Column, RingBuffer, as_numpy, put_rows
+from reverie.core.columns import Column, as_numpy
 from reverie.core.compiler import kernels
 from reverie.core.errors import DataError
 from reverie.kernels import rows as rows_kernel
 from reverie.replay.device import DeviceStorage
 from reverie.replay.mapped import MappedStorage
 from reverie.replay.priority import SumTree, tree_draw, tree_set
-from reverie.replay.storage import SMALL, HostStorage, Storage, bytes_of, record_of
+from reverie.replay.storage import HostStorage, Storage
 
 COLUMNS = {
     "obs/image": Column((16, 24, 16), "uint8"),  # 6 KB: past the caches
@@ -171,29 +171,6 @@ def test_a_row_of_another_shape_is_refused_and_nothing_is_written(compiled: bool
     assert (storage.columns["reward"] == 7).all()
 
 
-def test_handles_are_read_in_their_order(make: Make) -> None:
-    """A compiled copy reads them from memory, where those of a view do not follow one another."""
-    storage, rng = make(2, 8), np.random.default_rng(0)
-    for _ in range(6):
-        storage.add(drawn(rng, 2))
-    handles = torch.tensor([[7, 1], [0, 1], [4, 1]])[:, 0]
-    for name, value in storage.gather(handles, 2).items():
-        assert torch.equal(value, storage.gather(handles.clone(), 2)[name]), name
-
-
-def test_small_columns_are_side_by_side_and_the_memory_is_what_was_said() -> None:
-    storage = HostStorage(COLUMNS, 3, 4)
-    small = {name for name, column in COLUMNS.items() if column.nbytes <= SMALL}
-    assert small == COLUMNS.keys() - {"obs/image", "obs/wide"}
-    bases = {storage.columns[name].base.ctypes.data for name in small}
-    assert len(bases) == 1
-    assert all(ring.flags.aligned for ring in storage.columns.values())
-    assert record_of(COLUMNS).itemsize == 64  # 61 bytes, and three so that int64 begins at a multiple of 8
-    large = sum(storage.columns[name].nbytes for name in COLUMNS.keys() - small)
-    assert storage.nbytes == storage.columns["reward"].base.nbytes + large == 12 * bytes_of(COLUMNS)
-    assert rows_kernel._blocks([100, 8, 104, 50], [12, 4, 12, 20]) == {8: 4, 50: 20, 100: 12}
-
-
 def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_kernel, "PARALLEL", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -206,13 +183,6 @@ def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) 
     handles = rng.integers(90, size=40)
     mine, other = (storage.gather(torch.from_numpy(handles), 5) for storage in both)
     assert all(torch.equal(mine[name], other[name]) for name in COLUMNS)
-
-
-def test_one_slot_is_written_to_and_other_columns_are_passed_over() -> None:
-    ring = np.full((3, 5, 2), 9, np.float32)
-    put_rows(RingBuffer({"x": ring}), {"x": torch.ones(3, 2), "y": torch.zeros(3)}, 2)
-    assert (ring[:, 2] == 1).all()
-    assert (ring[:, [0, 1, 3, 4]] == 9).all()
 
 
 # ---------------------------------------------------------------------- the tree of priorities

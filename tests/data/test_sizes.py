@@ -39,13 +39,6 @@ def test_what_is_no_size_is_refused_with_examples(text) -> None:
         ReplayConfig(capacity=text)
 
 
-def test_settings_take_both() -> None:
-    assert ReplayConfig().merge({"capacity": "1e3"}).capacity == 1000
-    assert ReplayConfig().merge({"capacity": "20GB"}).capacity == "20GB"
-    assert ReplayConfig(capacity="1kB").rows(ROW) == 1000 // ROW
-    assert ReplayConfig(capacity="1e3").rows(ROW) == 1000
-
-
 def build(most: int | None = None, free: bool = False, **settings):
     window = Window(batch=1, length=3, context=1, context_crosses=free)
     return ReplayConfig(**settings).build(
@@ -63,12 +56,3 @@ def test_a_capacity_in_bytes_counts_all_columns() -> None:
 def test_no_more_is_reserved_than_can_come() -> None:
     assert build(most=30).storage.capacity == 15
     assert build(most=2).storage.capacity == 4
-
-
-def test_free_rows_need_no_capacity_of_their_own() -> None:
-    assert build(capacity=6, free=True).storage.capacity == 3 + 1
-    with pytest.raises(ConfigError, match=r"capacity = 5: each of 2 environments gets 2 rows"):
-        build(capacity=5, free=True)
-    assert build(capacity=8).storage.capacity == 4
-    with pytest.raises(ConfigError, match=r"capacity = 7: each of 2 environments gets 3 rows"):
-        build(capacity=7)

@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 import zarr
 
-from reverie.core.columns import Column
 from reverie.core.errors import DataError, RunError
 from reverie.store.store import Store
-from reverie.store.zarr import chunk_rows
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -46,17 +44,6 @@ def test_rows_come_back(store, tmp_path, said):
     assert not said
 
 
-def test_reads_a_part(store):
-    store.begin(COLUMNS, STREAMS)
-    store.extend(stacked(range(30)))
-    store.flush(10)
-    found = list(store.read(store.segments[0], 5, 21, [1]))
-    assert [(c.start, c.stop, c.streams) for c in found] == [(5, 8, (1,)), (8, 16, (1,)), (16, 21, (1,))]
-    for chunk in found:
-        expected = stacked(range(chunk.start, chunk.stop))
-        assert_rows(chunk.rows, {name: value[1:] for name, value in expected.items()})
-
-
 def test_a_row_counts_only_once_it_is_committed(store, tmp_path, said):
     store.begin(COLUMNS, STREAMS)
     fill(store, 0, 5)
@@ -80,15 +67,6 @@ def test_zarr_opens_it(store, tmp_path):
         assert array.dtype == expected.dtype
         np.testing.assert_array_equal(array[:], expected)
     assert set(group[first].keys()) >= {"obs", "reward"}
-
-
-def test_a_segment_may_begin_at_any_row(store):
-    store.begin(COLUMNS, STREAMS, first=13, imported=4)
-    store.extend(stacked(range(13, 29)))
-    store.flush(10)
-    (segment,) = store.segments
-    assert (segment.first, segment.kept, segment.rows, segment.imported) == (13, 13, 29, 4)
-    assert_rows(contents(store, store.segments[0])[0], stacked(range(13, 29)))
 
 
 def test_a_process_goes_on_in_a_segment_of_its_own(tmp_path, said):
@@ -140,25 +118,6 @@ def test_drop_deletes_whole_chunks_of_the_run(tmp_path, said):
     assert [(start, stop) for _, start, stop in third.chain(name)] == [(30, 30), (46, 60), (60, 61)]
 
 
-def test_all_rows_are_kept_unless_said_otherwise(store):
-    store.begin(COLUMNS, STREAMS)
-    fill(store, 0, 40)
-    store.flush(10)
-    store.drop(30)
-    store.close(10)
-    assert store.segments[0].kept == 0
-
-
-def test_rows_may_be_changed_once_they_are_added(store):
-    store.begin(COLUMNS, STREAMS)
-    rows = row(0)
-    store.add(rows)
-    for value in rows.values():
-        value[...] = 0
-    store.flush(10)
-    assert_rows(contents(store, store.segments[0])[0], stacked(range(1)))
-
-
 def test_wrong_rows_are_refused(store):
     store.begin(COLUMNS, STREAMS)
     with pytest.raises(DataError, match=r"missing \['action'\], unknown \['aktion'\]"):
@@ -187,21 +146,3 @@ def test_nothing_is_written_by_looking(tmp_path, said):
     with pytest.raises(RunError, match=r"call begin\(\)"):
         store.add(row(0))
     assert store.chain("7") == []
-
-
-def test_chunks_are_a_few_megabytes(monkeypatch):
-    monkeypatch.undo()
-    image, number = Column((64, 64, 3), "uint8"), Column((), "float32")
-    assert chunk_rows([image, number], 8) == 256  # 3 MB
-    assert chunk_rows([number], 8) == 4096
-    assert chunk_rows([image], 1024) == 16  # of all streams together 200 MB
-    assert chunk_rows([Column((2000, 2000, 3), "uint8")], 1) == 1
-
-
-def test_a_newer_format_is_refused(store, tmp_path, said, monkeypatch):
-    monkeypatch.setattr("reverie.store.segment.FORMAT", 99)
-    store.begin(COLUMNS, STREAMS)
-    store.close(5)
-    monkeypatch.undo()
-    with pytest.raises(RunError, match=r"zarr.json cannot be read: it has format 99.*upgrade"):
-        Store(tmp_path / "replay", say=said.append)

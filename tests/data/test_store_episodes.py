@@ -7,16 +7,6 @@ from reverie.store.episodes import episodes
 from reverie.store.store import Store
 from store_rows import COLUMNS, small_chunks
 
-minari = pytest.importorskip("minari")
-
-SPEC = {
-    "observation": {
-        "image": {"kind": "image", "shape": [4, 4, 3], "dtype": "uint8", "classes": [], "low": 0.0, "high": 255.0},
-        "arm/angle": {"kind": "vector", "shape": [2], "dtype": "float32", "classes": [], "low": 0.0, "high": 255.0},
-    },
-    "action": {"action": {"kind": "categorical", "classes": [3], "size": 0}},
-}
-
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):

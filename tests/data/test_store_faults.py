@@ -132,17 +132,6 @@ def test_a_full_disk_is_a_pause(tmp_path, monkeypatch):
     assert "no rows were lost" in said[1]
 
 
-def test_who_does_not_wait_is_told_at_once(tmp_path, monkeypatch):
-    disk, said = FullDisk(monkeypatch), []
-    store = Store(tmp_path, say=said.append, waits=False)
-    store.begin(COLUMNS, STREAMS)
-    disk.full = True
-    store.extend(stacked(range(10)))
-    with pytest.raises(RunError, match=r"cannot be used: No space left on device .*Free space there"):
-        store.flush()
-    assert not said
-
-
 def test_a_row_that_raises_is_not_added(tmp_path, monkeypatch):
     disk = FullDisk(monkeypatch)
     store = Store(tmp_path, say=quiet, waits=False)
@@ -192,13 +181,3 @@ def test_a_run_that_is_to_stop_does_not_wait(tmp_path, monkeypatch):
     assert_rows(store.pending(), stacked(range(30)))
     assert not store.close(0.1)
     assert "closed before 30 rows of each stream" in said[-1]
-
-
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    def refused(contents):
-        path = next(iter(contents))
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(files, "write", refused)
-    with pytest.raises(RunError, match=r"cannot be used: Permission denied \(.*\)\. Choose a writable folder"):
-        Store(tmp_path, say=quiet).begin(COLUMNS, STREAMS)

@@ -81,26 +81,6 @@ def test_a_place_that_fails_and_comes_back(url, monkeypatch):
     assert "no rows were lost" in said[1]
 
 
-def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
-    said, going = [], threading.Event()
-    stage = cloud.RemoteObjects.stage
-
-    def hanging(objects, name, *parts):
-        going.wait(10)
-        stage(objects, name, *parts)
-
-    monkeypatch.setattr(Patience, "silence", 0.1)
-    store = Store(url, say=said.append)
-    store.begin(COLUMNS, STREAMS)
-    monkeypatch.setattr(cloud.RemoteObjects, "stage", hanging)
-    store.extend(stacked(range(8)))
-    assert not store.flush(0.4)
-    assert "no answer for 0 s" in said[0]
-    going.set()
-    assert store.close(10)
-    assert "no rows were lost" in said[-1]
-
-
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -228,21 +208,6 @@ def test_s3_that_fails_and_comes_back(proxy, mode, monkeypatch):
     assert "cannot write to the store" in said[0]
     assert "no rows were lost" in said[-1]
     assert len(said) == 2
-
-
-def test_s3_without_a_bucket(proxy):
-    with pytest.raises(RunError, match=r"cannot be used: .*Create the bucket nowhere first"):
-        Store("s3://nowhere/replay", say=quiet).begin(COLUMNS, STREAMS)
-
-
-def test_s3_without_credentials(proxy, monkeypatch, tmp_path):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(RunError, match="Credentials are missing or not accepted: set AWS_ACCESS_KEY_ID"):
-        Store("s3://bucket/replay", say=quiet).begin(COLUMNS, STREAMS)
 
 
 def test_s3_that_is_away_at_the_start(proxy):

@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lived import ACTION, OBS, Lived
+from lived import Lived
 
-from reverie.core.errors import ConfigError
 from reverie.core.types import Update, Window
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import Feedback
@@ -156,16 +155,6 @@ def test_all_rows_of_complete_episodes_are_learned_from_about_equally() -> None:
     assert counts.max() < 3 * np.median(counts)  # the last rows of an episode come twice
 
 
-def test_first_rows_are_context_where_windows_may_not_cross() -> None:
-    """The window before would be of another episode; with no window to come from, nothing is lost by that."""
-    window = Window(batch=8, length=4, context=1)
-    life = Lived(1, 200, window, seed=3, config=SEQUENCE)
-    for t in range(150):
-        life.add([t % 15 == 0])
-    learned = {row % 15 for _ in range(300) for h in life.replay.sample().index.tolist() for row in range(h + 1, h + 5)}
-    assert learned == set(range(1, 15))
-
-
 @pytest.mark.parametrize("count", [60, 150])  # before and after the oldest rows are evicted
 def test_rows_that_were_read_again_are_gone_through_in_the_same_way(count: int) -> None:
     """As on going on from a checkpoint: what lay before the oldest row held is not there any more."""
@@ -196,27 +185,3 @@ def test_the_end_of_the_newest_episode_is_learned_from_once_it_is_over(crosses: 
         row for _ in range(100) for h in life.replay.sample().index.tolist() for row in range(h + 1, h + 9)
     )
     assert min(learned[row] for row in range(40 + (not crosses), 60)) > 20
-
-
-def test_cursors_do_not_stay_in_step() -> None:
-    life = long_life(batch=8, lengths=(25, 25))
-    for _ in range(50):
-        batch = life.replay.sample()
-    assert len({int(h) // 2 % 25 for h in batch.index}) > 2
-
-
-@pytest.mark.parametrize(
-    ("config", "carries", "says"),
-    [
-        (SEQUENCE, False, r"replay.sequence = True, but .* no context rows"),
-        (ReplayConfig(), True, r"algo.carry = True, but .* set replay.sequence = True as well"),
-        (ReplayConfig(sequence=True, reset_interval=9), False, "no context rows"),
-        (ReplayConfig(reset_interval=9), False, "replay.reset_interval = 9: expected 0, or algo.carry = True"),
-    ],
-)
-def test_sequences_need_a_state_that_is_carried(config: ReplayConfig, carries: bool, says: str) -> None:
-    window = Window(batch=1, length=2, crosses_episodes=True, carries=carries)
-    with pytest.raises(ConfigError, match=says):
-        config.build(obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=window, seed=0)
-    with pytest.raises(ConfigError, match="reset_interval = -1"):
-        ReplayConfig(reset_interval=-1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -13,11 +11,9 @@ from hypothesis import strategies as st
 from reverie.core.accelerate import only
 from reverie.core.columns import Column
 from reverie.core.compiler import kernels
-from reverie.replay import windows
 from reverie.replay.storage import HostStorage
 from reverie.replay.windows import HandleQueue, RandomIntegers, Windows, random_integers
 
-FIGURE = windows.__doc__ or ""
 BOUNDS = st.one_of(
     st.integers(1, 300), st.integers(1, 2**34), st.sampled_from([2**31 + 1, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**30])
 )
@@ -25,31 +21,6 @@ BOUNDS = st.one_of(
 
 def rows_of(streams: int, capacity: int) -> HostStorage:
     return HostStorage({"is_first": Column((), "bool"), "is_last": Column((), "bool")}, streams, capacity)
-
-
-def line(name: str) -> list[str]:
-    """The entries of one line of the figure."""
-    found = re.search(rf"^    {re.escape(name)} +((\S+ +){{10}}\S+)", FIGURE, re.MULTILINE)
-    assert found is not None, name
-    return found[1].split()
-
-
-def test_the_figure_shows_the_windows_that_there_are() -> None:
-    rows = rows_of(1, 8)
-    drawn = {
-        "crossing episodes": Windows(rows, 3, crosses=True),
-        "of one episode": Windows(rows, 3),
-        "of one, 1 free row": Windows(rows, 3, free=1),
-    }
-    for before, episode in zip([None, *line("episode")], line("episode"), strict=False):
-        rows.add({"is_first": torch.tensor([episode != before]), "is_last": torch.tensor([False])})
-        for some in drawn.values():
-            some.add_one([episode != before])
-    assert line("row") == [str(row) for row in range(rows.count)]
-    assert line("slot") == [str(row % 8) if row >= rows.oldest else "-" for row in range(rows.count)]
-    for name, some in drawn.items():
-        held = some.at(np.arange(len(some))).tolist()
-        assert line(name) == ["x" if row in held else "." for row in range(rows.count)], name
 
 
 @settings(max_examples=100, deadline=None)
@@ -112,19 +83,3 @@ def test_handles_are_drawn_from_those_held() -> None:
     compiled = drawn()
     with only():
         assert drawn() == compiled
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 250)), min_size=1, max_size=12))
-def test_a_queue_drops_few_and_many(turns: list[tuple[int, int]]) -> None:
-    queue, expected, last = HandleQueue(), [], 0
-    for more, gone in turns:
-        new = list(range(last, last + 2 * more, 2))
-        queue.add(new if more < 3 else np.array(new))
-        expected += new
-        last += 2 * more
-        below = expected[0] + gone if expected else 0
-        queue.drop(below)
-        expected = [handle for handle in expected if handle >= below]
-        assert queue.held.tolist() == expected
-        assert not expected or queue.address == queue.held.ctypes.data

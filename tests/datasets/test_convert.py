@@ -24,7 +24,6 @@ from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.importing import trusting
-from reverie.core.spaces import ActionCodec
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
 from reverie.datasets.convert import Subset, subsample, write
@@ -40,23 +39,6 @@ minari = pytest.importorskip("minari")
 
 
 # ---------------------------------------------------------------- convert
-
-
-def test_an_infinite_action_space_stays_as_declared(tmp_path):
-    """Its bounds are measured to learn from it, not to write it."""
-    half = spaces.Box(np.float64([-np.inf]), np.float64([9]), dtype=np.float64)
-    space = spaces.Dict({"move": half, "turn": spaces.Box(-1, 1, (1,), np.float32)})
-    for name in ("a", "b"):
-        buffers = [buffer(e, actions={"move": np.pi * e.actions.astype("f8"), "turn": e.actions}) for e in LIVED]
-        write_minari(tmp_path / "both" / name, buffers, action=space)
-    for source in (tmp_path / "both" / "a", tmp_path / "both"):
-        with open_reader(str(source)) as reader:
-            write(reader, str(tmp_path / f"copy-{source.name}"))
-            assert not reader.remarks()
-            first = joined(reader.parts())
-        with open_reader(str(tmp_path / f"copy-{source.name}")) as reader:
-            assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
-            assert_same(joined(reader.parts()), first)
 
 
 def test_nested_spaces_come_out_of_minari_as_they_were(tmp_path):
@@ -134,21 +116,6 @@ def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats)
             about = open_reader(str(path)).about()
             assert (about.action, about.measured) == (space, False)
             same_rows(source, path)
-
-
-def test_stored_actions_in_units_are_what_environments_get():
-    space = spaces.Dict({
-        "whole": spaces.Box(0, 10, (2,), np.int64), "wide": spaces.Box(-2, 6, (2, 2), np.float32),
-        "sign": spaces.Discrete(3, start=-1), "two": spaces.MultiDiscrete([3, 4], start=[1, -2]),
-        "one": spaces.MultiDiscrete([3]), "bits": spaces.MultiBinary(3)})  # fmt: skip
-    codec = ActionCodec(space)
-    flat = np.random.default_rng(0).uniform(-1.2, 1.2, (20, codec.spec.width)).astype("f4")
-    found = codec.decode(flat, np.arange(20) == 19)
-    for row, action in enumerate(map(codec, flat[:19])):
-        for name, value in action.items():
-            np.testing.assert_allclose(found[f"action/{name}"][row], value, atol=1e-6, err_msg=name)
-            assert found[f"action/{name}"].dtype == space[name].dtype
-    assert not any(values[19].any() for values in found.values())
 
 
 def seeds_of(path):
@@ -259,21 +226,6 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     with pytest.raises(ConfigError, match="numbers and vectors, not obs"):
         write(open_reader(str(source)), str(tmp_path / "q"), "parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.hdf5", "d", "i", "p"]
-
-
-@pytest.mark.parametrize("to", ["d4rl", "parquet"])
-def test_columns_keep_their_type(tmp_path, monkeypatch, to):
-    """What is written first decides it: integers are not to become of later fractions."""
-    monkeypatch.setattr(writers, "BUFFERED", 1)
-    monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
-    space = spaces.Box(0, 99, (2,), np.int64)
-    parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]
-    source = write_minari(tmp_path / "d", parts, space)
-    with pytest.raises(DataError, match=r"'obs' is int64 in the first episodes, but float.* in later ones"):
-        write(open_reader(str(source)), str(tmp_path / "out"), to)
-    source = write_minari(tmp_path / "e", parts[::-1], space)
-    write(open_reader(str(source)), str(tmp_path / "out"), to)
-    same_rows(source, tmp_path / "out")
 
 
 def test_the_environment_goes_along(tmp_path):
@@ -423,3 +375,35 @@ def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, tru
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
     assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
+
+
+@pytest.mark.parametrize("to", ["d4rl", "parquet"])
+def test_columns_keep_their_type(tmp_path, monkeypatch, to):
+    """What is written first decides it: integers are not to become of later fractions."""
+    monkeypatch.setattr(writers, "BUFFERED", 1)
+    monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
+    space = spaces.Box(0, 99, (2,), np.int64)
+    parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]
+    source = write_minari(tmp_path / "d", parts, space)
+    with pytest.raises(DataError, match=r"'obs' is int64 in the first episodes, but float.* in later ones"):
+        write(open_reader(str(source)), str(tmp_path / "out"), to)
+    source = write_minari(tmp_path / "e", parts[::-1], space)
+    write(open_reader(str(source)), str(tmp_path / "out"), to)
+    same_rows(source, tmp_path / "out")
+
+
+def test_an_infinite_action_space_stays_as_declared(tmp_path):
+    """Its bounds are measured to learn from it, not to write it."""
+    half = spaces.Box(np.float64([-np.inf]), np.float64([9]), dtype=np.float64)
+    space = spaces.Dict({"move": half, "turn": spaces.Box(-1, 1, (1,), np.float32)})
+    for name in ("a", "b"):
+        buffers = [buffer(e, actions={"move": np.pi * e.actions.astype("f8"), "turn": e.actions}) for e in LIVED]
+        write_minari(tmp_path / "both" / name, buffers, action=space)
+    for source in (tmp_path / "both" / "a", tmp_path / "both"):
+        with open_reader(str(source)) as reader:
+            write(reader, str(tmp_path / f"copy-{source.name}"))
+            assert not reader.remarks()
+            first = joined(reader.parts())
+        with open_reader(str(tmp_path / f"copy-{source.name}")) as reader:
+            assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
+            assert_same(joined(reader.parts()), first)

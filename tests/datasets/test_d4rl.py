@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d4rl_files import cat, columns, write
-from recordings import LIVED, Lived, assert_same, check, expected, joined
+from d4rl_files import columns, write
+from recordings import Lived, assert_same, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
 from reverie.datasets.detect import open_reader
@@ -24,13 +23,6 @@ class Held:
         return self.values[start:stop]
 
 
-@pytest.fixture
-def small_parts(monkeypatch):
-    """Parts of three transitions, so that episodes reach over their edges."""
-    monkeypatch.setattr(transitions, "LEAST", 3)
-    monkeypatch.setattr(transitions, "PART_BYTES", 1)
-
-
 def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
     with open_reader(str(d4rl)) as reader:
         assert not any(map(reader.uses, ("time_limit", "columns")))
@@ -38,14 +30,6 @@ def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
     with open_reader(str(write(tmp_path / "b.hdf5", values))) as reader:
         assert reader.uses("time_limit")
         assert not reader.uses("columns")
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_an_episode_without_an_end_is_cut_off(tmp_path):
-    lived = [*LIVED, Lived(6, 2, "open")]
-    reader = open_reader(str(write(tmp_path / "a.hdf5", columns(lived))))
-    check(reader, expected(lived))
-    assert reader.remarks() == [transitions.OPEN]
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,14 +100,6 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
     )  # fmt: skip
 
 
-def test_what_is_no_number_cuts_nothing(tmp_path):
-    values = columns([Lived(1, 5)])
-    values["observations"][3, 0] = np.nan
-    with open_reader(str(write(tmp_path / "a.hdf5", values))) as reader:
-        assert reader.rows() == 6
-        assert not reader.remarks()
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -154,17 +130,6 @@ def test_limited(terminal, limit):
         out.append(not ends and count == limit)
         count = 0 if ends or count == limit else count
     assert limited(np.array(terminal), limit).tolist() == out
-
-
-def test_actions_out_of_the_usual_bounds_are_measured(tmp_path):
-    values = columns() | {"actions": np.linspace(-2, 3, 28).reshape(14, 2)}
-    about = open_reader(str(write(tmp_path / "a.hdf5", values))).about()
-    assert about.measured
-    np.testing.assert_allclose(about.action.low, [-2, values["actions"][0, 1]], rtol=1e-6)
-    np.testing.assert_allclose(about.action.high, [values["actions"][-1, 0], 3], rtol=1e-6)
-    whole = open_reader(str(write(tmp_path / "b.hdf5", columns() | {"actions": cat("choices")}))).about()
-    assert whole.action == spaces.Discrete(5)
-    assert whole.measured
 
 
 @pytest.mark.parametrize(

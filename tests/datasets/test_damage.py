@@ -11,12 +11,10 @@ from d4rl_files import write as write_d4rl
 from formats import shard, tianshou, transitions, transitions_of
 from recordings import LIVED
 from reverie.core.errors import DataError, ReverieError
-from reverie.datasets.arrow import Piece, TableColumn
 from reverie.datasets.convert import write
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
-from reverie.datasets.table import COLUMNS_OF_OURS
 
 FORMATS = ("d4rl", "pieces", "tianshou", "rl_unplugged", "minari", "parquet", "pydreamer", "store")
 
@@ -88,23 +86,6 @@ def test_damage_is_read_over_or_refused(whole, tmp_path, name):
 def made_parent(path):
     path.parent.mkdir()
     return path
-
-
-def test_tables_whose_footers_are_wrong(tmp_path):
-    """The number of rows of a piece, the letters of a name, and what reverie's own tables say of themselves."""
-    arrow = pytest.importorskip("pyarrow")
-    table = arrow.table({"r": np.zeros(3)})
-    with pytest.raises(DataError, match=r"has 3 values, and its table other rows"):
-        TableColumn([Piece(5, table.to_batches()[0].column)], "r", "a.parquet: 'r'").read(0, 5)
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(table.rename_columns(["reward"]), tmp_path / "a.parquet", store_schema=False)
-    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes().replace(b"reward", b"\xffeward"))
-    with pytest.raises(DataError, match=r"a\.parquet is damaged, incomplete or of another format: 'utf-8' codec"):
-        open_reader(str(tmp_path / "a.parquet"))
-    for said in (b"{", b"\xff", b"1"):
-        parquet.write_table(table.replace_schema_metadata({COLUMNS_OF_OURS: said}), tmp_path / "b.parquet")
-        with pytest.raises(DataError, match=r"b\.parquet is damaged: its reverie\.columns cannot be read"):
-            open_reader(str(tmp_path / "b.parquet"))
 
 
 @pytest.mark.parametrize(("size", "place"), [(2, 7), (3, 3)], ids=["list", "text"])

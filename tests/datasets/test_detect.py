@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import h5py
 import numpy as np
 import pytest
@@ -13,19 +9,11 @@ from gymnasium import spaces
 
 from d4rl_files import columns, write
 from formats import tianshou, transitions_of
-from recordings import LIVED, check, expected
+from recordings import LIVED
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.rows import Rows
 from reverie.core.space_json import text_of
-from reverie.datasets.concat import ConcatReader
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About, Reader, ReadOptions
-
-
-def test_a_name_says_nothing(tmp_path):
-    """Without a suffix that claims something else, the content decides."""
-    check(open_reader(str(write(tmp_path / "expert", columns()))), expected(LIVED))
-    check(open_reader(str(tianshou(tmp_path / "buffer.dat", [(14, transitions_of(LIVED), 13, 14)]))), expected(LIVED))
+from reverie.datasets.reader import ReadOptions
 
 
 @pytest.mark.parametrize(
@@ -90,24 +78,6 @@ def test_what_is_not_there(tmp_path, monkeypatch):
         open_reader("minari:door-v0")
 
 
-def test_a_folder_of_several_formats_is_not_read_in_part(tmp_path):
-    write(tmp_path / "a.hdf5", columns())
-    (tmp_path / "notes.txt").write_text("of no matter")
-    check(open_reader(str(tmp_path)), expected(LIVED))
-    (tmp_path / "b.npz").touch()
-    (tmp_path / "c.parquet").touch()
-    with pytest.raises(DataError, match=r"formats \(HDF5, npz, tables\)\. Pass one"):
-        open_reader(str(tmp_path))
-    check(open_reader(str(tmp_path / "*.hdf5")), expected(LIVED))
-
-
-def test_several_files_in_the_order_of_their_numbers(tmp_path):
-    for name, lived in {"part-10.hdf5": LIVED[3:], "part-9.hdf5": LIVED[1:3], "part-1.hdf5": LIVED[:1]}.items():
-        write(tmp_path / name, columns(lived))
-    check(open_reader(str(tmp_path)), expected(LIVED))
-    check(open_reader(str(tmp_path / "part-?.hdf5")), expected(LIVED[:3]))
-
-
 def test_several_files_that_do_not_belong_together(tmp_path):
     write(tmp_path / "a.hdf5", columns())
     other = columns() | {name: np.zeros((14, 5), np.float32) for name in ("observations", "next_observations")}
@@ -130,77 +100,3 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
         open_reader(str(tmp_path)).about()
     write(tmp_path / "c.hdf5", values)  # declares none
     assert open_reader(str(tmp_path)).about().measured
-
-
-class Told(Reader):
-    """One episode of two rows, with a description."""
-
-    format = "a test"
-
-    def __init__(self, name: str, **told: Any) -> None:
-        super().__init__(name)
-        self.told = told
-
-    def about(self) -> About:
-        return About(observation=spaces.Box(-1, 1, (2,)), action=spaces.Discrete(2), **self.told)
-
-    def env_id(self) -> str:
-        return str(self.told.get("env", ""))
-
-    def rows(self) -> int:
-        return 2
-
-    def parts(self) -> Iterator[Rows]:
-        first = np.array([True, False])
-        yield {"obs": np.zeros((2, 2), np.float32), "action": np.zeros(2, int), "reward": np.zeros(2, np.float32),
-               "is_first": first, "is_last": ~first, "is_terminal": ~first}  # fmt: skip
-
-
-def several(*told: dict[str, Any]) -> ConcatReader:
-    readers = [Told(name, **each) for name, each in zip("abcd", told, strict=False)]
-    return ConcatReader(Path("all"), readers, ReadOptions())
-
-
-def wrapped(*wrappers: tuple[str, Any], settings: dict[str, Any] | None = None, by: str = "mine") -> dict[str, Any]:
-    """A description with these wrappers, by name and arguments."""
-    listed = [{"name": name, "entry_point": f"{by}:{name}", "kwargs": given} for name, given in wrappers]
-    spec = {"id": "Ant-v5", "additional_wrappers": listed}
-    return {"env": "Ant-v5", "env_spec": spec, "env_settings": settings or {}}
-
-
-PLAIN = wrapped()
-REPEATS = {"action_repeat": 2, "noop_max": 0}
-CLIPS = wrapped(("ClipReward", {"max_reward": 1}))
-RUN = {"env": "Ant-v5", "env_settings": {"id": "Ant-v5", "action_repeat": 1}}
-RECORDED = wrapped(("ActionRepeat", {"times": 2, "pool": 1}), settings=REPEATS, by="reverie.envs.wrappers")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "says"),
-    [
-        (PLAIN, CLIPS, r"b has .*ClipReward.*, but others have .*\[\]}: these"),
-        (CLIPS, PLAIN, r"b has .*\[\]}, but others have .*ClipReward.*: these"),
-        (CLIPS, wrapped(("ClipReward", {"max_reward": 2})), r"b has .*2}.*, but others have .*1}.*: these"),
-        (CLIPS, wrapped(("ClipReward", {"max_reward": 1}), ("Other", {})), r"b has .*Other.*, but others"),
-        (RUN, CLIPS, r"b has .*ClipReward.*, but others have .*\[\]}: these"),
-        (PLAIN, RECORDED, r"a has .*'action_repeat': 1}, but others have .*'action_repeat': 2}: these"),
-    ],
-)
-def test_declared_wrappers_must_be_the_same(one: dict[str, Any], other: dict[str, Any], says: str) -> None:
-    for each in (one, other):
-        several(each, each).about()
-    with pytest.raises(DataError, match=says):
-        several(one, other).about()
-
-
-def test_the_environment_is_the_one_that_some_part_names() -> None:
-    named = {"env": "Ant-v5", "env_kwargs": {"x": 1}, "time_limit": 9}
-    for told, missing in (((named, {}, named), 1), (({}, named, {}), 2)):
-        reader = several(*told)
-        for _ in range(2):
-            about = reader.about()
-        assert (reader.env_id(), about.env, about.env_kwargs, about.time_limit) == ("Ant-v5", "Ant-v5", {"x": 1}, 9)
-        assert reader.remarks() == [f"{missing} of 3 parts name no environment: they are taken to be of Ant-v5"]
-        assert sum(len(part["reward"]) for part in reader.parts()) == 6
-    assert several(named, named).remarks() == several({}, {}).remarks() == []
-    assert several({}, {"env_settings": {"clip_reward": "sign"}}).about().env_settings == {"clip_reward": "sign"}

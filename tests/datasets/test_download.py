@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import itertools
 import json
-import os
 import re
 import socket
 import struct
@@ -194,13 +193,6 @@ def answer_body(said):
     return said.partition(b"\r\n\r\n")[2]
 
 
-def test_a_range_that_was_not_asked_for_is_not_taken(serve, tmp_path):
-    wrong = answer(OLD[:100], "206 Partial Content", ETag='"old"', Content_Range=f"bytes 0-99/{len(OLD)}")
-    server = serve(offers(first=5000), lambda start, condition: wrong, offers())
-    came(fetch(Remote(url=server.url), tmp_path / "a"))
-    assert server.asked == [(None, None), (4999, '"old"'), (None, None)]
-
-
 # ---------------------------------------------------------------- interruptions
 
 
@@ -236,15 +228,6 @@ def test_an_interruption_at_any_line(serve, tmp_path):
         assert not path.exists() or path.read_bytes() == OLD
         came(fetch(Remote(url=server.url), path))
     assert number > 50
-
-
-def test_a_file_is_on_the_disk_before_it_takes_its_place(serve, tmp_path, monkeypatch):
-    """Otherwise a power failure could leave a file of zeros under the final name."""
-    calls, replace = [], os.replace
-    monkeypatch.setattr("reverie.core.files.sync", lambda path: calls.append(("sync", path.name, path.is_dir())))
-    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append((a.read_bytes() == OLD, b.name)), replace(a, b)))
-    came(fetch(Remote(url=serve(offers()).url), tmp_path / "a"))
-    assert calls == [("sync", ".a.part", False), (True, "a"), ("sync", tmp_path.name, True)]
 
 
 CONTENT = bytes(range(256)) * 4000
@@ -392,22 +375,6 @@ def test_a_dataset_that_changes_between_two_attempts(hub, tmp_path, monkeypatch)
     download_minari(name, hub.url)
     check(open_reader(f"minari:{name}"), expected(LIVED))
     assert sorted(p.name for p in (root / name).rglob("*.*")) == ["main_data.hdf5", "metadata.json"]
-
-
-@pytest.mark.parametrize(
-    ("listed", "said"),
-    [
-        (b"<html>", "did not return a list of files"),
-        (b'{"error": "no"}', "did not return a list of files"),
-        (b'[{"type": "file"}]', "did not return a list of files"),
-        (b'[{"type": "file", "path": "other/x"}]', "lists 'other/x', which is outside the dataset"),
-    ],
-)
-def test_lists_that_make_no_sense(hub, tmp_path, monkeypatch, listed, said):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    hub.files["/api/datasets/farama-minari/D4RL/tree/main/door/human-v2?recursive=true"] = listed
-    with pytest.raises(RunError, match=said):
-        download_minari("D4RL/door/human-v2", hub.url)
 
 
 def test_datasets_that_there_are_not(hub, tmp_path, monkeypatch):

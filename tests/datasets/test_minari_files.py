@@ -1,7 +1,5 @@
 """Minari's datasets: spaces, pictures, ends, names."""
 
-from dataclasses import replace
-
 import gymnasium
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from gymnasium import spaces
 from minari_files import ACTION, PLAIN, buffer, texts, write
 from recordings import LIVED, check, expected, joined
 from reverie.core.errors import DataError
-from reverie.core.space_json import space_of, text_of
 from reverie.datasets import minari as readers
 from reverie.datasets.detect import open_reader
 
@@ -23,17 +20,6 @@ STORAGES = ["hdf5", "arrow", "parquet"]
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
     monkeypatch.setattr(readers, "PART_BYTES", 150)
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-def test_bounds_that_are_missing_are_not_declared(tmp_path, storage):
-    """Those of what was recorded are taken then, as of other formats; what has bounds keeps them."""
-    space = spaces.Dict({"move": spaces.Box(-np.inf, np.inf, (1,), np.float32), "turn": ACTION})
-    buffers = [buffer(e, actions={"move": 10 * e.actions, "turn": e.actions}) for e in LIVED]
-    about = open_reader(str(write(tmp_path / "d", buffers, action=space, storage=storage))).about()
-    every = 10 * np.concatenate([e.actions for e in LIVED])
-    assert about.measured
-    assert about.action == spaces.Dict({"move": spaces.Box(every.min(), every.max(), (1,), np.float32), "turn": ACTION})
 
 
 def test_what_the_environment_really_did(tmp_path):
@@ -140,19 +126,6 @@ def test_nested_observations_and_actions(tmp_path, storage):
     })  # fmt: skip
 
 
-def test_whole_numbers_that_were_stored_as_integers(tmp_path):
-    """In HDF5 each episode has the types of its own arrays: those of the first say nothing about the others."""
-    whole = buffer(LIVED[0], LIVED[0].observations.astype(np.int64), np.ones((3, 1), np.int64))
-    whole = replace(whole, rewards=[1, 0, 1])
-    reader = open_reader(str(write(tmp_path / "d", [whole, buffer(LIVED[1], LIVED[1].observations + 0.5)])))
-    rows = expected(LIVED[:2])
-    rows["reward"][:4] = [0, 1, 0, 1]
-    rows["action"][:4] = [[1], [1], [1], [0]]
-    rows["obs"][4:] = np.array(rows["obs"][4:]) + 0.5
-    check(reader, rows)
-    assert {part["obs"].dtype for part in reader.parts()} == {np.dtype(np.float32)}  # as the space declares
-
-
 def test_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     write(tmp_path / "tests/written-v0", [buffer(e) for e in LIVED])
@@ -175,23 +148,3 @@ def test_a_part_that_is_missing_or_cut(tmp_path, storage):
     file.unlink()
     with pytest.raises(DataError, match=r"incomplete\. Download or copy it again"):
         list(open_reader(str(path)).parts())
-
-
-def test_episodes_whose_lengths_do_not_fit(tmp_path):
-    none = np.zeros(3, bool)
-    wrong = EpisodeBuffer(observations=np.zeros((3, 2), "float32"), actions=np.zeros((3, 1), "float32"),
-                          rewards=np.zeros(3), terminations=none, truncations=~none)  # fmt: skip
-    with pytest.raises(DataError, match=r"3 rewards.*3 of observations; expected 4"):
-        list(open_reader(str(write(tmp_path / "d", [wrong]))).parts())
-
-
-def test_spaces_are_read_as_they_are_written():
-    text = spaces.Text(7, min_length=2, charset="abc d")
-    nested = spaces.Dict(
-        {"eye": spaces.Box(0, 255, (2, 2, 1), np.uint8), "two": spaces.Tuple((text, spaces.Discrete(3)))}
-    )
-    many = spaces.Dict({"box": spaces.Box(-np.inf, 2.5, (3,)), "bits": spaces.MultiBinary(4), "in": nested})
-    for space in (many, text, spaces.MultiDiscrete([2, 3]), spaces.Discrete(4, start=-2)):
-        assert space_of(text_of(space), "here") == space
-    with pytest.raises(DataError, match=r"the space Sequence.* cannot be described: expected one of Box, Discrete"):
-        text_of(spaces.Sequence(spaces.Discrete(2)))

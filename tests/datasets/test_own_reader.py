@@ -6,7 +6,6 @@ import pytest
 from recordings import LIVED, check, expected
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.rows import episode_rows
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
@@ -98,13 +97,3 @@ def test_names_that_are_wrong(folder, reader, said):
 def test_rows_that_are_wrong_are_told(folder, change, said):
     with pytest.raises(DataError, match=said):
         list(Recorded(opened(folder, f"(change={change!r})")).parts())
-
-
-def test_an_episode_becomes_rows():
-    rows = episode_rows({"a": np.ones((3, 2))}, np.array([1, 2]), np.array([5.0, 6.0]), terminal=True)
-    assert rows["action"].tolist() == [1, 2, 0]
-    assert rows["reward"].tolist() == [0, 5, 6]
-    assert rows["obs/a"].shape == (3, 2)
-    assert rows["is_terminal"].tolist() == [False, False, True]
-    with pytest.raises(DataError, match=r"action has shape \[3\] in an episode with rewards of shape \[2\]"):
-        episode_rows(np.ones((3, 2)), np.zeros(3), np.zeros(2), terminal=True)

@@ -17,13 +17,6 @@ def truth(lived, seen="obs", **how):
     return {(seen if name == "obs" else name): values for name, values in rows.items()}
 
 
-@pytest.mark.parametrize("discrete", [False, True])
-def test_several_episodes_a_file(tmp_path, discrete):
-    save(tmp_path / "npz", "ep000000_000002-r1-0009", arrays(LIVED[:3], discrete))
-    save(tmp_path / "npz", "ep000003_000004-r1-0005", arrays(LIVED[3:], discrete))
-    check(open_reader(str(tmp_path / "npz")), truth(LIVED, discrete=discrete))
-
-
 @pytest.mark.parametrize("cut", [1, 3, 4, 5])
 def test_an_episode_in_pieces(tmp_path, cut):
     """The action that led to the first row of a piece is that of the last row of the piece before."""
@@ -61,16 +54,6 @@ def test_pictures_have_their_time_behind(tmp_path):
     reader = open_reader(str(save(tmp_path / "npz", "ep000000_000004-r1-0014", values)))
     check(reader, truth(LIVED, "obs/vecobs") | {"obs/image": pictures})
     assert reader.about().observation["image"] == spaces.Box(0, 255, (4, 5, 3), np.uint8)
-
-
-def test_continuous_actions_that_look_like_classes_at_first(tmp_path):
-    """Only zeros and ones in all of the first files would be taken for classes; one other number is enough."""
-    first = arrays([LIVED[0]], discrete=True)
-    second = arrays([LIVED[2]], discrete=True)
-    second["action"][1] *= 0.5
-    save(tmp_path / "npz", "ep000000_000000-r1-0003", first)
-    save(tmp_path / "npz", "ep000001_000001-r1-0005", second)
-    assert isinstance(open_reader(str(tmp_path / "npz")).about().action, spaces.Box)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """RL Unplugged's shards: framing, checksums and messages made byte by byte, as slowly as they are defined."""
 
-import contextlib
 import gzip
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from formats import SIDE, crc32c, framed, mask, message, shard, transitions
@@ -15,7 +14,7 @@ from reverie.core.errors import DataError
 from reverie.datasets import rl_unplugged
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
-from reverie.datasets.rl_unplugged import CutOff, RLUnpluggedReader, example, masked_crc, records
+from reverie.datasets.rl_unplugged import RLUnpluggedReader, masked_crc
 
 
 def corner(obs):
@@ -53,14 +52,6 @@ def test_rows(tmp_path, zipped, packed):
     about = reader.about()
     assert about.observation == spaces.Box(0, 255, (SIDE, SIDE, 4), np.uint8)
     assert about.action == spaces.Discrete(5)
-
-
-def test_shards_of_a_folder_are_one_dataset(tmp_path):
-    """An episode may even go on in the next shard; a shard has any number of transitions."""
-    found = transitions(LIVED)
-    for index, (start, stop) in enumerate([(0, 5), (5, 6), (6, len(found))]):
-        shard(tmp_path / f"run_1-{index:05d}-of-00100", found[start:stop])
-    check_shard(open_reader(str(tmp_path)), LIVED)
 
 
 def test_transitions_in_any_order_stay_right(tmp_path):
@@ -108,28 +99,3 @@ def test_checksums(data):
 
     assert value(data) == crc32c(data)
     assert masked_crc(data) == mask(crc32c(data))
-
-
-@settings(max_examples=50, deadline=None)
-@given(bodies=st.lists(st.binary(max_size=60), max_size=5), cut=st.integers(0, 400), zipped=st.booleans())
-def test_records_until_a_cut(tmp_path_factory, bodies, cut, zipped):
-    """Whole records are given, and anything else is noticed."""
-    path = tmp_path_factory.mktemp("records") / "file"
-    data = b"".join(framed(body) for body in bodies)
-    path.write_bytes(gzip.compress(data) if zipped else data[:cut])
-    found, noticed = [], False
-    try:
-        for body in records(path):
-            found.append(body)
-    except CutOff:
-        noticed = True
-    edges = np.cumsum([0, *(len(framed(body)) for body in bodies)])
-    whole = len(bodies) if zipped else int(np.searchsorted(edges, min(cut, len(data)), "right")) - 1
-    assert found == bodies[:whole]
-    assert noticed == (not zipped and min(cut, len(data)) not in edges)
-
-
-@given(st.binary(max_size=40))
-def test_what_is_no_message_is_an_error_of_ours_or_empty(data):
-    with contextlib.suppress(DataError):
-        example(data)

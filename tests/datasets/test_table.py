@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pytest
-import yaml
 from gymnasium import spaces
 from PIL import Image
 
@@ -13,7 +12,6 @@ from formats import table_columns as columns
 from recordings import FIELDS, LIVED, Lived, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import transitions
-from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
 
@@ -62,18 +60,6 @@ def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
     check(open_reader(path, ReadOptions(columns=flags | {"next_obs": "after"}, time_limit=3)), expected(lived))
     with pytest.raises(ConfigError, match=r"data\.time_limit = 3: this option has no effect on .*\(table \(Arrow or P"):
         open_reader(path, ReadOptions(columns=MAPPING, time_limit=3))
-
-
-def test_steps_out_of_order_are_found_where_truncations_are_known(tmp_path):
-    mixed = {name: [values[i] for i in (0, 2, 1)] for name, values in {
-        "o": [[0.0], [1.0], [2.0]], "n": [[1.0], [2.0], [3.0]], "a": [0.0, 0.5, 1.0], "r": [1.0] * 3,
-        "d": [False] * 3, "t": [False] * 3,
-    }.items()}  # fmt: skip
-    names = {"obs": "o", "next_obs": "n", "action": "a", "reward": "r", "terminal": "d"}
-    path = str(save(tmp_path / "d", mixed, kind="parquet"))
-    for more, count in (({"columns": {"truncated": "t"}}, 2), ({"time_limit": 9}, 2), ({}, 0)):
-        options = ReadOptions(columns=names | more.pop("columns", {}), **more)
-        assert open_reader(path, options).disordered().tolist() == list(range(count))
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
@@ -197,32 +183,6 @@ def test_episodes_that_take_turns_are_refused(tmp_path, kind, pieces):
         open_reader(str(path), ReadOptions(columns=MAPPING)).about()
 
 
-def test_an_episode_that_goes_on_in_another_file_than_the_next(tmp_path):
-    values = columns([Lived(1, 4), Lived(2, 2, "truncated"), Lived(1, 2)])
-    values["next.done"][3] = False
-    path = save(tmp_path / "t", values, pieces=2)
-    with pytest.raises(DataError, match=r"of episode 1 .*after row 3 .*in row 6 .*in data-0000"):
-        open_reader(str(path), ReadOptions(columns=MAPPING)).about()
-
-
-def test_numbers_that_begin_anew_after_an_end_are_other_episodes(tmp_path):
-    """As in folders whose files count for themselves, or of several collectors."""
-    lived = [Lived(1, 3), Lived(2, 2), Lived(1, 4), Lived(2, 1)]
-    path = save(tmp_path / "t", columns(lived), pieces=2)
-    check(open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"})), expected(lived))
-
-
-@pytest.mark.parametrize("kind", ["stream", "parquet"])
-@pytest.mark.parametrize("of", ["run_{}".format, lambda number: number / 2, "dictionary"])
-def test_ids_of_episodes_are_any_values(tmp_path, kind, of):
-    values = columns() | {"next.done": [False] * 14}
-    ids = [f"run_{number}" if of == "dictionary" else of(number) for number in values["episode_index"]]
-    values["episode_index"] = pa.array(ids).dictionary_encode() if of == "dictionary" else ids
-    path = save(tmp_path / "t", values, kind=kind, pieces=2)
-    reader = open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"}))
-    check(reader, expected([Lived(e.number, e.steps, "truncated") for e in LIVED]))
-
-
 @pytest.mark.parametrize(("role", "column"), [("terminal", "next.done"), ("truncated", "timeout"), ("end", "timeout")])
 def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, column):
     values = columns()
@@ -234,9 +194,3 @@ def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, colu
         r".*There are 2 such contradictions\. Correct",
     ):
         open_reader(str(path), ReadOptions(columns=MAPPING | {role: column})).about()
-
-
-def test_each_file_may_number_its_own_episodes(tmp_path):
-    lived = [Lived(1, 3), Lived(1, 3)]
-    path = save(tmp_path / "t", columns(lived), pieces=2)
-    check(open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"})), expected(lived))

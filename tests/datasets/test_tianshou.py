@@ -1,6 +1,5 @@
 """Tianshou's buffers: rings, frame stacks, objects."""
 
-import math
 import pickle
 
 import numpy as np
@@ -10,10 +9,8 @@ from gymnasium import spaces
 from formats import rotated, tianshou, transitions_of
 from recordings import LIVED, Lived, check, expected, joined
 from reverie.core.errors import DataError
-from reverie.core.specs import ObsPart
 from reverie.datasets import transitions
 from reverie.datasets.detect import open_reader
-from reverie.envs.wrappers import FrameStack
 
 
 @pytest.fixture
@@ -46,13 +43,6 @@ def test_tianshou_vector_buffer(tmp_path):
     check(open_reader(str(tianshou(tmp_path / "a.hdf5", rings))), expected([*first, *second]))
 
 
-def test_tianshou_of_old(tmp_path):
-    path = tianshou(tmp_path / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)], old=True)
-    reader = open_reader(str(path))
-    check(reader, expected([Lived(e.number, e.steps) for e in LIVED]))
-    assert any("does not distinguish truncated from terminated" in line for line in reader.remarks())
-
-
 @pytest.mark.usefixtures("small_parts")
 def test_tianshou_stacks_frames(tmp_path):
     """Frames kept one by one are seen as the last three of their episode, the first one repeated before it."""
@@ -69,42 +59,6 @@ def test_tianshou_stacks_frames(tmp_path):
     seen = [row[0, 0].tolist() for row in found["obs"]]
     assert seen == [[10, 10, 10], [10, 10, 11], [10, 11, 12], [11, 12, 13], [11, 12, 13],
                     [20, 20, 20], [20, 20, 20], [30, 30, 30], [30, 30, 31], [30, 31, 32], [30, 31, 32]]  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (2, 3, 4), (2, 1, 3, 2)])
-def test_tianshou_stacks_as_environments_do(tmp_path, shape):
-    """Images along their channels, all else along a new first axis."""
-    values = transitions_of([Lived(1, 4)])
-    values["obs"] = np.arange(4 * math.prod(shape), dtype=np.uint8).reshape(4, *shape)
-    del values["obs_next"]
-    found = joined(
-        open_reader(str(tianshou(tmp_path / "a.hdf5", [(4, values, 3, 4)], next_obs=False, stack=3))).parts()
-    )
-    image = len(shape) in (2, 3)
-    frames = values["obs"][..., None] if len(shape) == 2 else values["obs"]
-    part = ObsPart(kind="image" if image else "vector", shape=frames.shape[1:], dtype="uint8")
-    stack = FrameStack({"o": part}, 3)
-    for t, frame in enumerate(frames):
-        np.testing.assert_array_equal(found["obs"][t], stack({"o": frame}, t == 0)["o"])
-
-
-def test_tianshou_dictionaries(tmp_path):
-    values = transitions_of(LIVED)
-
-    def nest(file):
-        for name in ("obs", "obs_next"):
-            del file["_meta"][name]
-            group = file["_meta"].create_group(name)
-            group.attrs["__data_type__"] = "Batch"
-            for index, key in enumerate(("number", "time")):
-                group.create_dataset(key, data=values[name][:, index]).attrs["__data_type__"] = "ndarray"
-
-    path = tianshou(tmp_path / "a.hdf5", [(14, values, 13, 14)], extra=nest)
-    reader = open_reader(str(path))
-    found = joined(reader.parts())
-    both = np.stack([found["obs/number"], found["obs/time"]], axis=1)
-    np.testing.assert_array_equal(both, expected(LIVED)["obs"])
-    assert set(reader.about().observation.spaces) == {"number", "time"}
 
 
 def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):

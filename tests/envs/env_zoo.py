@@ -55,16 +55,6 @@ class Crashing(Scripted):
         return super().step(action)
 
 
-class Sticking(Scripted):
-    """Cannot be closed."""
-
-    def __init__(self):
-        super().__init__(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)])
-
-    def close(self):
-        raise RuntimeError("the lid sticks")
-
-
 def without_a_seat():
     """Fails to make an environment."""
     raise OSError("no seat")
@@ -238,11 +228,6 @@ def nan_in_second():
     """NaN in the second component of key 'a' at step 2."""
     good, bad = {"a": np.zeros(3, np.float32)}, {"a": np.array([0, np.nan, 0], np.float32)}
     return Scripted(spaces.Dict({"a": spaces.Box(-1, 1, (3,))}), [good, good, bad])
-
-
-def infinite_reward():
-    """An infinite reward at step 1."""
-    return Scripted(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)], rewards=[0.0, float("inf")])
 
 
 def only_in_main():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import env_zoo
 import gymnasium
@@ -13,12 +12,10 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, DataError, EnvError
-from reverie.core.images import grayscale, resize, rgb
-from reverie.envs import suites
+from reverie.core.errors import ConfigError, EnvError
+from reverie.core.images import grayscale, resize
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.make import Single, make_gym
 from reverie.envs.vector import make_env
 
 
@@ -37,24 +34,6 @@ def test_action_repeat_sums_rewards_and_stops_at_the_end():
     assert [s.obs["observation"].item() for s in got] == [0, 2, 4, 5]
     assert [s.reward.item() for s in got] == [0, 2, 2, 1]
     assert [s.is_last.item() for s in got] == [False, False, False, True]
-
-
-def test_each_repeat_gets_the_same_action():
-    class Halving(env_zoo.Scripted):
-        def step(self, action):
-            action["force"] *= 0.5
-            return super().step(action)
-
-    space = spaces.Dict(force=spaces.Box(-1, 1, (1,)))
-    env = Halving(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)], action_space=space)
-    steps(2, lambda: env, torch.ones(1, 1), action_repeat=3)
-    assert [action["force"].item() for action in env.actions] == [0.5, 0.5, 0.5]
-
-
-def test_time_limit_counts_decisions():
-    got = steps(4, lambda: Count(truncate_at=0), action_repeat=3, time_limit=2)
-    assert [s.is_last.item() for s in got] == [False, False, True, False]
-    assert not any(s.is_terminal.item() for s in got)
 
 
 def frames(count, shape=(4, 6, 3)):
@@ -77,20 +56,6 @@ def test_pooling_takes_the_maximum_of_the_last_frames():
         steps(1, action_repeat=2, pool_frames=2)
 
 
-def test_pooled_frames_may_be_drawn_into_the_same_array():
-    class Flickering(env_zoo.Scripted):
-        canvas = np.zeros((4, 6, 3), np.uint8)
-
-        def step(self, action):
-            _, *rest = super().step(action)
-            self.canvas[:] = 0
-            self.canvas[self.time % 2] = 100
-            return self.canvas, *rest
-
-    got = steps(2, lambda: Flickering(IMAGES, frames(1)), action_repeat=2, pool_frames=2)
-    assert got[1].obs["image"][0, :3, 0, 0].tolist() == [100, 100, 0]
-
-
 def test_frame_stack_repeats_the_first_and_forgets_at_the_end():
     got = steps(6, lambda: env_zoo.Scripted(IMAGES, frames(9), truncated=(4,)), frame_stack=3, grayscale=True)
     assert got[0].obs["image"].shape == (1, 4, 6, 3)
@@ -102,19 +67,6 @@ def test_frame_stack_repeats_the_first_and_forgets_at_the_end():
         [20, 30, 40],
         [0, 0, 0],
     ]
-
-
-def test_frame_stack_of_vectors_and_classes():
-    space = spaces.Dict({"v": spaces.Box(-9, 9, (2,)), "d": spaces.Discrete(4)})
-    obs = [{"v": np.full(2, t, np.float32), "d": t} for t in range(4)]
-    env = make_env(EnvConfig(frame_stack=2), seed=0, factory=lambda: env_zoo.Scripted(space, obs))
-    assert env.obs_spec["v"].shape == (2, 2)
-    assert env.obs_spec["d"].classes == (4, 4)
-    env.reset()
-    env.step(torch.zeros(1, 2))
-    step = env.step(torch.zeros(1, 2))
-    assert step.obs["v"][0].tolist() == [[1, 1], [2, 2]]
-    assert step.obs["d"][0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("how", "expected"), [("none", -7.0), ("sign", -1.0), ("tanh", np.tanh(-7.0))])
@@ -156,62 +108,6 @@ def test_pixels_of_what_cannot_be_drawn():
         steps(1, id="reverie/Count-v0", pixels="only")
 
 
-class Drawn(env_zoo.Seeded):
-    """Draws ``frames``, one after the other."""
-
-    render_mode = "rgb_array"
-
-    def __init__(self, frames):
-        super().__init__()
-        self.frames = iter(frames)
-
-    def render(self):
-        return next(self.frames)
-
-
-@pytest.mark.parametrize(
-    ("value", "dtype", "expected"), [(200, np.uint8, 200), (255, np.uint16, 255), (1.0005, np.float16, 255)]
-)
-def test_pixels_of_any_dtype(value, dtype, expected):
-    rows = steps(2, lambda: Drawn([np.full((4, 4, 3), value, dtype)] * 3), pixels="only")
-    assert (rows[1].obs["image"] == expected).all()
-    for shape in ((4, 4), (4, 4, 4)):
-        assert (rgb(np.full(shape, value, dtype)) == np.full((4, 4, 3), expected)).all()
-
-
-@pytest.mark.parametrize(
-    ("frame", "found"),
-    [
-        (np.full((4, 4, 3), 200.0), "float64 values from 200 to 200"),
-        (np.full((4, 4, 3), np.nan), "float64 values from nan to nan"),
-        (np.full((4, 4, 3), -3, np.int32), "int32 values from -3 to -3"),
-    ],
-)
-def test_pixels_in_no_known_range(frame, found):
-    black = np.zeros_like(frame)
-    message = f"the rendered image has {found}: expected uint8, floats from 0 to 1, or other integers from 0 to 255"
-    with pytest.raises(EnvError, match=rf"environment 0 \('Drawn'\): {message}"):
-        steps(1, lambda: Drawn([frame]), pixels="only")
-    with pytest.raises(DataError, match=f"environment 0 .*step 1 of episode 1: {message}"):
-        steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
-
-
-@pytest.mark.parametrize("shape", [(4,), (5, 6, 6), (5, 4, 4, 3)])
-def test_pixels_of_other_shapes(shape):
-    with pytest.raises(EnvError, match=rf"environment 0 .*has shape {re.escape(str(shape))}: expected \[H, W\]"):
-        steps(1, lambda: Drawn([np.zeros(shape, np.uint8)]), pixels="only", resize=(2, 2))
-
-
-def test_pixels_whose_size_changes():
-    small, large = np.zeros((4, 4, 3), np.uint8), np.zeros((6, 5, 3), np.uint8)
-    for size in ((4, 4), (6, 5), (2, 2)):
-        rows = steps(2, lambda: Drawn([small, small, large]), pixels="only", resize=size)
-        assert rows[1].obs["image"].shape == (1, *size, 3)
-    message = r"step 1 of episode 1: the rendered image has shape \(6, 5, 3\): expected \(4, 4, 3\).*Set env\.resize"
-    with pytest.raises(DataError, match=message):
-        steps(2, lambda: Drawn([small, small, large]), pixels="only", restarts=0)
-
-
 def test_keys_are_chosen_by_pattern():
     space = spaces.Dict(
         {"arm": spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(2)}), "z": spaces.Discrete(2)}
@@ -227,13 +123,6 @@ def test_keys_are_chosen_by_pattern():
     assert keys(include=".*", exclude=".*/x") == {"arm/y", "z"}
     with pytest.raises(EnvError, match=r"no observations are left to learn from. Available keys, .*: 'arm/x'"):
         keys(include="nothing")
-
-
-def test_options_for_images_without_images():
-    with pytest.raises(EnvError, match=r"env.resize needs image observations"):
-        steps(1, resize=(8, 8))
-    with pytest.raises(EnvError, match=r"env.grayscale needs images with 3 channels, but observation 'image' has 4"):
-        steps(1, lambda: env_zoo.Scripted(spaces.Box(0, 255, (8, 8, 4), np.uint8), []), grayscale=True)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +143,6 @@ def test_config_errors(options, message):
         EnvConfig().merge(options, "env")
 
 
-def test_config_goes_to_plain_values_and_back():
-    config = EnvConfig(id="ALE/Pong-v5", resize=(64, 64), kwargs={"mode": 1})
-    assert EnvConfig.from_dict(config.to_dict()) == config
-    assert EnvConfig.from_dict({"resize": [64, 48], "num": "2"}).resize == (64, 48)
-
-
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
@@ -276,19 +159,6 @@ def test_unknown_ids(env_id, message):
         make_env(EnvConfig(id=env_id), seed=0)
 
 
-def test_the_path_of_a_file_is_neither_id_nor_module(tmp_path):
-    (tmp_path / "room.py").touch()
-    with pytest.raises(EnvError, match=r"room\.py is a file: use 'room:Id' in its folder"):
-        make_env(EnvConfig(id=str(tmp_path / "room.py")), seed=0)
-    with pytest.raises(EnvError, match=r"is the path of a file: expected the name of a module, as in 'shop.store:A-v0"):
-        make_env(EnvConfig(id="./shop/store:A-v0"), seed=0)
-
-
-def test_wrong_arguments_for_an_environment():
-    with pytest.raises(EnvError, match=r"'CartPole-v1' could not be created with .*gravity=3.*TypeError"):
-        make_env(EnvConfig(kwargs={"gravity": 3}), seed=0)
-
-
 def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeypatch):
     (tmp_path / "lost_walk.py").write_text("import no_such_legs\n")
     monkeypatch.chdir(tmp_path)
@@ -299,31 +169,9 @@ def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeyp
         make_env(EnvConfig(id="NoLegs-v0"), seed=0)
 
 
-def test_a_missing_suite_names_its_extra(monkeypatch):
-    def register():
-        raise ImportError("No module named 'ale_py'")
-
-    absent = suites.Suite(("ALE/",), "no_such_package_ale", "atari", register)
-    monkeypatch.setattr(suites, "SUITES", (absent,))
-    with pytest.raises(EnvError, match=r'\'ALE/Pong-v5\' needs the package.*pip install "reverie-rl\[atari\]"'):
-        make_env(EnvConfig(id="ALE/Pong-v5"), seed=0)
-    with pytest.raises(
-        EnvError,
-        match=r'unknown environment \'Pang-v9\'.*More environments come with pip install "reverie-rl\[atari\]"',
-    ):
-        make_env(EnvConfig(id="Pang-v9"), seed=0)
-
-
 def test_a_module_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "my_pond.py").write_text(
         "import gymnasium\ngymnasium.register('Pond-v0', entry_point='reverie.envs.dummy:Grid', kwargs={'size': 5})\n"
     )
     monkeypatch.chdir(tmp_path)
     assert steps(2, id="my_pond:Pond-v0")[1].obs["image"].shape == (1, 5, 5, 3)
-
-
-def test_wrappers_that_leave_the_environment_as_it_is_are_not_in_its_spec():
-    own = gymnasium.make("CartPole-v1")
-    made = make_gym(EnvConfig(log_info=("x",)), Single(own), render=False)
-    assert made is not own
-    assert made.spec == own.spec

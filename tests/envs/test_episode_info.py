@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import env_zoo
-import numpy as np
 import pytest
 import torch
 
 import reverie
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.episode_info import wanted
 from reverie.envs.make import make_gym
-from reverie.envs.vector import make_env
 from reverie.run.collect import Collector, EpisodeStats
-from reverie.run.evaluate import evaluate
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 ALL = ("success", "success:max", "cost:sum", "cost:mean", "cost:min", "cost:last", "inner/r:max")
@@ -60,18 +56,6 @@ def test_each_repeated_frame_counts_and_idle_actions_do_not() -> None:
         assert env.env.env.summary().numbers == {"cost_sum": 10.0}  # type: ignore[attr-defined]
 
 
-def test_a_key_that_comes_only_at_the_end_and_only_sometimes(make: Any) -> None:
-    env = make(functools.partial(env_zoo.Judged, 2, None, True), log_info=("won:max", "won:mean"))
-    assert stepped(env, 5)[2::3] == [{0: {"won_max": 1.0, "won_mean": 1.0}}, {}]
-
-
-def test_numbers_that_are_not_finite_count_as_absent(make: Any) -> None:
-    more = {"cost": float("nan"), "gain": np.inf, "fine": np.True_}
-    with pytest.raises(EnvError, match="had no finite number 'gain'"):
-        stepped(make(functools.partial(env_zoo.Judged, 2, more), log_info=("fine", "gain")), 2)
-    assert stepped(make(functools.partial(env_zoo.Judged, 2, more), log_info=("fine",)), 2)[2] == {0: {"fine": 1.0}}
-
-
 def test_an_environment_goes_on_with_its_sums(make: Any) -> None:
     def begun() -> Any:
         return make(env_zoo.Judged, log_info=("cost:sum", "success:max"))
@@ -108,13 +92,6 @@ def test_entries_that_mean_nothing_are_refused(entries: tuple[str, ...], said: s
         EnvConfig(log_info=entries)
 
 
-def test_the_last_colon_parts_key_and_summary() -> None:
-    assert [tuple(one) for one in wanted(("a:b:max", "score:last"))] == [
-        ("a:b", "max", "a:b_max"),
-        ("score", "last", "score_last"),
-    ]
-
-
 @BOTH
 def test_a_key_that_is_not_there_ends_the_run_and_is_told(make: Any, vector: str) -> None:
     env = make(env_zoo.Judged, num=2, vector=vector, log_info=("succes",))
@@ -126,16 +103,6 @@ def test_a_key_that_is_not_there_ends_the_run_and_is_told(make: Any, vector: str
     assert "It has: cost, inner, success." in str(told.value)
     with pytest.raises(EnvError, match="no finite number 'succes'"):
         env.step(torch.zeros(2, 2))
-
-
-def test_in_a_run_that_goes_on_a_key_that_is_not_there_is_told_once() -> None:
-    said: list[str] = []
-    config = EnvConfig(log_info=("succes", "cost"), num=2)
-    env = make_env(config, seed=0, factory=env_zoo.Judged, say=said.append, new=False)
-    stepped(env, 14)
-    assert len(said) == 1
-    assert "no finite number 'succes'" in said[0]
-    env.close()
 
 
 @pytest.mark.parametrize("value", ["yes", [1, 2], {"a": 1}, object(), None, math.nan])
@@ -188,14 +155,6 @@ def test_collected_episodes_have_them_and_checkpoints_keep_them(make: Any) -> No
     assert two.unlogged == one.unlogged
     assert two.resume(state, one.snapshots()) == 0
     assert one.drain(at_the_end=True) == two.drain(at_the_end=True) == [EpisodeStats(4.0, 4, {"cost_sum": 10.0})]
-
-
-def test_evaluations_have_them(make: Any) -> None:
-    found = evaluate(make(env_zoo.Judged, num=2, log_info=("success:max", "cost:sum")), Policy(), 3)  # type: ignore[arg-type]
-    assert found.info == [{"success_max": 1.0, "cost_sum": 10.0}] * 3
-    metrics = found.and_also(found).metrics()
-    assert (metrics["eval/success_max"], metrics["eval/cost_sum"]) == (1.0, 10.0)
-    assert evaluate(make(env_zoo.Judged), Policy(), 1).info == []  # type: ignore[arg-type]
 
 
 def test_a_run_logs_them(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from reverie.core.errors import EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
@@ -57,28 +56,6 @@ def test_a_simulator_is_brought_where_the_observation_says(name, monkeypatch):
     np.testing.assert_allclose(env.unwrapped._get_obs(), obs, rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_is_drawn_as_near_as_it_can():
-    env = drawn("CartPole-v1")
-    paint = painter(env.env, env.obs_spec)
-    assert paint({"observation": np.array([np.nan, np.inf, -np.inf, 1e30], np.float32)}).shape == (400, 600, 3)
-
-
-def test_nobody_knows_how_to_draw_other_environments(monkeypatch):
-    spec = {"observation": ObsPart(kind="vector", shape=(4,), dtype="float32")}
-    plain = make_flat(EnvConfig(id="CartPole-v1"), None, 0, False)
-    assert painter(plain.env, plain.obs_spec) is None  # it has no render mode
-    env = drawn("CartPole-v1")
-    assert painter(env.env, spec | {"other": spec["observation"]}) is None
-    assert painter(env.env, {"observation": ObsPart(kind="vector", shape=(8,), dtype="float32")}) is None  # stacked
-    assert painter(drawn("FrozenLake-v1").env, spec) is None
-
-    def broken(self):
-        raise OSError("no display")
-
-    monkeypatch.setattr(type(env.unwrapped), "render", broken)
-    assert painter(env.env, env.obs_spec) is None
-
-
 @pytest.mark.parametrize("full", [False, True, "map"])
 def test_grids_are_drawn_with_minigrids_own_tiles(full):
     pytest.importorskip("minigrid")
@@ -98,14 +75,6 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
     keys = {True: {"agent", "grid"}, False: {"image", "direction"}, "map": {"view", "map", "map_coord"}}
     assert set(obs) == keys[full]
     assert painter(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
-
-
-def test_whole_grids_are_drawn():
-    wrappers = pytest.importorskip("minigrid.wrappers")
-    made = lambda: wrappers.FullyObsWrapper(gymnasium.make("MiniGrid-DoorKey-6x6-v0"))  # noqa: E731
-    env = make_flat(EnvConfig(id=""), made, 0, True)
-    obs, _ = env_zoo.Seen(env).reset(seed=3)
-    np.testing.assert_array_equal(painter(env.env, env.obs_spec)(obs), env.unwrapped.get_frame(highlight=False))
 
 
 def test_planes_are_drawn_in_minatars_own_colours():
@@ -138,18 +107,3 @@ def test_an_environment_may_draw_its_observations_itself():
     env.says = lambda obs: np.full((1, 1, 3), int(obs["other"][1]), np.uint8)
     both = painter(env, spec | {"other": spec["observation"]})
     assert both({"observation": np.zeros(2), "other": np.array([0.0, 7.0])})[0, 0, 0] == 7
-
-
-@pytest.mark.parametrize(
-    ("says", "words"),
-    [
-        (lambda obs: obs["nothing"], "Own.render_observation failed"),
-        (lambda obs: np.zeros((4, 4)), r"returned float64 \(4, 4\): expected a uint8 image \[H, W, 3\]"),
-    ],
-)
-def test_one_that_draws_them_wrongly_is_named(says, words):
-    env = Own()
-    env.says = says
-    paint = painter(env, {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")})
-    with pytest.raises(EnvError, match=words):
-        paint({"observation": np.zeros(2)})

@@ -37,12 +37,8 @@ ATARI = {
 EXACT = {
     "CartPole-v1": {},
     "Pendulum-v1": {"time_limit": 20, "clip_reward": "tanh"},
-    "Acrobot-v1": {"time_limit": 20, "action_repeat": 2},
-    "FrozenLake-v1": {},
     "ALE/Pong-v5": ATARI,
     "HalfCheetah-v5": {"time_limit": 20},
-    "Ant-v5": {"time_limit": 20},
-    "Humanoid-v5": {},
     "MinAtar/Breakout-v1": {},
     "MiniGrid-DoorKey-5x5-v0": {"time_limit": 20, "mission": True},
     "dm_control/walker-walk-v0": {"time_limit": 20},
@@ -97,8 +93,8 @@ def test_it_goes_on_exactly(make, env_id):
     assert play(fresh, 64, then) == expected
 
 
-@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Ant-v5"])
-def test_workers_go_on_exactly(make, env_id):
+def test_workers_go_on_exactly(make):
+    env_id = "ALE/Pong-v5"
     env = make(id=env_id, num=2, seed=3, vector="process", **EXACT[env_id])
     step, act = env.reset(), actions(env, 0)
     for _ in range(27):
@@ -109,15 +105,6 @@ def test_workers_go_on_exactly(make, env_id):
     expected = play(env, 50, actions(env, 1))
     assert as_bytes(env.restore(taken, step)) == as_bytes(step)
     assert play(env, 50, actions(env, 1)) == expected
-
-
-def test_workers_include_the_generators_that_everybody_shares(make):
-    env = make(env_zoo.Global, vector="process")
-    step = env.reset()
-    taken = env.snapshot()
-    expected = play(env, 9, actions(env, 1))
-    env.restore(taken, step)
-    assert play(env, 9, actions(env, 1)) == expected
 
 
 def test_another_process_goes_on_exactly(make, tmp_path):
@@ -159,17 +146,6 @@ def test_any_number_of_interruptions(first, after, name):
             assert as_bytes(step) == as_bytes(reference.step(same()))
         taken, env = env.snapshot(), make_env(config, seed=1)
         assert as_bytes(env.restore(taken, step)) == as_bytes(step)
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1"])
-def test_what_was_drawn_is_left_behind(make, env_id):
-    env, fresh = (make(id=env_id, render=True, seed=2) for _ in range(2))
-    step = env.reset()
-    env.render()
-    fresh.restore(env.snapshot(), step)
-    assert (fresh.render() == env.render()).all()
-    assert play(fresh, 20, actions(env, 0)) == play(env, 20, actions(env, 0))
-    assert (fresh.render() == env.render()).all()
 
 
 # What cannot be taken up, and what can
@@ -285,16 +261,6 @@ def test_arrays_are_kept_unless_they_share_memory(make, hidden, can):
         again = fresh._slots[0].env.unwrapped.hidden
         assert type(again) is type(value)
         assert (again == value).all()
-
-
-def test_a_view_of_what_an_environment_saves_its_own_way(make):
-    class Layer(gymnasium.Wrapper):
-        def __init__(self, env):
-            super().__init__(env)
-            env.array = np.zeros(3)
-            self.kept = env.array[1:]
-
-    assert after_three(make, lambda: Layer(env_zoo.Own()))[0].snapshot() == [None]
 
 
 def test_an_environments_own_way_comes_first(make):
@@ -442,7 +408,3 @@ def test_seeds_after_failures_go_on_too(make):
     fresh.restore(env.snapshot(), step)
     assert play(fresh, 12, actions(env, 0)) == play(env, 12, actions(env, 0))
     assert (env.restarts, fresh.restarts) == (2, 1)
-
-
-def test_no_snapshot_before_the_first_row(make):
-    assert make(env_zoo.Seeded, num=2).snapshot() == [None, None]

@@ -14,7 +14,6 @@ from reverie.core.errors import DataError, EnvError
 from reverie.core.spaces import ActionCodec, ObsCodec, surely_finite
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
-from reverie.envs.wrappers import FrameStack
 
 NUMBERS = (np.float32, np.float64, np.int32, np.uint8)
 
@@ -125,30 +124,6 @@ def test_channels_first_is_recognised(shape, expected):
     assert only(spaces.Box(0, 255, shape, np.uint8))[1].shape == expected
 
 
-def test_channels_can_be_said():
-    space = spaces.Box(0, 255, (5, 7, 20), np.uint8)
-    obs = np.arange(700, dtype=np.uint8).reshape(5, 7, 20)
-    first = ObsCodec(space, channels="first")
-    assert first.spec["image"].shape == (7, 20, 5)
-    np.testing.assert_array_equal(first(obs)["image"][2, 3], obs[:, 2, 3])
-
-
-def test_stacked_images_become_channels_as_by_env_frame_stack():
-    stacked = FrameStack(ObsCodec(spaces.Box(0, 255, (9, 8, 3), np.uint8)).spec, 4)
-    for shape, axes in {(4, 9, 8, 3): (0, 1, 2, 3), (4, 3, 9, 8): (0, 2, 3, 1)}.items():
-        space = spaces.Box(0, 255, shape, np.uint8)
-        frames, codec = space.sample(), ObsCodec(space)
-        assert codec.spec == stacked.spec
-        for i, frame in enumerate(frames.transpose(axes)):
-            whole = stacked({"image": frame}, i == 0)
-        np.testing.assert_array_equal(codec(frames)["image"], whole["image"])
-
-
-def test_whole_number_images_are_stretched_to_black_and_white():
-    obs = np.array([-1, 0, 1, 1], np.int8).reshape(2, 2, 1)
-    assert ObsCodec(spaces.Box(-1, 1, (2, 2, 1), np.int8))(obs)["image"].ravel().tolist() == [0, 128, 255, 255]
-
-
 @given(text=st.text("abz", max_size=6))
 @settings(deadline=None)
 def test_text_is_one_class_for_each_character_and_zero_for_padding(text):
@@ -177,23 +152,6 @@ def test_observations_outside_their_space(space, obs, message):
     codec = ObsCodec(space)
     with pytest.raises(DataError, match=message):
         codec(obs)
-
-
-def test_spaces_that_cannot_be_learned_from_can_be_left_out():
-    nested = spaces.Dict({"net": spaces.Sequence(spaces.Discrete(3)), "x": spaces.Discrete(2)})
-    with pytest.raises(EnvError, match=r"observation 'net' has a Sequence space.*exclude = 'net'"):
-        ObsCodec(nested)
-    assert set(ObsCodec(nested, keep=lambda key: key != "net").spec) == {"x"}
-    with pytest.raises(EnvError, match=r"no observations are left.*'x'"):
-        ObsCodec(nested, keep=lambda key: False)
-
-
-def test_no_key_is_that_or_the_folder_of_another():
-    box = spaces.Box(-1, 1, (2,))
-    with pytest.raises(EnvError, match=r"'camera' and 'camera/depth'.*env\.exclude"):
-        ObsCodec(spaces.Dict({"camera": box, "camera/depth": box, "cameras": box}))
-    with pytest.raises(EnvError, match="two observations have the same key 'a/b'"):
-        ObsCodec(spaces.Dict({"a/b": box, "a": spaces.Dict({"b": box})}))
 
 
 @pytest.mark.parametrize("key", ["/x", "a//b", "..", "zarr.json", "a\n", "x" * 300])

@@ -12,10 +12,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import ConfigError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.restart import derive_seeds
 from reverie.envs.vector import make_env
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
@@ -153,21 +151,6 @@ def test_seeds_are_derived_and_repeatable(make, vector):
     assert (one[0] != one[6]).all()  # a new episode is a new draw
 
 
-def test_reset_with_a_seed(make):
-    env = make(env_zoo.Seeded, num=2)
-    first, second = env.reset(seed=1).obs["observation"], env.reset(seed=1).obs["observation"]
-    assert (first == second).all()
-    assert (env.reset().obs["observation"] != first).all()
-
-
-def test_derive_seeds():
-    assert derive_seeds(0, 3) == derive_seeds(0, 4)[:3]
-    assert len(set(derive_seeds(1, 100))) == 100
-    assert all(0 <= s < 2**31 for s in derive_seeds(7, 100))
-    with pytest.raises(ConfigError, match="seed = -1"):
-        derive_seeds(-1, 2)
-
-
 @BOTH
 def test_render(make, vector):
     env = make(id="CartPole-v1", num=2, vector=vector, render=True)
@@ -175,9 +158,3 @@ def test_render(make, vector):
     frame = env.render()
     assert frame.dtype == np.uint8
     assert frame.shape == (400, 600, 3)
-
-
-def test_render_of_what_cannot_be_drawn(make):
-    for env in (make(id="CartPole-v1"), make(env_zoo.Seeded, render=True), make(id="reverie/Count-v0", render=True)):
-        env.reset()
-        assert env.render() is None

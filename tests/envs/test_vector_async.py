@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import env_zoo
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from reverie.core.errors import DataError, EnvError
 from reverie.core.protocols import AsyncEnv
-from reverie.envs import slot, worker
+from reverie.envs import slot
 from reverie.envs.dummy import Count, Grid
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
@@ -90,16 +89,6 @@ def test_a_workers_error_is_raised_where_its_answer_is_received(make, factory, e
     assert not any(process.is_alive() for process in processes(env))
 
 
-def test_the_end_comes_with_an_answer_outstanding(make):
-    env = make(env_zoo.Seeded, num=2, vector="process")
-    env.reset()
-    env.send(torch.zeros(2, 2))
-    workers = processes(env)
-    env.close()
-    env.close()
-    assert [process.exitcode for process in workers] == [0, 0]
-
-
 def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path, monkeypatch):
     monkeypatch.setattr(slot.close, "__defaults__", (0.2,))
     env = make(functools.partial(env_zoo.Waiting, tmp_path / "never"), num=2, vector="process")
@@ -108,12 +97,3 @@ def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path
     workers = processes(env)
     env.close()
     assert [process.exitcode for process in workers] == [-9, -9]
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_workers_leave_the_cores_to_the_learner(make, monkeypatch, method):
-    monkeypatch.setattr(worker.multiprocessing, "get_all_start_methods", lambda: [method])
-    before = {name: os.environ.get(name) for name in worker.ONE_THREAD}
-    told = make(env_zoo.Telling, vector="process").reset().obs["observation"][0].tolist()
-    assert told == [0, 1]
-    assert {name: os.environ.get(name) for name in worker.ONE_THREAD} == before

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 
 import env_zoo
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -45,27 +43,6 @@ def test_environments_of_old_gym_are_told_apart(make, factory, options, message)
         env.reset() and env.step(torch.zeros(1, 2))
 
 
-class Mistaken(env_zoo.Seeded):
-    """Fails to unpack what is its own."""
-
-    def step(self, action):
-        _, _, _, _, _ = np.zeros(4)
-
-
-def test_what_an_environment_cannot_unpack_itself_is_an_error_of_its_own(make):
-    env = make(lambda: gymnasium.wrappers.TimeLimit(Mistaken(), 9), restarts=0)
-    env.reset()
-    with pytest.raises(EnvError, match=r"failed with ValueError: not enough values to unpack \(expected 5, got 4\)"):
-        env.step(torch.zeros(1, 2))
-
-
-def test_infinite_rewards(make):
-    env = make(env_zoo.infinite_reward, restarts=0)
-    env.reset()
-    with pytest.raises(DataError, match=r"environment 0 .*step 1 of episode 1: the reward is inf"):
-        env.step(torch.zeros(1, 2))
-
-
 def test_an_observation_outside_its_space_in_the_second_env(make):
     good = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 0, 0])
     bad = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 7])
@@ -95,13 +72,6 @@ def test_a_worker_that_cannot_be_made_says_why():
         make_env(EnvConfig(num=2, vector="process"), seed=0, factory=env_zoo.only_in_main)
 
 
-@BOTH
-def test_an_environment_whose_close_fails_can_be_used(make, vector):
-    env = make(env_zoo.Sticking, num=2, vector=vector)
-    assert env.reset().is_first.all()
-    env.close()
-
-
 def test_instances(make):
     instance = env_zoo.Seeded()
     assert make(instance).reset().is_first.all()
@@ -111,25 +81,6 @@ def test_instances(make):
         make(instance, vector="process")
     with pytest.raises(EnvError, match="returned the same environment twice"):
         make(lambda: instance, num=2)
-
-
-@pytest.mark.parametrize(
-    ("made", "message"), [(3, "builtins.int: expected an id, a single gymnasium.Env"), (None, "builtins.NoneType")]
-)
-def test_factories_of_other_things(make, made, message):
-    with pytest.raises(EnvError, match=message):
-        make(lambda: made)
-
-
-def test_a_factory_of_vectors(make):
-    with pytest.raises(EnvError, match=r"single gymnasium.Env, or a function that makes one. Set env.num"):
-        make(lambda: gymnasium.make_vec("CartPole-v1", num_envs=2))
-
-
-def test_different_spaces_in_one_vector(make):
-    sizes = iter((2, 3))
-    with pytest.raises(EnvError, match=r"different spaces: .* \(2,\) in environment 0, but \(3,\) in environment 1"):
-        make(lambda: env_zoo.Scripted(spaces.Box(-1, 1, (next(sizes),)), [0]), num=2)
 
 
 def test_actions_that_do_not_fit(make):

@@ -148,52 +148,6 @@ def test_a_worker_that_was_killed_is_said_to_be(make, capsys):
     assert all("(exit code -9)" in line and "It was killed (SIGKILL)" in line for line in said)
 
 
-def test_a_script_from_standard_input_that_workers_cannot_import_is_told_so():
-    done = run_python(START + 'start("forkserver")', "-")
-    assert "could not import '<stdin>'. Save the script as a file" in done.stderr.splitlines()[-1]
-
-
-def test_a_script_without_a_guard_is_told_so(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(START + 'start("spawn", num=1)')
-    done = run_python(None, script)
-    assert 'must do so under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
-
-
-def test_an_environment_of_an_interactive_session_starts_in_a_thread_and_survives_a_fork():
-    """A forked process leaves the workers of its parent alone, also when it closes its copy."""
-    done = run_python(
-        START
-        + """
-import sys, threading, torch
-from reverie.envs.config import EnvConfig
-from reverie.envs.vector import make_env
-from reverie.envs.dummy import Count
-
-class Mine(Count): pass
-
-def play():
-    global env
-    env = make_env(EnvConfig(id="Mine", num=2, vector="process"), seed=0, factory=Mine)
-    env.reset()
-    print(env.step(torch.zeros(2, 2)).obs["observation"].tolist())
-
-thread = threading.Thread(target=play)
-thread.start()
-thread.join()
-if not (child := os.fork()):
-    env.close()
-    sys.exit()
-os.waitpid(child, 0)
-env.step(torch.zeros(2, 2))
-print("restarts", env.restarts)
-""",
-        "-c",
-        "import sys; exec(sys.stdin.read())",
-    )
-    assert done.stdout == "[[1.0], [1.0]]\nrestarts 0\n", done.stderr
-
-
 @pytest.mark.parametrize("outer", ["fork", "spawn"])
 def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_path, outer):
     script = tmp_path / "script.py"

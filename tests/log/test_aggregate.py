@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from reverie.api import measured_as
-from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
 from reverie.log.aggregate import (
     Aggregate,
-    common_steps,
     evaluation_scores,
     of_seed,
     table,
@@ -110,15 +108,6 @@ def test_a_final_evaluation_before_a_continuation_is_no_point_of_the_curve(tmp_p
     ]  # fmt: skip
 
 
-def test_a_seed_that_was_good_enough_keeps_its_score(tmp_path: Path) -> None:
-    quick = evaluations((100, 400.0), (200, 500.0), final=(200, 490.0))
-    slow = evaluations((100, 10.0), (200, 20.0), (300, 300.0), (400, 500.0), final=(400, 480.0))
-    found = aggregate(folders(tmp_path, quick, slow), EVERY_100.merge({"stop_score": 480.0}))
-    assert found.curve.steps.tolist() == [100, 200, 300, 400]
-    assert found.curve.scores.tolist() == [[400, 500, 500, 500], [10, 20, 300, 500]]
-    assert found.curve.measured[0][0].tolist() == [100, 200]  # and is drawn no further
-
-
 def test_without_evaluations_the_curve_is_of_training(tmp_path: Path) -> None:
     """Entries of the log come by the clock on the wall, at other steps for each seed."""
     first = [(step, {"episode/score": float(step)}) for step in range(10, 210, 20)]
@@ -129,24 +118,6 @@ def test_without_evaluations_the_curve_is_of_training(tmp_path: Path) -> None:
     assert curve.scores[0, :-2] == pytest.approx(curve.steps[:-2])
     assert curve.scores[0, -1] == 190.0  # its last entry
     assert curve.scores[1] == pytest.approx(1000 + curve.steps)
-
-
-def test_points_have_intervals_across_seeds(tmp_path: Path) -> None:
-    scores = np.random.default_rng(0).normal(size=(5, 3))
-    rows = [evaluations(*((100 * (k + 1), float(x)) for k, x in enumerate(row))) for row in scores]
-    steps, middle, low, high = aggregate(folders(tmp_path, *rows), EVERY_100).curve.interval()
-    assert steps.tolist() == [100, 200, 300]
-    assert middle == pytest.approx([float(iqm(scores[:, k])) for k in range(3)])
-    assert (low < middle).all()
-    assert (middle < high).all()
-
-
-def test_seeds_without_scores_have_none(tmp_path: Path) -> None:
-    found = aggregate(folders(tmp_path, [(10, {"loss/a": 1.0})], [(20, {"loss/a": 1.0})]), ExperimentConfig())
-    assert (found.scores, found.score, len(found.curve.steps)) == ([None, None], {}, 0)
-    assert [len(part) for part in found.final()] == [0, 0, 0, 0]
-    assert "no scores" in table(found)
-    assert common_steps([(np.zeros(0), np.zeros(0))], same=True, held=True).tolist() == []
 
 
 def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path: Path) -> None:
@@ -190,15 +161,3 @@ def test_the_file_is_json_without_nan(tmp_path: Path) -> None:
     assert three["score"]["iqm"] == {"value": 2.0, "low": 2.0, "high": 2.0}
     assert (three["confidence"], three["unit"]) == (0.95, "env steps")
     assert written(None, tmp_path / "none.json") == {"algorithm": "td3"}
-
-
-def test_the_table_is_for_people(tmp_path: Path) -> None:
-    runs = {
-        seed: run_of(tmp_path / str(seed), evaluations((15_000, 1.0)), final=score)
-        for seed, score in {0: -150.0, 1: -140.25, 12: -1000.0}.items()
-    }
-    text = table(aggregate(runs, EVERY_100))
-    assert "    12    -1000.00        15,000" in text.splitlines()
-    assert "   IQM     -430.08   -1000.00 to -140.25" in text.splitlines()
-    two = table(aggregate(dict(list(runs.items())[:2]), EVERY_100))
-    assert "median     -145.12   too few seeds" in two

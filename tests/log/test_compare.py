@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,29 +77,6 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
     assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
 
 
-def estimated(name: str, data: str, discount: float, *values: float | None) -> str:
-    content = json.loads(Path(folder(name, "none", *(None for _ in values)), "aggregate.json").read_text())
-    seeds = {str(seed): value for seed, value in enumerate(values)}
-    content |= {"data": data, "score": {}, "estimate": {"seeds": seeds, "discount": discount}}
-    Path(name, "aggregate.json").write_text(json.dumps(content))
-    return name
-
-
-def test_estimates_compare_with_estimates_from_the_same_data_and_discount(capsys: Captured) -> None:
-    crr, cql = estimated("crr", "/a/log", 0.99, 3.0, 4.0, None), estimated("cql", "/a/log", 0.99, 1.0, 2.0)
-    others = estimated("far", "/a/log", 0.9, 5.0), estimated("log", "/b/log", 0.99, 6.0), folder("td3", "log", 7.0)
-    assert main(["compare", crr, *others, cql]) == 0
-    parts = capsys.readouterr().out.split("\n\n")
-    assert parts[0].startswith("/a/log: returns estimated by FQE, discount 0.99 ")
-    assert [line.split()[:3] for line in parts[0].splitlines()[1:]] == [["crr", "2", "3.50"], ["cql", "2", "1.50"]]
-    assert parts[1].endswith("  1.00 (too few seeds for an interval)  crr over cql")
-    assert [part.split("  ")[0] for part in parts[2:]] == [
-        "/a/log: returns estimated by FQE, discount 0.9",
-        "/b/log: returns estimated by FQE, discount 0.99",
-        "log",
-    ]
-
-
 @pytest.mark.parametrize(
     ("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE, discount 1")]
 )
@@ -137,9 +112,3 @@ def test_folders_without_seeds_are_named(content: str | None, message: str, caps
         Path("runs-a/aggregate.json").write_text(content)
     assert main(["compare", "runs-b", "runs-a"]) == 1
     assert message in capsys.readouterr().err
-
-
-def test_it_needs_no_torch() -> None:
-    folder("a", "X", 1.0, 2.0)
-    code = "import sys\nfrom reverie.cli import main\nmain(['compare', 'a'])\nsys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

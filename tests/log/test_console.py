@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink, losses, short, span
+from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink, short, span
 from reverie.log.metrics import JsonlSink
 
 
@@ -83,41 +83,6 @@ def test_terminal_gets_a_panel() -> None:
         assert piece in text
 
 
-def test_the_loss_of_a_quantity_is_not_taken_for_it() -> None:
-    values = {"loss/temperature": -1.0, "loss/actor": 2.0, "train/temperature": 0.2, "loss/reconstruction/image": 3.0}
-    assert losses(values) == [("actor", 2.0), ("image", 3.0), ("temperature loss", -1.0)]
-
-
-def test_how_sure_an_evaluation_is_stands_on_both() -> None:
-    scores = {"eval/score": -150.5, "eval/score_iqm": -148.0, "eval/score_iqm_low": -160.0, "eval/score_iqm_high": -140}
-    stream, clock = io.StringIO(), Clock()
-    plain, live = console_sink(clock, 1000, "t", stream), console_sink(clock, 1000, "t", Terminal())
-    for sink in (plain, live):
-        sink.write(scores, 100)
-        sink.close()
-    _, header, line = stream.getvalue().splitlines()
-    cells = dict(zip(header.split(), line.split(), strict=True))
-    assert [cells[name] for name in ("eval", "iqm", "low95", "high95")] == ["-150.5", "-148", "-160", "-140"]
-    screen = Console(file=io.StringIO(), width=120, record=True)
-    screen.print(live)
-    text = screen.export_text()
-    assert all(piece in text for piece in ("iqm", "-148", "low95", "-160", "high95", "-140"))
-
-
-@pytest.mark.parametrize(
-    ("steps", "shown", "hidden"), [(250, ("250 of at most 1,000", "ended early"), "25%"), (1000, ("done",), "100%")]
-)
-def test_the_last_panel_does_not_guess(steps: int, shown: tuple[str, ...], hidden: str) -> None:
-    sink = console_sink(Clock(position=steps), 1000, "t", Terminal())
-    sink.close()
-    screen = Console(file=io.StringIO(), width=120, record=True)
-    screen.print(sink)
-    text = screen.export_text()
-    assert all(piece in text for piece in shown)
-    assert hidden not in text
-    assert " left" not in text
-
-
 def test_pace_knows_rate_and_time_left() -> None:
     clock, now = Clock(), [0.0]
     pace = Pace(clock, 1000, lambda: now[0])
@@ -134,18 +99,6 @@ def test_pace_knows_rate_and_time_left() -> None:
     now[0] += 1.0
     clock.position += 50
     assert pace.rate() == 50.0
-
-
-def test_pace_forgets_what_was_before_the_first_update() -> None:
-    clock, now = Clock(), [0.0]
-    pace = Pace(clock, 1000, lambda: now[0])
-    clock.position = 1
-    assert pace.rate() == 0.0
-    now[0], clock.position, clock.updates = 5.0, 501, 1
-    assert pace.rate() == pace.rate() == 100.0  # nothing is known yet of steps with updates
-    now[0], clock.position, clock.updates = 10.0, 551, 50
-    assert pace.rate() == 10.0
-    assert pace.left() == "0:00:44"
 
 
 def test_numbers_are_short() -> None:

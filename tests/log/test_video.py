@@ -12,10 +12,6 @@ from reverie.log.video import (
     IMAGINED,
     OBSERVED,
     dream_video,
-    pad_even,
-    pictures,
-    to_rgb,
-    upscale,
     write_video,
 )
 
@@ -39,12 +35,6 @@ def test_any_shape_becomes_a_player_safe_mp4(tmp_path: Path, shape: tuple[int, .
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["v.mp4"]  # nothing half-written stays
 
 
-@pytest.mark.parametrize(("count", "fps"), [(4, 2), (15, 5), (200, 30)])
-def test_short_films_are_slower(tmp_path: Path, count: int, fps: int) -> None:
-    path = write_video(tmp_path / "short.mp4", np.zeros((count, 8, 8, 3), np.uint8))
-    assert next(imageio_ffmpeg.read_frames(str(path)))["fps"] == fps
-
-
 def test_the_picture_is_the_picture(tmp_path: Path) -> None:
     frames = np.zeros((2, 8, 8, 3), np.uint8)
     frames[:, :4, :, 0] = 255
@@ -54,24 +44,6 @@ def test_the_picture_is_the_picture(tmp_path: Path) -> None:
     assert np.abs(shown[1, 192, 128].astype(int) - (0, 0, 255)).max() < 12
 
 
-@pytest.mark.parametrize("shape", [(4, 301, 257, 3), (4, 7, 7, 3), (4, 33, 47, 1), (3, 10, 10, 6)])
-@pytest.mark.parametrize("most", [5, 255])
-def test_pictures_are_those_of_the_whole_film(shape: tuple[int, ...], most: int) -> None:
-    """Symbols are stretched by the largest of all frames, wherever it is."""
-    frames = np.random.default_rng(0).integers(0, most, shape, dtype=np.uint8)
-    frames[-1, 0, 0, 0] = most
-    np.testing.assert_array_equal(np.stack(list(pictures(frames))), pad_even(upscale(to_rgb(frames))))
-
-
-@pytest.mark.parametrize(
-    "frames", [np.zeros((0, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8), np.zeros((2, 8, 8, 3))]
-)
-def test_what_is_no_video_is_refused(tmp_path: Path, frames: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="expected non-empty uint8"):
-        write_video(tmp_path / "v.mp4", frames)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_disk_that_fills_up_leaves_the_video_that_was_there(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").write_bytes(b"of before")
     (tmp_path / ".v.part.mp4").symlink_to("/dev/full")
@@ -79,12 +51,6 @@ def test_a_disk_that_fills_up_leaves_the_video_that_was_there(tmp_path: Path) ->
         write_video(tmp_path / "v.mp4", np.zeros((4, 8, 8, 3), np.uint8))
     assert [p.name for p in tmp_path.iterdir()] == ["v.mp4"]
     assert (tmp_path / "v.mp4").read_bytes() == b"of before"
-
-
-def test_symbols_are_stretched_and_light_is_not() -> None:
-    assert to_rgb(np.array([[[[0, 5, 10]]]], np.uint8)).tolist() == [[[[0, 127, 255]]]]
-    assert to_rgb(np.array([[[[0, 5, 200]]]], np.uint8)).tolist() == [[[[0, 5, 200]]]]
-    assert to_rgb(np.zeros((1, 2, 2, 3), np.uint8)).max() == 0
 
 
 def test_dream_video_marks_what_was_imagined_and_what_is_wrong() -> None:

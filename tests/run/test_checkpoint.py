@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from reverie.core.errors import RunError
 from reverie.run import checkpoint as module
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.manifest import step_of
 
 
 class Box:
@@ -200,22 +198,6 @@ def test_every_bit_of_the_manifest_counts(tmp_path):
             read(path, ["a"])
 
 
-def test_a_newer_format_is_refused(tmp_path):
-    store = Checkpoints(tmp_path)
-    path = store.save(1, {"a": Box({})})
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(RunError, match="format 99"):
-        store.load(path, {"a": Box()})
-    with pytest.raises(RunError, match=r"can be used: step-000000001 \(has format 99.*upgrade reverie"):
-        store.latest()
-    path.rename(tmp_path / "step-000000002")
-    older, said = store.save(1, {"a": Box({})}), []
-    assert Checkpoints(tmp_path, say=said.append).latest() == older
-    newer = "has format 99; this version reads up to 2: upgrade reverie"
-    assert said == [f"checkpoint step-000000002 cannot be used ({newer}): using step-000000001 instead"]
-
-
 def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(RunError, match=r"cannot save algo/net/fn: .* not function"):
         Checkpoints(tmp_path / "x").save(1, {"algo": Box({"net": {"fn": lambda: 0}})})
@@ -235,18 +217,6 @@ def test_all_damaged_is_an_error_that_names_them(tmp_path):
     assert list(Checkpoints(tmp_path).damaged()) == ["step-000000100", "step-000000200"]
 
 
-@pytest.mark.parametrize("found", [b"", b"step-00000", b"..", b"\xff\xfe"])
-def test_a_damaged_mark_of_the_best_is_none_and_can_be_written_again(tmp_path, found):
-    store = Checkpoints(tmp_path)
-    path = store.save(1, {"a": Box({})})
-    (tmp_path / "best").write_bytes(found)
-    assert store.best() is None
-    with pytest.raises(RunError, match=r"no checkpoint 'best' in .* Available: step-000000001\."):
-        store.select("best")
-    store.mark_best(path)
-    assert store.select("best") == path
-
-
 def test_a_state_that_does_not_fit_is_told(tmp_path):
     store, narrow = Checkpoints(tmp_path), torch.nn.Linear(5, 2)
 
@@ -260,23 +230,6 @@ def test_a_state_that_does_not_fit_is_told(tmp_path):
     path = store.save(1, {"net": Net(narrow)})
     with pytest.raises(RunError, match=r"does not fit these settings: .*size mismatch.*Use the settings"):
         store.load(path, {"net": Net(torch.nn.Linear(6, 2))})
-
-
-def test_files_may_be_read_by_whom_the_umask_lets(tmp_path):
-    before = os.umask(0o027)
-    try:
-        path = Checkpoints(tmp_path).save(1, {"a": Box({"v": torch.ones(2)})})
-    finally:
-        os.umask(before)
-    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
-
-
-def test_the_step_is_known_whatever_the_folder_is_called(tmp_path):
-    path = Checkpoints(tmp_path).save(1002, {"a": Box({})}).rename(tmp_path / "favourite")
-    assert step_of(path) == 1002
-    (path / "manifest.json").unlink()
-    with pytest.raises(RunError, match=r"manifest\.json is missing or damaged"):
-        step_of(path)
 
 
 class Boxed(Box):
@@ -327,25 +280,6 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
         assert box.files == files
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("Expecting value")])
-def test_spare_files_that_cannot_be_deleted_end_no_run(tmp_path, monkeypatch, error):
-    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
-    slim, said = module.slim, []
-
-    def fails_at_the_first(path):
-        if path.name == "step-000000001":
-            raise error
-        slim(path)
-
-    monkeypatch.setattr(module, "slim", fails_at_the_first)
-    checkpoints = Checkpoints(tmp_path, say=said.append)
-    paths = [checkpoints.save(step, {"box": Boxed({"x": step}, FILES)}) for step in (1, 2, 3)]
-    assert checkpoints.all() == paths
-    assert [(path / "box" / "a.npy").exists() for path in paths] == [True, False, True]
-    assert len(said) == 2  # after the second, and after the third
-    assert said[0].startswith(f"cannot delete step-000000001: {error}. The run continues")
-
-
 @pytest.mark.parametrize("call", range(8))
 def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, call):
     monkeypatch.setattr(module, "SPARE_LIMIT", 1)
@@ -366,11 +300,3 @@ def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, cal
         with contextlib.suppress(KeyboardInterrupt):
             module.slim(path)
     assert Checkpoints(tmp_path).latest() == path
-
-
-def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    for step in (999_999_998, 999_999_999, 1_000_000_500, 1_000_001_000):
-        checkpoints.save(step, {"box": Box({"x": step})})
-    assert [path.name for path in checkpoints.all()] == ["step-1000000500", "step-1000001000"]
-    assert step_of(checkpoints.latest()) == 1_000_001_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError, RunError
+from reverie.core.errors import RunError
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.evaluate import evaluate
 
@@ -90,18 +89,6 @@ def test_random_steps_are_executed_stored_and_told_to_the_policy(fakes):
                 assert torch.equal(told, torch.where(cut[:, None], 0.0, action))
         steps += int(alive.sum())
     assert steps == collector.env_steps > 14
-
-
-def test_episodes_that_no_log_has_yet_are_in_the_checkpoint(fakes):
-    def collector():
-        return Collector(fakes.Env([[2], [3]]), fakes.Policy(), fakes.Rows())
-
-    one, two = collector(), collector()
-    one.unlogged += [EpisodeStats(3.0, 2), EpisodeStats(-1.5, 7)]
-    kept, state = two.unlogged, json.loads(json.dumps({"unlogged": one.state_dict()["unlogged"]}))
-    two.load_state_dict({**one.state_dict(), **state})
-    assert kept is two.unlogged  # a journal has it as well
-    assert kept == [EpisodeStats(3.0, 2), EpisodeStats(-1.5, 7)]
 
 
 def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
@@ -242,24 +229,6 @@ def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
     assert evaluate(Exact([[2]]), fakes.Policy(), episodes=1).scores == [0.1 + 0.2]
 
 
-def test_restarts_of_earlier_sittings_are_counted(fakes):
-    class Restorable(fakes.Env):
-        restarts = 0
-
-        def snapshot(self):
-            return [None]
-
-        def restore(self, snapshots, step):
-            return step
-
-    one, other, third = (Collector(Restorable([[2]]), fakes.Policy(), fakes.Rows()) for _ in range(3))
-    one.env.restarts = 3
-    other.load_state_dict(one.state_dict())
-    other.env.restarts = 1
-    third.load_state_dict(other.state_dict())
-    assert (one.restarts, other.restarts, third.restarts) == (3, 4, 4)
-
-
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=7),
@@ -274,56 +243,3 @@ def test_replay_ratio_holds_for_any_number_of_envs(fakes, lengths, ratio):
         updates += clock.updates_due(windows=1)
         assert updates == int(ratio * (clock.env_steps - base) + 1e-9)
     assert clock.env_steps == sum(int((~step.is_last).sum()) for step, _, _ in sink.rows)
-
-
-def late(fakes, log, fail_at=None):
-    """A scripted environment that answers when asked, as worker processes do, and notes who did what when."""
-
-    class Late(fakes.Env):
-        due = None
-
-        def send(self, action):
-            assert self.due is None
-            log.append("send")
-            self.due = action
-
-        def receive(self):
-            log.append("receive")
-            action, self.due = self.due, None
-            if self.turn == fail_at:
-                raise DataError("reward is nan.")
-            return super().step(action)
-
-        def step(self, action):
-            raise AssertionError("it waited")
-
-    return Late([[2, -1], [-3]])
-
-
-def test_environments_step_between_turns_and_the_rows_are_the_same(fakes):
-    log = []
-
-    class Watched(fakes.Policy):
-        def act(self, step, state, mode):
-            log.append("act")
-            return super().act(step, state, mode)
-
-    _, _, waited, _, taken = lived(fakes, [[2, -1], [-3]], turns=9, random_steps=5)
-    collector = Collector(late(fakes, log), Watched(), sink := fakes.Rows(), seed=7, random_steps=5)
-    assert [collector.collect() for _ in range(9)] == taken
-    assert log == ["act", "send", *["receive", "act", "send"] * 8]
-    for (step, action, extras), (other, same_action, same_extras) in zip(waited.rows, sink.rows, strict=True):
-        assert torch.equal(step.obs["id"], other.obs["id"])
-        assert torch.equal(step.is_last, other.is_last)
-        assert torch.equal(action, same_action)
-        assert torch.equal(extras["age"], same_extras["age"])
-
-
-def test_an_error_comes_up_in_the_turn_that_asks_for_the_answer(fakes):
-    collector = Collector(late(fakes, [], fail_at=2), fakes.Policy(), sink := fakes.Rows(), seed=7)
-    for _ in range(3):
-        collector.collect()
-    with pytest.raises(DataError, match="reward is nan"):
-        collector.collect()
-    assert len(sink.rows) == 3
-    assert collector.state_dict()["env_steps"] == collector.env_steps == 5

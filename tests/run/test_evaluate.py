@@ -54,14 +54,6 @@ def test_frames_are_those_of_the_first_episode_of_the_first_environment(fakes):
     assert evaluate(fakes.Env([[3]]), fakes.Policy(), episodes=1).frames is None
 
 
-def test_scores_remain_if_the_frames_differ_in_size(fakes):
-    env = fakes.Env([[3]])
-    env.render = lambda: np.zeros((2 + env.turn, 3, 3), np.uint8)
-    result = evaluate(env, fakes.Policy(), episodes=2, record=True)
-    assert result.scores == [6.0, 6.0]
-    assert result.frames is None
-
-
 def test_seed_and_actions_after_the_end(fakes):
     env = fakes.Env([[1, 2]])
     evaluate(env, fakes.Policy(), episodes=2, seed=11)

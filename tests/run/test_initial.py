@@ -14,7 +14,6 @@ import torch
 import reverie
 from reverie.agent.loading import load
 from reverie.core.errors import RunError
-from reverie.experiment import ExperimentConfig, with_beginning
 from reverie.run.folder import read_saved
 
 SMALL: dict[str, Any] = {
@@ -103,16 +102,6 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
     said += train(run, steps=30, init=f"{offline}/", **LIVED)
     assert not [line for line in said if "init" in line]
     assert read_saved(run).experiment["init"] == str(offline)
-
-
-def test_places_that_a_run_began_with_may_be_written_otherwise(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = ExperimentConfig().merge({"replay.init": ("one", "s3://bucket/two")})
-    for now in (("./one", "s3://bucket/two"), (str(tmp_path / "one/"), "s3://bucket/two"), ()):
-        assert with_beginning(before.merge({"replay.init": now}), before.to_dict(), tmp_path) == before
-    for now in (("one",), ("s3://bucket/two", "one"), ("one", "s3://bucket/three")):
-        with pytest.raises(RunError, match=r"began with replay.init = \('one', 's3://bucket/two'\)"):
-            with_beginning(before.merge({"replay.init": now}), before.to_dict(), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reverie.api import train_config as train
 from reverie.core.types import Window
 from reverie.experiment import ExperimentConfig, outlook
 from reverie.noise import Pace
-from tiny import SMALL
-
-
-def test_a_run_that_ended_before_it_learned_says_so(tmp_path: Path) -> None:
-    said: list[str] = []
-    config = ExperimentConfig().merge(SMALL | {"steps": 10, "learning_starts": 11, "eval_episodes": 0})
-    train(config, run=tmp_path / "run", say=said.append)
-    assert [line.partition(":")[0] for line in said if "learning starts" in line] == ["no updates were made"]
 
 
 @pytest.mark.parametrize(

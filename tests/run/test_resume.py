@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import resumed
@@ -181,48 +180,18 @@ def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) ->
     assert {row.tobytes() for row in first.reshape(-1, 3)} <= lived
 
 
-class Wide(Walk):
-    observation_space = gymnasium.spaces.Box(-100, 100, (4,), np.float32)
-
-    def _seen(self) -> np.ndarray:
-        return np.zeros(4, np.float32)
-
-
-def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
-    config = CONFIG.merge({"replay.init": (str(whole),)})
-    with pytest.raises(RunError, match=r"do not fit this environment.* columns: obs/observation"):
-        train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
-    with pytest.raises(RunError, match=r"no store there"):
-        train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
-    (tmp_path / "rows.hdf5").touch()
-    with pytest.raises(RunError, match=r"rows\.hdf5' is a file: .* data convert .*rows\.hdf5 FOLDER --to store"):
-        train(CONFIG.merge({"replay.init": (str(tmp_path / "rows.hdf5"),)}), env=Walk, run=tmp_path / "new")
-    with pytest.raises(RunError, match=r"replay.store = .*do not fit this environment"):
-        train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
-    assert not (tmp_path / "new").exists()
-
-
+@pytest.mark.parametrize("error", [None, RunError("its thread has failed")], ids=["late", "failed"])
 def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RunError | None
 ) -> None:
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "flush", lambda self, timeout=None: False)
-        run_until(run, 45, monkeypatch)
-    assert_rows_in_tail(run)
-    train(CONFIG, env=Walk, run=run, say=say_nothing)
-    assert_same(run, whole)
-
-
-def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failed(self: Store, timeout: float | None = None) -> bool:
-        raise RunError("its thread has failed")
+    def flush(self: Store, timeout: float | None = None) -> bool:
+        if error is not None:
+            raise error
+        return False
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "flush", failed)
+        patch.setattr(Store, "flush", flush)
         run_until(run, 45, monkeypatch)
     assert_rows_in_tail(run)
     train(CONFIG, env=Walk, run=run, say=say_nothing)

@@ -15,7 +15,6 @@ from resumed import Walk, assert_same
 from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
-from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
@@ -33,7 +32,6 @@ COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
 DRIFT = {"algo.exploration": "ornstein_uhlenbeck(0.2, 0.3, 0.01, 60)", "algo.value_estimator": "td_lambda(0.5)"}
 ALGORITHMS = {
     "ddpg": (DDPGConfig(), DRIFT),
-    "td3": (TD3Config(), DRIFT | {"algo.policy_delay": 3}),
     "sac": (SACConfig(), {"algo.value_estimator": "n_step(2)"}),
     "running": (
         TD3Config(),
@@ -47,10 +45,6 @@ ALGORITHMS = {
         DQNConfig(),
         {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
          "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_every": 7, "replay_ratio": 0.5},
-    ),
-    "qr_dqn": (
-        QRDQNConfig(),
-        {"algo.value_estimator": "n_step(2)", "algo.quantiles": 5, "algo.exploration": "epsilon_greedy(0.5)"},
     ),
 }  # fmt: skip
 
@@ -82,7 +76,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+@pytest.mark.parametrize("name", ["ddpg", "sac"])
 def test_a_run_whose_weights_broke_goes_on_from_before(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +108,7 @@ ANNEALED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("nums", [(1, 3), (3, 1), (2, 5)], ids=str)
+@pytest.mark.parametrize("nums", [(1, 3), (3, 2)], ids=str)
 @pytest.mark.parametrize("name", ANNEALED)
 def test_annealing_goes_on_with_another_number_of_environments(name: str, nums: tuple[int, int]) -> None:
     algo, env, own = ANNEALED[name]

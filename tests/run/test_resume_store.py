@@ -12,23 +12,8 @@ from resumed import CONFIG, Walk, leaves
 
 from reverie.api import train_config as train
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.folder import read_saved
 from reverie.store.store import Store
-
-
-def test_a_store_by_another_name_is_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    train(CONFIG.merge({"replay.store": "rows"}), env=Walk, run=tmp_path / "run", say=say_nothing)
-    (tmp_path / "deep").mkdir()
-    monkeypatch.chdir(tmp_path / "deep")
-    said: list[str] = []
-    more = CONFIG.merge({"replay.store": "../rows", "steps": 120})
-    train(more, env=Walk, run=tmp_path / "run", say=said.append)
-    assert not any("empty" in line or "laid out" in line for line in said)
-    first, second = Store(tmp_path / "rows", say=say_nothing).segments
-    assert second.parent == (first.name, first.rows)
 
 
 def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_path: Path) -> None:
@@ -37,23 +22,6 @@ def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_pa
     shutil.rmtree(run / "checkpoints")
     train(CONFIG.merge(shared), env=Walk, run=run, say=say_nothing)
     assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 2
-
-
-def test_a_run_finds_its_store_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    (tmp_path / "else").mkdir()
-    monkeypatch.chdir(tmp_path)
-    train(CONFIG.merge({"replay.store": "rows"}), env=Walk, run="run", say=say_nothing)
-    assert read_saved(run).experiment["replay"]["store"] == str(tmp_path / "rows")
-    monkeypatch.chdir(tmp_path / "else")
-    again = ExperimentConfig.from_dict(read_saved(run).experiment).merge({"steps": 120})
-    said: list[str] = []
-    train(again, env=Walk, run="../run", say=said.append)
-    assert "steps: 100 -> 120" in said
-    assert not any("set aside" in line or "replay.store" in line for line in said)
-    first, second = Store(tmp_path / "rows", say=say_nothing).segments
-    assert second.parent == (first.name, first.rows)
-    assert not (tmp_path / "else" / "rows").exists()
 
 
 def going_on(run: Path, steps: int, **more: Any) -> list[str]:

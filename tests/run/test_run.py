@@ -28,20 +28,6 @@ from reverie.run.folder import read_saved
 from tiny import SETTINGS, settings
 
 
-def test_one_seed_is_one_run(tmp_path: Path) -> None:
-    keep = ("loss/", "train/", "episode/", "counters/", "eval/")
-
-    def run(name: str, seed: int) -> list[dict[str, float]]:
-        train(settings(seed=seed, schedule__log_every=40), run=tmp_path / name, say=say_nothing)
-        rows = read_metrics(tmp_path / name / "metrics.jsonl")
-        return [{k: v for k, v in row.items() if k.startswith(keep)} for row in rows]
-
-    first, again, other = run("a", 3), run("b", 3), run("c", 4)
-    assert first == again
-    assert first != other
-    assert any("loss/reward" in row for row in first)
-
-
 def test_a_run_leaves_its_files(trained: Path) -> None:
     saved = yaml.safe_load((trained / "config.yaml").read_text())
     assert saved["schema"] == 1
@@ -58,19 +44,6 @@ def test_a_run_leaves_its_files(trained: Path) -> None:
     assert (trained / "curve.png").stat().st_size > 1000
     assert [path.name for path in (trained / "checkpoints").glob("step-*")]
     assert not list(trained.rglob("*.part*"))
-
-
-def test_result_says_what_happened(tmp_path: Path) -> None:
-    said: list[str] = []
-    result = train(settings(), run=tmp_path / "run", say=said.append)
-    assert result.reason == "finished"
-    assert result.env_steps >= 120
-    assert result.updates > 0
-    assert result.evaluation is not None
-    assert set(result.files) == {"settings", "metrics", "curve", "evaluation", "checkpoint"}
-    assert all(path.exists() for path in result.files.values())
-    assert "parameters on cpu" in said[0]
-    assert "GB" in said[0]
 
 
 def test_an_existing_run_is_continued(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,15 +82,6 @@ def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: 
     with pytest.raises(ReverieError, match=message):
         train(settings(**more), run=run, say=say_nothing)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match=r"not empty and is not a run"):
-        train(settings(), run=tmp_path, say=say_nothing)
-    with pytest.raises(RunError, match=r"is a file"):
-        train(settings(), run=tmp_path / "thesis.tex", say=say_nothing)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 class Unsavable(DreamerV3):

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ import yaml
 from resumed import assert_same
 
 import reverie
-from reverie import api
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.api import train_seeds_of as train_seeds
@@ -40,11 +37,6 @@ from reverie.run.signals import Interrupt
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Named(TD3Config):
-    """An algorithm of somebody's own."""
 
 
 @pytest.fixture(autouse=True)
@@ -201,8 +193,8 @@ def test_what_is_not_ours_is_never_swept_away(stage: type[Actor]) -> None:
     assert Path("all/seed-7/config.yaml").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_is_told_to_each_child_once(stage: type[Actor], number: signal.Signals) -> None:
+def test_a_signal_is_told_to_each_child_once(stage: type[Actor]) -> None:
+    number = signal.SIGUSR1
     before, stage.signals, stage.patience = signal.getsignal(number), [number], 1
     said: list[str] = []
     result = train_seeds(CONFIG, range(4), jobs=2, run="all", say=said.append)
@@ -238,8 +230,6 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
 @pytest.mark.parametrize(
     ("values", "seeds", "message"),
     [
-        ({}, [], r"seeds = \[\]: expected different whole numbers"),
-        ({}, [1, 2, 1], r"seeds = \[1, 2, 1\]: expected different"),
         ({}, [-1], r"seeds = \[-1\]: expected different whole numbers, 0 or more"),
         ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write to"),
     ],
@@ -259,34 +249,6 @@ def test_objects_of_python_cannot_be_told_to_a_process(elsewhere: Path) -> None:
     with pytest.raises(ConfigError, match=r"<lambda>: .*pass 'module:Id'"):
         reverie.train_seeds("td3", env=lambda: None, say=say_nothing)  # type: ignore[arg-type]
     assert not list(elsewhere.iterdir())
-
-
-def test_an_algorithm_that_other_processes_do_not_find_is_refused(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Inside(TD3Config):
-        pass
-
-    script = type("Script", (TD3Config,), {"__module__": "__main__"})
-    monkeypatch.setattr(sys.modules["__main__"], "Script", script, raising=False)  # here it is found
-    made = ModuleType("made_here")
-    lost = type("Lost", (TD3Config,), {"__module__": "made_here"})
-    vars(made)["Lost"] = lost
-    monkeypatch.setitem(sys.modules, "made_here", made)
-    for config, name in {Inside: r"test_seeds:.*Inside", script: "__main__:Script", lost: "made_here:Lost"}.items():
-        with pytest.raises(ConfigError, match=rf"algorithm = {name}: each seed runs in its own process"):
-            train_seeds(ExperimentConfig(algo=config()), [0, 1], say=say_nothing)
-    assert not list(elsewhere.iterdir())
-
-
-OWN = """
-from dataclasses import dataclass
-from reverie.algos.dqn import DQNConfig
-
-@dataclass(frozen=True, kw_only=True)
-class OwnConfig(DQNConfig):
-    depth: int = 1
-"""
 
 
 def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere: Path) -> None:
@@ -323,11 +285,9 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     ("code", "words", "state", "note"),
     [
         (0, "all is well", "finished", "finished"),
-        (143, "", "stopped", "stopped by SIGTERM"),
         (1, "reverie: no", "failed", "failed: no"),
         (1, "", "failed", "failed: exit code 1"),
         (139, "loss 3.2", "failed", "failed: killed by SIGSEGV"),
-        (255, "", "failed", "failed: exit code 255"),
         (163, "reverie: no", "failed", "failed: no"),  # a real-time signal has no name
     ],
 )
@@ -350,15 +310,6 @@ def tiny(elsewhere: Path) -> str:
     """A file of settings that make a run short."""
     (elsewhere / "tiny.yaml").write_text(yaml.safe_dump(CONFIG.to_dict() | {"replay": SETTINGS["replay"]}))
     return "tiny.yaml"
-
-
-def test_what_is_missing_without_a_compiler_is_said_once_not_only_in_each_log(
-    stage: type[Actor], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(api, "trouble", lambda: "no C compiler")
-    said: list[str] = []
-    train_seeds(CONFIG, range(2), run="all", say=said.append)
-    assert said.count("no C compiler") == 1
 
 
 def test_the_command_says_what_came_of_it(stage: type[Actor], tiny: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,10 @@ import pytest
 import torch
 
 from reverie.core.clock import Clock
-from reverie.core.errors import ActionError, ConfigError, DataError, RunError
+from reverie.core.errors import ActionError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
-from reverie.run.evaluate import Evaluation
 from reverie.run.finite import FiniteCheck
-from reverie.run.metrics import check_names
-from reverie.run.schedule import Every, Schedule, parse_period
+from reverie.run.schedule import Schedule, parse_period
 from reverie.run.train import train
 
 
@@ -50,25 +48,6 @@ def test_a_run_collects_updates_and_feeds_back(fakes):
     assert run.clock.updates == run.algo.updates == (run.clock.env_steps - 3) // 2
     assert [index for index, _ in run.source.fed_back] == list(range(1, run.clock.updates + 1))
     assert run.saves == [(run.clock.env_steps, False)]
-
-
-def test_the_last_entry_holds_every_name(fakes):
-    run = setting(fakes, action_repeat=4)
-    run.go(schedule=Schedule(log_every=0))
-    ((step, values),) = run.sink.entries
-    assert step == run.clock.env_steps == 40
-    assert values["loss/a"] == 1.0
-    assert values["loss/b"] == 2.0
-    assert values["episode/score"] == 6.0
-    assert values["episode/length"] == 3.0
-    assert values["counters/env_steps"] == 40
-    assert values["counters/frames"] == 160
-    assert values["counters/updates"] == 19
-    assert values["counters/episodes"] == run.clock.episodes == 13
-    assert values["replay/windows"] == len(run.source)
-    assert values["replay/replay_ratio"] == 19 / 40
-    assert values["time/env_steps_per_second"] > 0
-    assert values["time/updates_per_second"] > 0
 
 
 def test_periods_in_env_steps(fakes):
@@ -149,17 +128,6 @@ def test_a_second_signal_ends_it_at_once(fakes):
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_a_console_that_is_gone_does_not_end_a_run(fakes):
-    run = setting(fakes)
-
-    def gone(values, step):
-        raise BrokenPipeError
-
-    ending = run.go(sinks=[SimpleNamespace(write=gone), run.sink], schedule=Schedule(log_every=10))
-    assert ending.signal is None
-    assert run.sink.entries
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_bad_loss_stops_with_a_checkpoint_and_the_first_term(fakes, bad):
     def losses(update):
@@ -171,13 +139,6 @@ def test_a_bad_loss_stops_with_a_checkpoint_and_the_first_term(fakes, bad):
     ((at, diverged),) = run.saves
     assert diverged
     assert at == 20  # update 7 is made at env step 15
-
-
-def test_a_bad_loss_is_never_saved_as_good(fakes):
-    run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
-    with pytest.raises(RunError, match="loss/a became nan at update 3"):
-        run.go(schedule=Schedule(log_every=0, save_every=10))
-    assert run.saves == [(10, True)]
 
 
 def broken_at(fakes, number):
@@ -215,13 +176,6 @@ def test_moments_that_keep_a_weight_from_moving_are_never_saved_as_good(fakes):
     assert [diverged for _, diverged in run.saves] == [True]
 
 
-def test_what_is_not_learned_may_be_infinite(fakes):
-    run = setting(fakes, algo=broken_at(fakes, 3), length=12)
-    run.algo.weight.requires_grad_(False)
-    run.go(schedule=Schedule(log_every=1, save_every=10))
-    assert not any(diverged for _, diverged in run.saves)
-
-
 def test_an_error_because_of_bad_weights_is_not_saved_as_good(fakes):
     run = failing(setting(fakes, algo=broken_at(fakes, 3)), DataError("reward is nan."))
     with pytest.raises(DataError, match=r"could not be saved: weights in weight are not finite .*saved-9"):
@@ -248,13 +202,6 @@ def guard(request):
     return guard
 
 
-def test_guard_looks_at_updates_that_report_different_terms(guard):
-    for update in range(1, 9):  # the actor learns at every second update
-        terms = {"loss/critic": torch.tensor(math.nan if update >= 5 else 1.0)}
-        guard.add(terms | ({"loss/actor": torch.tensor(math.inf)} if update % 2 == 0 and update >= 4 else {}), update)
-    assert guard.first_bad() == ("loss/actor", math.inf, 4)
-
-
 @pytest.mark.parametrize("name", ["loss/critic", "other"])
 @pytest.mark.parametrize(
     ("value", "given"), [(1.5, "= 1.5"), (3, "= 3"), (None, "= None"), (torch.ones(8, 1), "= tensor.*")]
@@ -263,17 +210,6 @@ def test_guard_names_a_metric_that_is_no_scalar_tensor(guard, name, value, given
     guard.add({"loss/z": torch.tensor(1.0)}, 1)
     with pytest.raises(DataError, match=rf"the metric '{name}' {given}: expected a tensor without dimensions"):
         guard.add({"loss/z": torch.tensor(1.0), name: value}, 2)
-
-
-def test_all_that_the_loop_writes_has_names_of_its_own(fakes):
-    run = setting(fakes)
-    run.go()
-    names = {name for _, values in run.sink.entries for name in values if not name.startswith(("loss", "report"))}
-    found = Evaluation(scores=[1.0, 2.0, 3.0], lengths=[1, 1, 1], mode="eval").metrics()
-    assert len(names) > 8
-    for name in (*names, *found):
-        with pytest.raises(DataError, match="a name of the training loop's own"):
-            check_names([name])
 
 
 @pytest.mark.parametrize(
@@ -289,21 +225,6 @@ def test_all_that_the_loop_writes_has_names_of_its_own(fakes):
 )
 def test_periods_are_steps_or_times(text, expected):
     assert parse_period(text) == expected
-
-
-@pytest.mark.parametrize("text", ["soon", "-5", "5 d", "", "1..2", "nan"])
-def test_other_periods_are_refused_by_name(text):
-    with pytest.raises(ConfigError, match="save_every"):
-        Schedule(save_every=text)
-
-
-def test_periods_in_seconds_count_this_sitting():
-    clock = Clock(length=10, seconds_before=1000.0)
-    due = Every("60s", clock, "test")
-    assert not due()
-    clock.seconds_before += 61
-    assert due()
-    assert not due()
 
 
 def failing(run, error, at=12):
@@ -361,14 +282,6 @@ def test_updates_that_an_error_kept_from_being_made_are_made_when_the_run_goes_o
     again.go()
     whole.go()
     assert again.clock.updates == whole.clock.updates == 3 * (40 - 1)
-
-
-def test_an_error_of_a_run_that_has_diverged_is_not_saved_as_good(fakes):
-    algo = fakes.Algo(lambda update: {"loss/a": math.nan})
-    run = failing(setting(fakes, algo=algo), DataError("action is nan."))
-    with pytest.raises(DataError, match=r"could not be saved: loss/a became nan at update 1: .*saved-9"):
-        run.go(schedule=Schedule(log_every=0))
-    assert run.saves == [(9, True)]
 
 
 def test_an_evaluation_that_failed_is_due_when_the_run_goes_on(fakes):

@@ -79,28 +79,6 @@ def test_without_a_gpu_the_cpu_build_is_taken_if_there_is_one(newcomer: Newcomer
     assert done.returncode == 0
 
 
-def test_otherwise_pip_decides(newcomer: Newcomer) -> None:
-    assert newcomer.sets_up(TORCH_CPU_INDEX="").returncode == 0
-    assert "cpu" not in "".join(newcomer.installed())
-    newcomer.sets_up(has="2.13.0+cu130")  # the user's own
-    assert len(newcomer.installed()) == 1
-    newcomer.program("nvidia-smi")
-    newcomer.sets_up()
-    assert "cpu" not in "".join(newcomer.installed())
-    (newcomer.programs / "nvidia-smi").unlink()
-    newcomer.program("uname", "#!/bin/sh\necho Darwin\n")
-    newcomer.sets_up()
-    assert "cpu" not in "".join(newcomer.installed())
-
-
-def test_a_step_that_fails_says_what_pip_said(newcomer: Newcomer) -> None:
-    done = newcomer.sets_up(breaks="classic")
-    assert done.returncode == 1
-    assert "ERROR: these do not fit\nbecause of triton\n" in done.stderr
-    assert "Collecting" not in done.stderr
-    assert "Collecting" in (newcomer.folder / "venv" / "setup.log").read_text()
-
-
 # ---------------------------------------------------------------- whether the pins fit
 
 UV = """#!/bin/sh
@@ -131,9 +109,3 @@ def test_every_package_has_a_pin_and_every_pin_a_package(resolve, tmp_path: Path
     (tmp_path / "constraints.txt").write_text("a==1\nc==2\n")
     assert resolve.main() == 1
     assert "no pin of b-b\nconstraints.txt pins c, which" in capsys.readouterr().out
-
-
-def test_pins_that_do_not_fit_are_told_in_uvs_words(resolve, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("BREAKS", "yes")
-    assert resolve.main() == 1
-    assert "do not fit on macOS arm64 with Python 3.11:\nno wheel of a" in capsys.readouterr().err
