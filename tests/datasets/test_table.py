@@ -141,10 +141,6 @@ def test_columns_of_numbers_are_one_vector(tmp_path, kind):
     reader = open_reader(path, ReadOptions(columns=FRAME))
     check(reader, expected(LIVED))
     assert reader.about().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
-    config = DatasetConfig().merge({"path": path, "columns": FRAME})
-    again = DatasetConfig.from_dict(yaml.safe_load(yaml.safe_dump(config.to_dict())))
-    assert again == config
-    check(open_reader(path, again), expected(LIVED))
     both = FRAME | {"action": ["choice", "number"]}
     assert open_reader(path, ReadOptions(columns=both)).about().action == spaces.MultiDiscrete([5, 6])
 
