@@ -76,7 +76,7 @@ def test_another_number_of_streams(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 0.3 * replay.nbytes  # the replay itself had its memory before
+    assert peak < 0.9 * replay.nbytes  # the replay itself had its memory before; what a damaged file leaves is garbage
     rows = replay.read(0, replay.count)
     expected = np.arange(STREAMS * ROWS)
     if damaged:  # the episodes that began in that file
