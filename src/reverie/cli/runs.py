@@ -41,11 +41,11 @@ def list_command(args: list[str]) -> int:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
     print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
     print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
-    for module in ("presets.dreamer", "presets.model_free", "presets.offline"):
-        read = outline(module)
-        for name, about in read.functions.items():
-            starts = ", ".join(f"{start}*" for start in read.decorated[name][1:])
-            print(f"  {name:<24}{about}" + (f" [{starts}]" if starts else ""))
+    from reverie.presets import dreamer, model_free, offline
+
+    for name, one in (dreamer.TABLE | model_free.TABLE | offline.TABLE).items():
+        starts = ", ".join(f"{start}*" for start in one.envs.split())
+        print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
     return 0
 
 

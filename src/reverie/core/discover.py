@@ -107,25 +107,19 @@ class Outline(NamedTuple):
 
     summary: str
     """First line of its docstring."""
-    functions: dict[str, str]
-    """Public functions, in the order of the file, and the first lines of their docstrings."""
-    decorated: dict[str, tuple[str, ...]]
-    """The words in their first decorators, such as ``@preset("dqn", "CartPole-")``."""
     tables: dict[str, dict[str, Any]]
     """Dictionaries assigned at module level; a value that is not a literal is None."""
 
 
 def outline(module: str) -> Outline:
-    """Return the outline of a module of ``reverie``, such as ``presets.dreamer`` or ``algos.dreamer_v3``."""
+    """Return the outline of a module of ``reverie``, such as ``algos.dreamer_v3``."""
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     tables: dict[str, dict[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             tables[ast.unparse(target)] = _table(node.value)
-    words = {f.name: next(map(_words, f.decorator_list), ()) for f in functions}
-    return Outline(_first_line(tree), {f.name: _first_line(f) for f in functions}, words, tables)
+    return Outline((ast.get_docstring(tree) or "").partition("\n")[0], tables)
 
 
 def _table(node: ast.Dict) -> dict[str, Any]:
@@ -137,16 +131,6 @@ def _table(node: ast.Dict) -> dict[str, Any]:
             except ValueError:
                 out[str(key.value)] = None
     return out
-
-
-def _words(call: ast.expr) -> tuple[str, ...]:
-    """Return the text arguments of a call."""
-    args = call.args if isinstance(call, ast.Call) else []
-    return tuple(str(each.value) for each in args if isinstance(each, ast.Constant))
-
-
-def _first_line(node: ast.Module | ast.FunctionDef) -> str:
-    return (ast.get_docstring(node) or "").partition("\n")[0]
 
 
 def version() -> str:

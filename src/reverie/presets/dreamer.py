@@ -8,7 +8,7 @@ env step. Settings marked "ours" are not given there.
 
 from __future__ import annotations
 
-from reverie.presets.registry import Settings, preset
+from reverie.presets.table import Preset, Settings
 
 CPU: Settings = {
     "threads": 1,  # two are a quarter faster on an idle machine, but much slower beside one busy process
@@ -98,88 +98,6 @@ V3: Settings = {"steps": 1_000_000, "train_ratio": 512, "env.num": 1}
 """DreamerV3 on any environment."""
 
 
-@preset("dreamer_v3", cpu=_CPU)
-def dreamer_v3() -> Settings:
-    """DreamerV3 with its fixed hyper-parameters at 12M parameters, for any environment; the train ratio is ours."""
-    return {"size": "12m"} | V3
-
-
-@preset("plan2explore_v3", cpu=_CPU | _FEW_MODELS)
-def plan2explore_v3() -> Settings:
-    """Plan2Explore on DreamerV3 at 12M parameters, for any environment; the ensemble's settings are ours."""
-    return {"size": "12m"} | V3
-
-
-@preset("dreamer_v3", "CartPole-")
-def cartpole() -> Settings:
-    """CartPole-v1 solved in minutes on two CPU cores; settings are ours."""
-    return {"size": "nano"} | CARTPOLE
-
-
-@preset("dreamer_v3")
-def demo() -> Settings:
-    """The demonstration: an agent walks to the goal, seen from above, on two CPU cores; settings are ours."""
-    return {"size": "nano"} | DEMO
-
-
-@preset("dreamer_v3", "ALE/", cpu=_CPU | FEW_UPDATES | {"replay_ratio": 0.05, "schedule.eval_every": 20_000})
-def atari() -> Settings:
-    """Atari, 200M frames: 96x96 grey, sticky actions, all 18 actions (configs.yaml: atari)."""
-    kwargs = {"repeat_action_probability": 0.25, "full_action_space": True}
-    suite = {"resize": (96, 96), "grayscale": True, "action_repeat": 4, "pool_frames": 2, "noop_max": 30}
-    env = {"id": "ALE/Pong-v5", "num": 16, "vector": "process", **suite, "time_limit": 27_000, "kwargs": kwargs}
-    return {"size": "200m", "steps": 51_000_000, "train_ratio": 32, "env": env}
-
-
-@preset("dreamer_v3", cpu=_CPU | FEW_UPDATES | {"schedule.eval_every": 20_000})
-def atari100k() -> Settings:
-    """Atari with 400K frames: 64x64 RGB, no sticky actions, the game's own actions (configs.yaml: atari100k)."""
-    kwargs = {"repeat_action_probability": 0.0, "full_action_space": False}
-    suite = {"resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000}
-    env = {"id": "ALE/Pong-v5", "num": 1, **suite, "kwargs": kwargs}
-    return {"size": "200m", "steps": 110_000, "train_ratio": 256, "env": env}
-
-
-@preset("dreamer_v3", "dm_control/", cpu=_CPU)
-def dmc_proprio() -> Settings:
-    """DeepMind Control from proprioceptive states, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio)."""
-    env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process"}
-    return {"size": "1m", "steps": 1_100_000, "train_ratio": 1024, "env": env}
-
-
-@preset("dreamer_v3", cpu=_CPU | FEW_UPDATES)
-def dmc_vision() -> Settings:
-    """DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision)."""
-    env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process", "pixels": "only", "resize": (64, 64)}
-    return {"size": "200m", "steps": 1_100_000, "train_ratio": 256, "env": env}
-
-
-@preset("dreamer_v3", "Crafter", cpu=_CPU | FEW_UPDATES)
-def crafter() -> Settings:
-    """Crafter, 1M steps (configs.yaml: crafter)."""
-    return {"size": "200m", "steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1", "env.num": 1}
-
-
-@preset("dreamer_v3", cpu=_CPU | FEW_UPDATES | {"replay_ratio": 0.05})
-def procgen() -> Settings:
-    """ProcGen, 100M steps at 96x96 (configs.yaml: procgen); give the environment as `module:Id`."""
-    env = {"num": 16, "vector": "process", "resize": (96, 96)}
-    return {"size": "200m", "steps": 110_000_000, "train_ratio": 64, "env": env}
-
-
-@preset("dreamer_v3", "MiniGrid-", "BabyAI-", cpu=_CPU | {"steps": 40_000})
-def minigrid() -> Settings:
-    """MiniGrid from its 7x7 symbols; settings are ours."""
-    env = {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}
-    return {"size": "1m", "steps": 500_000, "train_ratio": 512, "env": env}
-
-
-@preset("dreamer_v3", "MinAtar/", cpu=_CPU | {"steps": 40_000})
-def minatar() -> Settings:
-    """MinAtar from its 10x10 planes; settings are ours."""
-    return {"size": "1m", "steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8}
-
-
 V2: Settings = {
     "steps": 1_000_000,
     "replay_ratio": 1 / 5,
@@ -210,56 +128,6 @@ V2_DMC: Settings = V2 | {
 PIXELS: Settings = {"env.pixels": "only", "env.resize": (64, 64)}
 
 
-@preset("dreamer_v2", cpu=_V2)
-def dreamer_v2() -> Settings:
-    """DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours."""
-    return V2
-
-
-@preset("plan2explore", cpu=_V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.explore_norm.momentum": 0.99})
-def plan2explore() -> Settings:
-    """Plan2Explore on DreamerV2 with the defaults of its authors' code; the number of steps is ours."""
-    return V2
-
-
-@preset("dreamer_v2", "ALE/", cpu=_V2 | FEW_UPDATES)
-def dreamer_v2_atari() -> Settings:
-    """DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari)."""
-    kwargs = {"repeat_action_probability": 0.25, "full_action_space": False}
-    suite = {"resize": (64, 64), "grayscale": True, "action_repeat": 4, "pool_frames": 2, "noop_max": 30}
-    env = {"id": "ALE/Pong-v5", "num": 1, **suite, "time_limit": 27_000, "kwargs": kwargs}
-    own = {
-        "steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000, "env": env,
-        "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.scales.kl": 0.1, "algo.scales.cont": 5.0,
-        "algo.discount": 0.999, "algo.entropy": 1e-3, "algo.model_optim.lr": 2e-4, "algo.actor_optim.lr": 4e-5,
-        "algo.critic_optim.lr": 1e-4,
-    }  # fmt: skip
-    return V2 | own
-
-
-@preset("dreamer_v2", "Crafter", cpu=_V2 | FEW_UPDATES)
-def dreamer_v2_crafter() -> Settings:
-    """DreamerV2 on Crafter, with layer norm everywhere (configs.yaml: crafter)."""
-    parts = ("rssm", "encoder", "decoder", "reward", "cont", "actor", "critic")
-    own = {
-        "env.id": "CrafterReward-v1", "algo.discount": 0.999, "algo.entropy": 3e-3, "algo.actor_optim.lr": 1e-4,
-        "algo.critic_optim.lr": 1e-4, **{f"algo.{part}.norm": "layer" for part in parts},
-    }  # fmt: skip
-    return V2 | own
-
-
-@preset("dreamer_v2", "dm_control/", cpu=_V2)
-def dreamer_v2_dmc_proprio() -> Settings:
-    """DreamerV2 on DeepMind Control from proprioceptive states (configs.yaml: dmc_proprio)."""
-    return V2 | V2_DMC
-
-
-@preset("dreamer_v2", cpu=_V2 | FEW_UPDATES)
-def dreamer_v2_dmc_vision() -> Settings:
-    """DreamerV2 on DeepMind Control from 64x64 pixels (configs.yaml: dmc_vision)."""
-    return V2 | V2_DMC | PIXELS
-
-
 V1: Settings = {
     "steps": 1_000_000,
     "replay_ratio": 1 / 5,
@@ -268,25 +136,6 @@ V1: Settings = {
     "env.num": 1,
 }
 """DreamerV1; the steps are ours."""
-
-
-@preset("dreamer_v1", cpu=_V1)
-def dreamer_v1() -> Settings:
-    """DreamerV1 with the defaults of its authors' code; the number of steps is ours."""
-    return V1
-
-
-@preset("plan2explore_v1", cpu=_V1 | _FEW_MODELS | {"algo.ensemble.head.units": 64})
-def plan2explore_v1() -> Settings:
-    """Plan2Explore on DreamerV1 with the defaults of its authors' code; the ensemble's settings are ours."""
-    return V1
-
-
-@preset("dreamer_v1", "dm_control/", cpu=_V1 | FEW_UPDATES)
-def dreamer_v1_dmc() -> Settings:
-    """DreamerV1 on DeepMind Control from 64x64 pixels, 5M frames (dreamer.py): 100 updates for each 1000 frames."""
-    env = {"env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2}
-    return V1 | {"steps": 2_500_000} | env | PIXELS
 
 
 PYDREAMER: Settings = {
@@ -329,73 +178,126 @@ PYDREAMER: Settings = {
 """PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
 as 20 of their steps (README.md). Number of steps: ours, but for Atari."""
 
-
-@preset(
-    "dreamer_v2",
-    cpu=_PYDREAMER
-    | {
-        "algo.encoder.class_units": (64, 64),
-        "algo.decoder.class_units": (64,),
-        "algo.probe.heads": ("mlp('map', given='map_coord', units=128, norm='layer', init='torch')",),
-    },
-)
-def pydreamer_minigrid() -> Settings:
-    """PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: the id is ours."""
-    own = {
-        "env.id": "MiniGrid-SimpleCrossingS11N5-v0", "env.kwargs": {"max_steps": 500}, "env.map_view": True,
-        "algo.horizon": 1, "algo.encoder.keys": "view", "algo.encoder.class_units": (400, 400, 400),
-        "algo.encoder.arrival": True, "algo.decoder.keys": "view", "algo.decoder.class_units": (400, 400),
-        "algo.probe.heads": ("mlp('map', given='map_coord', units=1024, norm='layer', init='torch')",),
-    }  # fmt: skip
-    return PYDREAMER | own
-
-
-@preset("dreamer_v2", cpu=_PYDREAMER | FEW_UPDATES)
-def pydreamer_atari() -> Settings:
-    """PyDreamer on Atari, 200M frames: 64x64 RGB, sticky actions, all 18 actions (defaults.yaml: atari)."""
-    kwargs = {"repeat_action_probability": 0.25, "full_action_space": True}
-    suite = {"resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000}
-    own = {
-        "steps": 50_000_000, "env": {"id": "ALE/Pong-v5", "num": 1, **suite, "kwargs": kwargs}, "algo.rewards": "tanh",
-        "algo.rssm.deter": 1024, "algo.scales.kl": 0.1, "algo.discount": 0.99, "algo.entropy": 1e-3,
-    }  # fmt: skip
-    return PYDREAMER | own
-
-
-@preset("dreamer_v2", cpu=_PYDREAMER | FEW_UPDATES)
-def pydreamer_dmc() -> Settings:
-    """PyDreamer on DeepMind Control from 64x64 pixels, with gradients through the model (defaults.yaml: dmc)."""
-    own = {
-        "random_steps": 5000, "learning_starts": 5000, "env.id": "dm_control/quadruped-run-v0", "env.num": 1,
-        "env.action_repeat": 2, "env.time_limit": 500, **PIXELS, "algo.rewards": "tanh", "algo.entropy": 1e-4,
-        "algo.actor_gradient": "dynamics(True)", "algo.actor.continuous": "tanh_normal(0.1, 0.0, 0)",
-    }  # fmt: skip
-    return PYDREAMER | own
-
-
-@preset("dreamer_v2", cpu=_PYDREAMER | FEW_UPDATES)
-def pydreamer_miniworld() -> Settings:
-    """PyDreamer on MiniWorld with its goals probe (defaults.yaml: miniworld); give the environment as `module:Id`.
-
-    Its observations are `image`, `goal_direction` and `goals_direction`, and it reports no terminal states.
-    """
-    own: Settings = {"env.resize": (64, 64), "algo.encoder.arrival": True}
-    for part in ("encoder", "decoder"):
-        own |= {f"algo.{part}.keys": "image", f"algo.{part}.depth": 32}
-    own["algo.probe.heads"] = ("mlp('goals?_direction', norm='layer', init='torch')",)
-    return PYDREAMER | own
-
-
-@preset("dreamer_v2", cpu=_PYDREAMER | FEW_UPDATES)
-def pydreamer_minerl() -> Settings:
-    """PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.
-
-    Its observations are `image` and vectors, such as the logarithm of 1 + what the inventory holds.
-    """
-    own = {
-        "env.num": 2, "env.time_limit": 3000, "env.resize": (64, 64), "replay.reset_interval": 50,
-        "algo.batch_size": 16, "algo.batch_length": 16, "algo.rewards": "log1p", "algo.scales.vectors": 10.0,
-        "algo.scales.reward": 10.0, "algo.scales.kl": 0.3, "algo.rssm.stoch": 96, "algo.entropy": 1e-2,
-        "algo.horizon": 5, "algo.model_optim.lr": 1e-4, "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4,
-    }  # fmt: skip
-    return PYDREAMER | own
+# fmt: off
+TABLE: dict[str, Preset] = {
+    "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
+        "DreamerV3 with its fixed hyper-parameters at 12M parameters, for any environment; the train ratio is ours.",
+        cpu=_CPU),
+    "plan2explore_v3": Preset("plan2explore_v3", {"size": "12m"} | V3,
+        "Plan2Explore on DreamerV3 at 12M parameters, for any environment; the ensemble's settings are ours.",
+        cpu=_CPU | _FEW_MODELS),
+    "cartpole": Preset("dreamer_v3", {"size": "nano"} | CARTPOLE,
+        "CartPole-v1 solved in minutes on two CPU cores; settings are ours.", envs="CartPole-"),
+    "demo": Preset("dreamer_v3", {"size": "nano"} | DEMO,
+        "The demonstration: an agent walks to the goal, seen from above, on two CPU cores; settings are ours."),
+    "atari": Preset("dreamer_v3",
+        {"size": "200m", "steps": 51_000_000, "train_ratio": 32, "env": {"id": "ALE/Pong-v5", "num": 16,
+            "vector": "process", "resize": (96, 96), "grayscale": True, "action_repeat": 4, "pool_frames": 2,
+            "noop_max": 30, "time_limit": 27_000, "kwargs": {"repeat_action_probability": 0.25,
+            "full_action_space": True}}},
+        "Atari, 200M frames: 96x96 grey, sticky actions, all 18 actions (configs.yaml: atari).", envs="ALE/",
+        cpu=_CPU | FEW_UPDATES | {"replay_ratio": 0.05, "schedule.eval_every": 20_000}),
+    "atari100k": Preset("dreamer_v3",
+        {"size": "200m", "steps": 110_000, "train_ratio": 256, "env": {"id": "ALE/Pong-v5", "num": 1, "resize":
+            (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000,
+            "kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}}},
+        "Atari with 400K frames: 64x64 RGB, no sticky actions, the game's own actions (configs.yaml: atari100k).",
+        cpu=_CPU | FEW_UPDATES | {"schedule.eval_every": 20_000}),
+    "dmc_proprio": Preset("dreamer_v3",
+        {"size": "1m", "steps": 1_100_000, "train_ratio": 1024, "env": {"id": "dm_control/walker-walk-v0", "num": 16,
+            "vector": "process"}},
+        "DeepMind Control from proprioceptive states, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio).",
+        envs="dm_control/", cpu=_CPU),
+    "dmc_vision": Preset("dreamer_v3",
+        {"size": "200m", "steps": 1_100_000, "train_ratio": 256, "env": {"id": "dm_control/walker-walk-v0", "num": 16,
+            "vector": "process", "pixels": "only", "resize": (64, 64)}},
+        "DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision).", cpu=_CPU | FEW_UPDATES),
+    "crafter": Preset("dreamer_v3",
+        {"size": "200m", "steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1", "env.num": 1},
+        "Crafter, 1M steps (configs.yaml: crafter).", envs="Crafter", cpu=_CPU | FEW_UPDATES),
+    "procgen": Preset("dreamer_v3",
+        {"size": "200m", "steps": 110_000_000, "train_ratio": 64, "env": {"num": 16, "vector": "process", "resize":
+            (96, 96)}},
+        "ProcGen, 100M steps at 96x96 (configs.yaml: procgen); give the environment as `module:Id`.",
+        cpu=_CPU | FEW_UPDATES | {"replay_ratio": 0.05}),
+    "minigrid": Preset("dreamer_v3",
+        {"size": "1m", "steps": 500_000, "train_ratio": 512, "env": {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}},
+        "MiniGrid from its 7x7 symbols; settings are ours.", envs="MiniGrid- BabyAI-",
+        cpu=_CPU | {"steps": 40_000}),
+    "minatar": Preset("dreamer_v3",
+        {"size": "1m", "steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8},
+        "MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/", cpu=_CPU | {"steps": 40_000}),
+    "dreamer_v2": Preset("dreamer_v2", V2,
+        "DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours.",
+        cpu=_V2),
+    "plan2explore": Preset("plan2explore", V2,
+        "Plan2Explore on DreamerV2 with the defaults of its authors' code; the number of steps is ours.",
+        cpu=_V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.explore_norm.momentum": 0.99}),
+    "dreamer_v2_atari": Preset("dreamer_v2",
+        V2 | {"steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000,
+            "env": {"id": "ALE/Pong-v5", "num": 1, "resize": (64, 64), "grayscale": True, "action_repeat": 4,
+            "pool_frames": 2, "noop_max": 30, "time_limit": 27_000, "kwargs": {"repeat_action_probability": 0.25,
+            "full_action_space": False}}, "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.scales.kl": 0.1,
+            "algo.scales.cont": 5.0, "algo.discount": 0.999, "algo.entropy": 1e-3, "algo.model_optim.lr": 2e-4,
+            "algo.actor_optim.lr": 4e-5, "algo.critic_optim.lr": 1e-4},
+        "DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari).",
+        envs="ALE/", cpu=_V2 | FEW_UPDATES),
+    "dreamer_v2_crafter": Preset("dreamer_v2",
+        V2 | {"env.id": "CrafterReward-v1", "algo.discount": 0.999, "algo.entropy": 3e-3, "algo.actor_optim.lr": 1e-4,
+            "algo.critic_optim.lr": 1e-4, **{f"algo.{part}.norm": "layer" for part in ("rssm", "encoder", "decoder",
+            "reward", "cont", "actor", "critic")}},
+        "DreamerV2 on Crafter, with layer norm everywhere (configs.yaml: crafter).", envs="Crafter",
+        cpu=_V2 | FEW_UPDATES),
+    "dreamer_v2_dmc_proprio": Preset("dreamer_v2", V2 | V2_DMC,
+        "DreamerV2 on DeepMind Control from proprioceptive states (configs.yaml: dmc_proprio).",
+        envs="dm_control/", cpu=_V2),
+    "dreamer_v2_dmc_vision": Preset("dreamer_v2", V2 | V2_DMC | PIXELS,
+        "DreamerV2 on DeepMind Control from 64x64 pixels (configs.yaml: dmc_vision).", cpu=_V2 | FEW_UPDATES),
+    "dreamer_v1": Preset("dreamer_v1", V1,
+        "DreamerV1 with the defaults of its authors' code; the number of steps is ours.", cpu=_V1),
+    "plan2explore_v1": Preset("plan2explore_v1", V1,
+        "Plan2Explore on DreamerV1 with the defaults of its authors' code; the ensemble's settings are ours.",
+        cpu=_V1 | _FEW_MODELS | {"algo.ensemble.head.units": 64}),
+    "dreamer_v1_dmc": Preset("dreamer_v1",
+        V1 | {"steps": 2_500_000, "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2} | PIXELS,
+        "DreamerV1 on DeepMind Control from 64x64 pixels, 5M frames (dreamer.py): 100 updates for each 1000 frames.",
+        envs="dm_control/", cpu=_V1 | FEW_UPDATES),
+    "pydreamer_minigrid": Preset("dreamer_v2",
+        PYDREAMER | {"env.id": "MiniGrid-SimpleCrossingS11N5-v0", "env.kwargs": {"max_steps": 500},
+            "env.map_view": True, "algo.horizon": 1, "algo.encoder.keys": "view", "algo.encoder.class_units": (400, 400,
+            400), "algo.encoder.arrival": True, "algo.decoder.keys": "view", "algo.decoder.class_units": (400, 400),
+            "algo.probe.heads": ("mlp('map', given='map_coord', units=1024, norm='layer', init='torch')",)},
+        "PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: the id is ours.",
+        cpu=_PYDREAMER | {"algo.encoder.class_units": (64, 64), "algo.decoder.class_units": (64,),
+            "algo.probe.heads": ("mlp('map', given='map_coord', units=128, norm='layer', init='torch')",)}),
+    "pydreamer_atari": Preset("dreamer_v2",
+        PYDREAMER | {"steps": 50_000_000, "env": {"id": "ALE/Pong-v5", "num": 1, "resize": (64, 64), "action_repeat": 4,
+            "pool_frames": 2, "noop_max": 30, "time_limit": 27_000, "kwargs": {"repeat_action_probability": 0.25,
+            "full_action_space": True}}, "algo.rewards": "tanh", "algo.rssm.deter": 1024, "algo.scales.kl": 0.1,
+            "algo.discount": 0.99, "algo.entropy": 1e-3},
+        "PyDreamer on Atari, 200M frames: 64x64 RGB, sticky actions, all 18 actions (defaults.yaml: atari).",
+        cpu=_PYDREAMER | FEW_UPDATES),
+    "pydreamer_dmc": Preset("dreamer_v2",
+        PYDREAMER | {"random_steps": 5000, "learning_starts": 5000, "env.id": "dm_control/quadruped-run-v0",
+            "env.num": 1, "env.action_repeat": 2, "env.time_limit": 500, **PIXELS, "algo.rewards": "tanh",
+            "algo.entropy": 1e-4, "algo.actor_gradient": "dynamics(True)",
+            "algo.actor.continuous": "tanh_normal(0.1, 0.0, 0)"},
+        "PyDreamer on DeepMind Control from 64x64 pixels, with gradients through the model (defaults.yaml: dmc).",
+        cpu=_PYDREAMER | FEW_UPDATES),
+    # Its observations are `image`, `goal_direction` and `goals_direction`, and it reports no terminal states.
+    "pydreamer_miniworld": Preset("dreamer_v2",
+        PYDREAMER | {"env.resize": (64, 64), "algo.encoder.arrival": True,
+            **{f"algo.{part}.keys": "image" for part in ("encoder", "decoder")},
+            **{f"algo.{part}.depth": 32 for part in ("encoder", "decoder")},
+            "algo.probe.heads": ("mlp('goals?_direction', norm='layer', init='torch')",)},
+        "PyDreamer on MiniWorld with its goals probe (defaults.yaml: miniworld); give the environment as `module:Id`.",
+        cpu=_PYDREAMER | FEW_UPDATES),
+    # Its observations are `image` and vectors, such as the logarithm of 1 + what the inventory holds.
+    "pydreamer_minerl": Preset("dreamer_v2",
+        PYDREAMER | {"env.num": 2, "env.time_limit": 3000, "env.resize": (64, 64), "replay.reset_interval": 50,
+            "algo.batch_size": 16, "algo.batch_length": 16, "algo.rewards": "log1p", "algo.scales.vectors": 10.0,
+            "algo.scales.reward": 10.0, "algo.scales.kl": 0.3, "algo.rssm.stoch": 96, "algo.entropy": 1e-2,
+            "algo.horizon": 5, "algo.model_optim.lr": 1e-4, "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4},
+        "PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.", cpu=_PYDREAMER | FEW_UPDATES),
+}
+# fmt: on

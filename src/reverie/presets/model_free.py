@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.presets.registry import Settings, preset
+from reverie.presets.table import Preset, Settings
 
 MODEL_FREE: Settings = {
     "steps": 1_000_000,
@@ -111,91 +111,40 @@ _ATARI: Settings = {
 }
 """Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values are ours."""
 
-
-@preset("ddpg")
-def ddpg() -> Settings:
-    """DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
-    return MODEL_FREE
-
-
-@preset("td3")
-def td3() -> Settings:
-    """TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); the number of random steps is ours."""
-    return MODEL_FREE
-
-
-@preset("sac")
-def sac() -> Settings:
-    """SAC on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
-    return MODEL_FREE
-
-
-@preset("ddpg", "Pendulum-")
-def ddpg_pendulum() -> Settings:
-    """DDPG on Pendulum-v1: minutes on one CPU core; settings are ours."""
-    return PENDULUM
-
-
-@preset("td3", "Pendulum-")
-def td3_pendulum() -> Settings:
-    """TD3 on Pendulum-v1: minutes on one CPU core; settings are ours."""
-    return PENDULUM
-
-
-@preset("sac", "Pendulum-")
-def sac_pendulum() -> Settings:
-    """SAC on Pendulum-v1: minutes on one CPU core; settings are ours."""
-    return PENDULUM | {"algo.temperature_lr": 1e-3}
-
-
-@preset("dqn")
-def dqn() -> Settings:
-    """DQN for small problems with discrete actions; settings are ours."""
-    return SMALL_VALUES
-
-
-@preset("qr_dqn")
-def qr_dqn() -> Settings:
-    """QR-DQN for small problems with discrete actions; settings are ours."""
-    return SMALL_VALUES
-
-
-@preset("dqn", "CartPole-")
-def dqn_cartpole() -> Settings:
-    """DQN on CartPole-v1: a minute on one CPU core; settings are ours.
-
-    With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they had
-    reached 500.
-    """
-    return CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128}
-
-
-@preset("qr_dqn", "CartPole-")
-def qr_dqn_cartpole() -> Settings:
-    """QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours."""
-    return CARTPOLE_VALUES | {"algo.quantiles": 32}
-
-
-@preset("dqn", "MinAtar/")
-def dqn_minatar() -> Settings:
-    """DQN on MinAtar, with its authors' network."""
-    return MINATAR_VALUES
-
-
-@preset("qr_dqn", "MinAtar/")
-def qr_dqn_minatar() -> Settings:
-    """QR-DQN on MinAtar, with its authors' network."""
-    return MINATAR_VALUES
-
-
-@preset("dqn", "ALE/", cpu=_ATARI)
-def dqn_atari() -> Settings:
-    """DQN on Atari, 200M frames: four 84x84 grey frames stacked (Mnih et al. 2015, extended data table 1)."""
-    return ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"}
-
-
-@preset("qr_dqn", "ALE/", cpu=_ATARI)
-def qr_dqn_atari() -> Settings:
-    """QR-DQN on Atari, 200M frames: four 84x84 grey frames stacked (Dabney et al. 2018, "Evaluation on Atari 2600")."""
-    paper = {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32, "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"}
-    return ATARI_VALUES | paper
+# fmt: off
+TABLE: dict[str, Preset] = {
+    "ddpg": Preset("ddpg", MODEL_FREE,
+        "DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."),
+    "td3": Preset("td3", MODEL_FREE,
+        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); the number of random steps is ours."),
+    "sac": Preset("sac", MODEL_FREE,
+        "SAC on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."),
+    "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings are ours.",
+        envs="Pendulum-"),
+    "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings are ours.",
+        envs="Pendulum-"),
+    "sac_pendulum": Preset("sac", PENDULUM | {"algo.temperature_lr": 1e-3},
+        "SAC on Pendulum-v1: minutes on one CPU core; settings are ours.", envs="Pendulum-"),
+    "dqn": Preset("dqn", SMALL_VALUES, "DQN for small problems with discrete actions; settings are ours."),
+    "qr_dqn": Preset("qr_dqn", SMALL_VALUES,
+        "QR-DQN for small problems with discrete actions; settings are ours."),
+    # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
+    # had reached 500.
+    "dqn_cartpole": Preset("dqn", CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128},
+        "DQN on CartPole-v1: a minute on one CPU core; settings are ours.", envs="CartPole-"),
+    "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.quantiles": 32},
+        "QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours.", envs="CartPole-"),
+    "dqn_minatar": Preset("dqn", MINATAR_VALUES, "DQN on MinAtar, with its authors' network.", envs="MinAtar/"),
+    "qr_dqn_minatar": Preset("qr_dqn", MINATAR_VALUES, "QR-DQN on MinAtar, with its authors' network.",
+        envs="MinAtar/"),
+    "dqn_atari": Preset("dqn",
+        ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"},
+        "DQN on Atari, 200M frames: four 84x84 grey frames stacked (Mnih et al. 2015, extended data table 1).",
+        envs="ALE/", cpu=_ATARI),
+    "qr_dqn_atari": Preset("qr_dqn",
+        ATARI_VALUES | {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32,
+            "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
+        'QR-DQN on Atari, 200M frames: four 84x84 grey frames stacked (Dabney et al. 2018, "Evaluation on Atari 2600")',
+        envs="ALE/", cpu=_ATARI),
+}
+# fmt: on

@@ -1,4 +1,4 @@
-"""Presets by name: functions that return settings, registered with the algorithm, the environments and the hardware."""
+"""Presets by name, as functions that return a configuration; the values of one laid over another."""
 
 from __future__ import annotations
 
@@ -11,42 +11,23 @@ from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.experiment import ExperimentConfig
+from reverie.presets import dreamer, model_free, offline
 
-Settings = dict[str, Any]
-"""Values by dotted path; ``size`` is a named size of the algorithm."""
-
-PRESETS: dict[str, Callable[[], ExperimentConfig]] = {}
+TABLE = dreamer.TABLE | model_free.TABLE | offline.TABLE
 """All presets by name."""
-SUITES: dict[str, str] = {}
+SUITES = {f"{one.algorithm}: {start}": name for name, one in TABLE.items() for start in one.envs.split()}
 """Preset by ``algorithm: prefix`` of the id of the environments that get it, unless another is asked for."""
-ON_CPU: dict[str, Settings] = {}
-"""Changes of presets without a GPU: smaller networks, shorter runs. Presets that need none are left out."""
+ON_CPU = {name: one.cpu for name, one in TABLE.items() if one.cpu is not None}
+"""Changes of presets without a GPU."""
 
 
-def preset(
-    algorithm: str, *prefixes: str, cpu: Settings | None = None
-) -> Callable[[Callable[[], Settings]], Callable[[], ExperimentConfig]]:
-    """Register the decorated function, which returns settings of ``algorithm``, as the preset of its name.
+def made(name: str) -> ExperimentConfig:
+    """Return the configuration of a preset."""
+    return overlay(bare(TABLE[name].algorithm), TABLE[name].settings)
 
-    Args:
-        algorithm: name of the algorithm.
-        *prefixes: beginnings of the ids of environments for which it is the default.
-        cpu: changes for a machine without a GPU.
-    """
 
-    def register(settings: Callable[[], Settings]) -> Callable[[], ExperimentConfig]:
-        @functools.wraps(settings)
-        def make() -> ExperimentConfig:
-            return overlay(bare(algorithm), settings())
-
-        name = settings.__name__
-        PRESETS[name] = make
-        SUITES.update({f"{algorithm}: {prefix}": name for prefix in prefixes})
-        if cpu is not None:
-            ON_CPU[name] = cpu
-        return make
-
-    return register
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(made, name) for name in TABLE}
+"""A function for each preset that returns its configuration."""
 
 
 def bare(algorithm: str) -> ExperimentConfig:
