@@ -22,7 +22,7 @@ from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import layers
 from reverie.presets.layers import layered, preset_name
-from reverie.presets.registry import ON_CPU, PRESETS, SUITES, overlay
+from reverie.presets.registry import ON_CPU, PRESETS, SUITES, TABLE, overlay
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 

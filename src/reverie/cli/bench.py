@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.parse import parse
-from reverie.cli.show import print_trouble
+from reverie.cli.show import print_sections, print_trouble
+from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
 from reverie.core.words import plural
@@ -60,27 +61,16 @@ class BenchCommand:
     """Write all numbers to this JSON file as well."""
 
     def __post_init__(self) -> None:
-        shaped = self.image != "" or self.vector is not None
-        if shaped and self.env:
+        if self.shaped and self.env:
             raise ConfigError(f"env = {self.env}: an environment has its own shapes. Leave out --image and --vector.")
-        if not shaped and (self.action is not None or self.classes is not None):
-            raise ConfigError(
-                "--action and --classes have no effect without --image or --vector: an environment has its own actions."
-            )
+        if not self.shaped and (self.action is not None or self.classes is not None):
+            raise ConfigError("--action and --classes have no effect without --image or --vector.")
         if self.action is not None and self.classes is not None:
             raise ConfigError(f"action = {self.action} and classes = {self.classes}: set only one of them.")
         for name, least in {"vector": 1, "action": 1, "classes": 2, "envs": 1, "steps": 1, "threads": 0}.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} = {value}: expected at least {least}.")
-        if self.json is not None and not self.json.absolute().parent.is_dir():
-            raise ConfigError(
-                f"json = {self.json}: the folder {self.json.absolute().parent} does not exist. Create it first."
-            )
-        if self.image:
-            image_shape(self.image)
-        if self.batch:
-            batch_shape(self.batch)
+            AtLeast(least).check(name, getattr(self, name))
+        numbers(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
+        numbers(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
 
     @property
     def shaped(self) -> bool:
@@ -88,29 +78,11 @@ class BenchCommand:
         return bool(self.image) or self.vector is not None
 
 
-def image_shape(text: str) -> tuple[int, ...]:
-    """Parse ``64x64x3`` as height, width and channels."""
-    return numbers(text, "image", "height x width x channels", (64, 64, 3))
-
-
-def batch_shape(text: str) -> tuple[int, ...]:
-    """Parse ``16x64`` as B and T."""
-    return numbers(text, "batch", "windows x rows", (16, 64))
-
-
-def numbers(text: str, name: str, meaning: str, example: tuple[int, ...]) -> tuple[int, ...]:
-    """Parse ``64x64x3`` as numbers, as many as ``example`` has.
-
-    Raises:
-        ConfigError: it is not written like that; the message says what may have been meant.
-    """
-    count = len(example)
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)" + f"{{{count - 1}}}", text):
-        return tuple(map(int, text.split("x")))
-    found = [int(number) for number in re.findall(r"\d+", text)]
-    meant = (*found, *example[len(found) :])
-    hint = f" Did you mean '{'x'.join(map(str, meant))}'?" if found and len(meant) == count and min(meant) > 0 else ""
-    raise ConfigError(f"{name} = '{text}': expected {meaning}, such as {'x'.join(map(str, example))}.{hint}")
+def numbers(text: str, name: str, meaning: str) -> tuple[int, ...]:
+    """Parse ``64x64x3`` as numbers, as many as ``meaning`` names; ConfigError if it is not written like that."""
+    if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
+        raise ConfigError(f"{name} = '{text}': expected {meaning}.")
+    return tuple(map(int, text.split("x")))
 
 
 def bench_command(args: list[str]) -> int:
@@ -118,9 +90,14 @@ def bench_command(args: list[str]) -> int:
     said = parse(BenchCommand, args, "bench")
     config = settings(said)
     report = measured(said, config)
-    print_report(report)
+    print_sections({"learner": learner_lines(report), "machine": machine_lines(report), "a run": run_lines(report)})
     if said.json is not None:
-        write_report(said.json, report, config)
+        from reverie.core.files import write_json, writing
+
+        values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
+        values["forecast"]["hours"] = report.forecast.hours
+        with writing(said.json):
+            write_json(said.json, values)
     return 0
 
 
@@ -135,7 +112,7 @@ def settings(said: BenchCommand) -> ExperimentConfig:
     changes: dict[str, Any] = {"device": said.device, "steps": said.steps, "threads": said.threads}
     changes |= {"env.num": said.envs, "algo.precision": said.precision}
     if said.batch:
-        changes |= dict(zip(("algo.batch_size", "algo.batch_length"), batch_shape(said.batch), strict=True))
+        changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, said.batch.split("x")), strict=True))
     return config.merge({key: value for key, value in changes.items() if value is not None})
 
 
@@ -164,7 +141,7 @@ def shapes(said: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
 
     obs = {}
     if said.image:
-        obs["image"] = ObsPart(kind="image", shape=image_shape(said.image), dtype="uint8")
+        obs["image"] = ObsPart(kind="image", shape=tuple(map(int, said.image.split("x"))), dtype="uint8")
     if said.vector is not None:
         obs["vector"] = ObsPart(kind="vector", shape=(said.vector,), dtype="float32")
     if said.action is not None:
@@ -172,35 +149,7 @@ def shapes(said: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
     return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(said.classes or 6,))})
 
 
-def write_report(path: Path, report: Report, config: ExperimentConfig) -> None:
-    """Write all numbers, and the settings that they were measured with.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
-    from reverie.core.files import write_json, writing
-
-    values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
-    values["forecast"]["hours"] = report.forecast.hours
-    with writing(path):
-        write_json(path, values)
-
-
 # ---------------------------------------------------------------- words
-
-
-def print_report(report: Report) -> None:
-    """Print everything as one table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for title, lines in {"learner": learner_lines(report), "machine": machine_lines(report),
-                         "a run": run_lines(report)}.items():  # fmt: skip
-        table.add_row(f"[bold]{title}[/bold]")
-        for name, value, note in lines:
-            table.add_row(name, value, note)
-    Console().print(table)
 
 
 Line = tuple[str, str, str]
