@@ -7,10 +7,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -227,25 +227,6 @@ class ExperimentConfig(Config):
         return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 
-class Estimates(Stateful, Protocol):
-    """Estimates the policy's return from recorded data, where there is no environment to evaluate in."""
-
-    def measured(self, updates: int, say: Say) -> Measured:
-        """Go on for so many updates from the estimate before, and return the new one."""
-        ...
-
-
-class MakeEstimates(Protocol):
-    """Makes an ``Estimates``, such as the class :class:`reverie.agent.estimate.Estimator`."""
-
-    def __call__(
-        self, algo: Algorithm, dataset: Dataset, obs_spec: ObsSpec, action_spec: ActionSpec, *, seed: int,
-        rewards: np.ndarray | None, clipped: str,
-    ) -> Estimates:  # fmt: skip
-        """Return it for a learner, and for rows of which ``rewards`` are the true ones if they hold clipped ones."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Trainable):
     """All parts of a run, built to fit each other. Nothing has been written to disk."""
@@ -266,24 +247,18 @@ class Experiment(Trainable):
     """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
     remarks: tuple[str, ...] = ()
     """What had to be assumed or left out in reading the recorded data."""
-    estimator: Estimates | None = None
-    """Estimates returns where there is no environment to evaluate in."""
+    estimator: Any = None
+    """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
     again: Callable[[], Env] | None = None
     """Returns the environment instance that the user gave, after training, with its true rewards."""
     given: EnvLike | None = None
     """The environment that the user gave."""
-    store: RunStore | None = None
-    """Store of the collected rows; None if the experiment is not built for a run."""
     speed: Pace | None = None
     """Speed of the learner, if it was timed."""
     say: Say = warn
 
     def evaluate(
-        self,
-        episodes: int,
-        mode: Mode = "eval",
-        record: bool = False,
-        which: Which = "evaluation",
+        self, episodes: int, mode: Mode = "eval", record: bool = False, which: Which = "evaluation"
     ) -> Evaluation:
         """Play whole episodes, and leave every random generator of training as it was.
 
@@ -302,39 +277,22 @@ class Experiment(Trainable):
             return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
 
     def measure(self, which: Which) -> Measured:
-        """Evaluate, or estimate the policy's return from the recorded data."""
         if self.estimator is not None:
             if which == "test":
                 updates = plural(self.config.data.estimate_updates, "update")
                 self.say(f"estimating the policy's return: {updates} of FQE")
-            return self.estimator.measured(self.config.data.estimate_updates, self.say)
+            found: Measured = self.estimator.measured(self.config.data.estimate_updates, self.say)
+            return found
         if which == "test":
             self.say(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
         return self.evaluate(self.config.eval_episodes, which=which)
 
     @property
-    def measures(self) -> Literal["", "eval", "estimate"]:
-        """What the run makes at its end."""
-        return "estimate" if self.estimator is not None else "eval" if self.config.eval_episodes else ""
-
-    @property
-    def stop_score(self) -> float | None:
-        """Mean score that ends the run."""
-        return self.config.stop_score if self.config.evaluates_on_the_way else None
-
-    @property
-    def schedule(self) -> Schedule:
-        """How often to log, evaluate, save and report."""
-        return self.config.schedule
-
-    @property
     def saved(self) -> Saved:
-        """The resolved settings."""
         return saved_settings(self.config, self.given)
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Observations and actions, and spaces by which the agent of a run without an environment can act."""
         found: dict[str, Any] = dict(signature(self.obs_spec, self.action_spec))
         if self.spaces is not None:
             with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
@@ -342,27 +300,17 @@ class Experiment(Trainable):
         return found
 
     def parts(self) -> dict[str, Stateful]:
-        """Return the parts of a checkpoint in the order in which they are loaded.
-
-        Random generators come last, because loading the other parts may draw from them.
-        """
         parts: dict[str, Stateful] = {"meter": self.meter}
         if self.collector is not None and self.store is not None:
             parts |= {"replay": self.store.part, "collector": self.collector}
         if self.dataset is not None:
             parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
-        return parts | {"random": RngState()}
-
-    def claim(self) -> None:
-        """Check that a new run can store its rows."""
-        if self.store is not None:
-            self.store.claim()
+        return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
 
     def begin(self) -> None:
-        """Take the first rows of a new run, begin to store, and fit the normalisation to the rows there are.
+        """Also fit the normalisation to the rows there are: recorded ones, or those that the replay begins with.
 
-        They are recorded rows, or else those that the replay begins with. With ``init`` the statistics stay those of
-        the other run's agent, and the rows only widen the value bounds.
+        With ``init`` the statistics stay those of the other run's agent, and the rows only widen the value bounds.
         """
         given: list[Replay] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
@@ -373,23 +321,7 @@ class Experiment(Trainable):
             rows = held(replay, self.obs_spec)
             (watcher.fit if number == 0 and self.config.init is None else watcher.widen)(rows)
 
-    def resume(self) -> None:
-        """Check that the store's rows are of the same spaces."""
-        if self.store is not None:
-            self.store.check()
-
-    def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
-        """Let the store delete the rows that none of the ``kept`` checkpoints needs."""
-        if self.store is not None:
-            self.store.saved(checkpoint.name, [path.name for path in kept])
-
-    @property
-    def copied(self) -> bool:
-        """Whether loading copied rows."""
-        return self.store is not None and self.store.part.copied
-
     def close(self, *, failed: bool = False) -> None:
-        """Close the store, at once if the run has ``failed``, and the environments."""
         if self.store is not None:
             self.store.close(failed=failed)
         for env in (self.env, self.eval_env):
@@ -397,14 +329,7 @@ class Experiment(Trainable):
                 env.close()
 
     def load_initial(self) -> None:
-        """Load the agent of the run or checkpoint ``init``: weights, optimisers, statistics of the normalisation.
-
-        Nothing else of that run is taken: steps and updates count from 0, a decaying learning rate starts again, and no
-        rows are copied. DreamerV3's warm-up is not repeated, as its optimiser's moments are there already.
-
-        Raises:
-            RunError: there is no such run or checkpoint, or it has another algorithm, other sizes or other spaces.
-        """
+        """Load weights, optimisers and normalisation of ``init``; steps, updates and decaying rates begin anew."""
         if self.config.init is None:
             return
         given = Path(os.path.expanduser(self.config.init))
@@ -430,12 +355,10 @@ class Experiment(Trainable):
         self.say(f"starting with the agent of {path}")
 
     def describe(self) -> None:
-        """Say what is about to be trained, and what is assumed of the data."""
         for line in described(self):
             self.say(line)
 
     def why_idle(self) -> str:
-        """Return why a finished run has made no update, or "" if it made some or its settings asked for none."""
         config, window, offered = self.config, self.algo.window, len(self.replay)
         expected = config.offline or config.ratio(window) == 0
         if self.clock.updates or expected or offered >= config.learning_starts:
@@ -451,24 +374,16 @@ class Shared:
     """A learner that leaves out the networks of a checkpoint that it does not have."""
 
     def __init__(self, learner: Algorithm) -> None:
-        self.learner = learner
-
-    def state_dict(self) -> State:
-        """Return the learner's state."""
-        return self.learner.state_dict()
+        self.learner, self.state_dict = learner, learner.state_dict
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the learner's own networks, and the rest of its state."""
-        own = {name.partition(".")[0] for name in self.learner.state_dict()["model"]}
+        own = {name.partition(".")[0] for name in self.state_dict()["model"]}
         model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in own}
         self.learner.load_state_dict({**state, "model": model})
 
 
 def begins(config: type[AlgorithmConfig], saved: str) -> bool:
-    """Return whether a run of ``saved`` has all parts of ``config``'s learner: of the same algorithm, or of one on it.
-
-    So a run of Plan2Explore begins one of DreamerV2.
-    """
+    """Return whether a run of ``saved`` has all parts of ``config``'s learner, as Plan2Explore those of DreamerV2."""
     name = algorithm_name(config)
     return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
 
@@ -485,11 +400,7 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
 
 
 def saved_settings(config: ExperimentConfig, env: EnvLike | None) -> Saved:
-    """Return the content of config.yaml.
-
-    It names the objects that a file cannot hold: an environment given from Python, configs of other classes. A class or
-    function that makes environments is named ``module:name`` if that can be imported.
-    """
+    """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
     custom = {} if env is None or isinstance(env, str) else {"env": named(env) or env_name(env)}
     custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
     return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
@@ -512,16 +423,10 @@ def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
 def resolved(
     config: ExperimentConfig, env: EnvLike | None, say: Say, before: Mapping[str, Any] | None = None
 ) -> ExperimentConfig:
-    """Return ``config`` with its environment filled in. A run on data alone gets the environment to evaluate in.
+    """Return ``config`` with its environment filled in: a run on data alone is evaluated in that of the data.
 
-    Args:
-        config: the settings.
-        env: an environment given from Python.
-        say: called with the reason if nothing will be evaluated.
-        before: settings of the run to be continued, whose environment stays unless another is named.
-
-    Raises:
-        ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
+    ``env``: an environment given from Python. ``before``: settings of the run to be continued, whose environment stays
+    unless another is named.
     """
     config = config.checked()
     if not config.offline or (env is not None and not isinstance(env, str)):
@@ -557,14 +462,8 @@ def env_id_of(data: DatasetConfig) -> str:
 def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
     """Return ``config`` with the ``init``, ``replay.init`` and, unless set, ``threads`` of the run in ``path``.
 
-    Args:
-        config: the settings with which the run continues. They may leave out all of these.
-        before: the settings of the run so far, as plain values.
-        path: the run folder.
-
-    Raises:
-        RunError: ``config`` has another ``init`` or ``replay.init``, or rows of another kind: a checkpoint holds
-            positions in the replay, in the recorded data or in both, and cannot change between these.
+    RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
+    checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
     """
     had = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
     for name, value in {"init": config.init, "replay.init": config.replay.init}.items():
@@ -591,10 +490,7 @@ def places(given: Any) -> list[str]:
 def fitted(config: ExperimentConfig, said: Collection[str], say: Say) -> ExperimentConfig:
     """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
 
-    ``said``: the settings that the user has made.
-
-    Raises:
-        ConfigError: a length in the other unit is set, or a start that leaves nothing to learn in.
+    ``said``: the settings that the user has made. ConfigError if they leave nothing to learn in, or nothing to count.
     """
     other = "steps" if config.offline else "updates"
     if other in said and config.unit not in said:
@@ -625,7 +521,7 @@ def build(
     *,
     start: int = 0,
     run: Path | None = None,
-    estimates: MakeEstimates | None = None,
+    estimates: Callable[..., Any] | None = None,
     say: Say = warn,
 ) -> Experiment:
     """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
@@ -635,7 +531,7 @@ def build(
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
         start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
-        estimates: makes the estimator of a run on recorded data that has no environment.
+        estimates: the class of the estimator of a run on recorded data that has no environment.
         say: called with a sentence about what is happening, now and then.
 
     Raises:
@@ -663,7 +559,7 @@ def build(
             if train_env is not None:
                 check_same_task(recorded, config, env_spec)
             if seen is not None:
-                check_fit(recorded, seen.obs_spec, seen.action_spec, config.env.id)
+                check_fit(recorded, signature(seen.obs_spec, seen.action_spec), config.env.id)
         learned = train_env or recorded
         assert learned is not None
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
@@ -710,6 +606,9 @@ def build(
         again=None if not isinstance(factory, Single) or share == 1 else lambda: make_eval_env(config, factory),
         given=env,
         store=store,
+        schedule=config.schedule,
+        stop_score=config.stop_score if config.evaluates_on_the_way else None,
+        measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
         say=say,
     )
 
@@ -718,11 +617,7 @@ def collecting(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     say: Say, *, stop: Callable[[], bool],
 ) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
-    """Build what collects rows and keeps them. See :func:`build` for the arguments.
-
-    Raises:
-        ReverieError: the memory is missing, learning could never start, or the store cannot be read.
-    """
+    """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
         obs_spec=env.obs_spec,
         action_spec=env.action_spec,
@@ -764,11 +659,7 @@ def paced(experiment: Experiment) -> Experiment:
 
 
 def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
-    """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run.
-
-    Raises:
-        ConfigError: the device is missing.
-    """
+    """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
     device = choose_device(config.device)
     if device == "cpu":
         keep_freed_memory()
@@ -804,10 +695,6 @@ def make_beside(
     """Make the environments of evaluations, beside those of training if there are any; None if none are wanted.
 
     An instance cannot be made a second time: the run is evaluated in it at its end.
-
-    Raises:
-        ConfigError: evaluations during training were asked for with an instance.
-        EnvError: one cannot be made, as where a simulator can only run once, or its spaces are not those of training.
     """
     if not config.eval_episodes:
         return None
@@ -839,11 +726,7 @@ def make_beside(
 
 
 def check_start(config: ExperimentConfig) -> None:
-    """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps.
-
-    Raises:
-        ConfigError: they do not fit.
-    """
+    """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps."""
     given = config.replay.init or config.data.path
     config.algo.check_run(
         random_steps=sys.maxsize if given else config.random_steps,
@@ -867,11 +750,7 @@ def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnas
 def read(
     config: ExperimentConfig, recorded: Recorded, algo: Algorithm, window: Window, seed: int, scratch: Path | None
 ) -> tuple[Dataset, np.ndarray | None]:
-    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here.
-
-    Raises:
-        DataError: a value is not in its space, or few rows belong to an episode with a step.
-    """
+    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
     unclipped: list[np.ndarray] | None = [] if config.env.id == NO_ENV and recorded.clip != "none" else None
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         dataset = config.data.build(
@@ -893,10 +772,7 @@ def read(
 
 
 def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
-    """Store beside each row its return-to-go, for learners that use it, such as Cal-QL.
-
-    Runs from the last row to the first, ``block`` rows at a time.
-    """
+    """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
     later = Later()
@@ -913,9 +789,6 @@ def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec 
 
     Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
     purpose, as from a simulator and a robot.
-
-    Raises:
-        ConfigError: settings of the two environments differ.
     """
     check_mixed(recorded.about, config.env)
     if missing := lacking(recorded.about, spec):
@@ -925,17 +798,13 @@ def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec 
         )
 
 
-def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) -> None:
-    """Check that data and environment have the same observations and actions.
+def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
+    """Raise DataError unless the data have the observations and actions ``own``, of the environment or the agent.
 
     ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
-
-    Raises:
-        DataError: they have not; the message names each difference.
     """
-    own, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
-    found = differences(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action), ("the data", own))
-    if found:
+    name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
+    if found := differences(signature(recorded.obs_spec, recorded.action_spec), own, ("the data", name)):
         advice = (
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV

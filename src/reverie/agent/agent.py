@@ -21,6 +21,7 @@ from reverie.algos.base import Algorithm
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step
@@ -300,7 +301,7 @@ class Agent:
         if data is None and self.config.offline:
             given = self.config.data
         with contextlib.closing(open_recorded(given, self.config.env, self.action_space)) as recorded:
-            check_fit(recorded, self.obs_spec, self.action_spec, self.config.env.id)
+            check_fit(recorded, signature(self.obs_spec, self.action_spec), self.config.env.id)
             yield recorded
 
     def evaluate(

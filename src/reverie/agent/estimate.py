@@ -29,13 +29,12 @@ from reverie.core.importing import trusting
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Memoryless, Policy
 from reverie.core.randomness import derived_seeds, reproducible
-from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
 from reverie.core.words import Say, plural
 from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded, shown
-from reverie.experiment import NO_ENV, ExperimentConfig, looked_at
+from reverie.experiment import NO_ENV, ExperimentConfig, check_fit, looked_at
 from reverie.log.console import span
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -477,7 +476,8 @@ def estimate(
     path = checkpoints.select(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
     with contextlib.closing(opened(config, named="env" not in read_saved(folder.path).custom)) as recorded:
-        check_fit(recorded, folder)
+        if (saved := read_spec(folder)) is not None:
+            check_fit(recorded, saved, NO_ENV)
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
@@ -518,16 +518,6 @@ def opened(config: ExperimentConfig, *, named: bool) -> Recorded:
         with contextlib.suppress(EnvError):
             space, _ = looked_at(config, None)
     return open_recorded(config.data, config.env, space)
-
-
-def check_fit(recorded: Recorded, folder: RunFolder) -> None:
-    """Raise DataError if observations or actions of the data are not those of the run's agent."""
-    saved, now = read_spec(folder), signature(recorded.obs_spec, recorded.action_spec)
-    if found := [] if saved is None else differences(saved, now, ("the agent", "the data")):
-        raise DataError(
-            f"{recorded.where} does not fit the agent in {folder.path}: {'; '.join(found)}. Use data of the "
-            "environment that the agent was trained in."
-        )
 
 
 def everything(config: ExperimentConfig, recorded: Recorded, frames: int, seed: int) -> Dataset:

@@ -76,6 +76,14 @@ class Trainable(Protocol):
     """None in a run on recorded data alone."""
     clock: Clock
     meter: Meter
+    schedule: Schedule
+    """How often to log, evaluate, save and report."""
+    stop_score: float | None
+    """Mean score of an evaluation during training that ends the run; None if there are none, or it never ends."""
+    measures: Literal["", "eval", "estimate"]
+    """What the run makes at its end: an evaluation, an estimate, or nothing."""
+    store: Any = None
+    """The :class:`reverie.replay.run_store.RunStore` of the collected rows; None if there is none."""
 
     @property
     def saved(self) -> Saved:
@@ -83,19 +91,7 @@ class Trainable(Protocol):
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Content of spec.json."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """How often to log, evaluate, save and report."""
-
-    @property
-    def stop_score(self) -> float | None:
-        """Mean score of an evaluation during training that ends the run; None if there are none, or it never ends."""
-
-    @property
-    def measures(self) -> Literal["", "eval", "estimate"]:
-        """What the run makes at its end: an evaluation, an estimate, or nothing."""
+        """Content of spec.json: observations, actions, and spaces by which an agent without an environment can act."""
 
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
@@ -103,33 +99,20 @@ class Trainable(Protocol):
     def measure(self, which: Which) -> Measured:
         """Evaluate, or estimate, as ``measures`` says."""
 
-    def claim(self) -> None:
-        """Check that a new run can store its rows."""
-
     def begin(self) -> None:
         """Take the first rows of a new run, and begin to store."""
-
-    def resume(self) -> None:
-        """Lock what lies outside of the run's folder, before the rest of a checkpoint is loaded."""
 
     def load_initial(self) -> None:
         """Begin with the agent of another run, if the settings name one."""
 
-    def stored(self, checkpoint: Path, kept: Sequence[Path]) -> None:
-        """Drop rows that no checkpoint needs, after one was written."""
-
-    @property
-    def copied(self) -> bool:
-        """Whether loading copied rows: without a checkpoint, each attempt that is killed would copy them again."""
-
     def describe(self) -> None:
-        """Say what is about to be trained."""
+        """Say what is about to be trained, and what is assumed of the data."""
 
     def why_idle(self) -> str:
         """Return why a finished run has made no update; "" if it made some or its settings asked for none."""
 
     def close(self, *, failed: bool) -> None:
-        """Close environments and store."""
+        """Close environments and store; the store at once if the run has ``failed``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +186,8 @@ def run(
                 return life.finished_before(newest, open_sinks)
             life.resume(newest)
         else:
-            experiment.claim()  # a run that is refused here leaves nothing behind
+            if experiment.store is not None:
+                experiment.store.claim()  # a run that is refused here leaves nothing behind
             experiment.load_initial()
         experiment.describe()
         if not begun:
@@ -211,8 +195,8 @@ def run(
         life.write_settings(anew=newest is None)
         if newest is None:
             experiment.begin()
-        elif experiment.copied:
-            life.save()
+        elif experiment.store is not None and experiment.store.part.copied:
+            life.save()  # without a checkpoint, each attempt that is killed would copy these rows again
         return life.train(open_sinks)
 
 
@@ -263,7 +247,8 @@ class Life:
 
     def resume(self, path: Path) -> None:
         """Load the parts that ``FIRST`` leaves out, and go on storing."""
-        self.experiment.resume()
+        if self.experiment.store is not None:
+            self.experiment.store.check()
         self.say(f"continuing {self.folder} from {self.clock.place}")
         self.load(path, [name for name in self.parts() if name not in FIRST])
         self.restore_best(path)
@@ -287,8 +272,8 @@ class Life:
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run; RunError, and the earlier ones stay, if that fails."""
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
-        if not diverged:
-            self.experiment.stored(path, self.checkpoints.kept())
+        if not diverged and self.experiment.store is not None:
+            self.experiment.store.saved(path.name, [kept.name for kept in self.checkpoints.kept()])
         return path
 
     def scored(self, score: float) -> None:
