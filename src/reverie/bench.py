@@ -17,7 +17,7 @@ from reverie.core.accelerate import status
 from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.experiment import ExperimentConfig
 from reverie.noise import act_seconds, median_seconds, noise_batch, noise_step
 from reverie.replay.sources import prefetch
@@ -176,7 +176,7 @@ def env_rate(env: Env, seconds: float = 2.0) -> float:
     started = time.perf_counter()
     while (spent := time.perf_counter() - started) < seconds or taken == 0:
         taken += len(step) - int(step.is_last.sum())
-        step = env.step(random_action(env.action_spec, env.num_envs, rng))
+        step = env.step(random_action(env.action_spec, env.num_envs, rng, step.obs.get(MASK)))
     return taken / spent
 
 

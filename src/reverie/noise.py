@@ -25,6 +25,8 @@ def noise(part: ObsPart, *lead: int) -> Tensor:
     shape = (*lead, *part.shape)
     if part.kind == "categorical":
         return torch.randint(0, min(part.classes), shape)
+    if part.kind == "mask":
+        return torch.ones(shape, dtype=torch.bool)
     if part.dtype == "uint8":
         return torch.randint(0, 256, shape, dtype=torch.uint8)
     return torch.rand(shape) * (part.high - part.low) + part.low if part.kind == "image" else torch.randn(shape)

@@ -23,14 +23,14 @@ from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded
 from reverie.envs.flat import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment import NO_ENV, ExperimentConfig, check_fit, make_eval_env
-from reverie.run.collect import initial_state
+from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import Evaluation, evaluate
 
 Actions = Literal["mode", "sample"]
@@ -106,6 +106,7 @@ class Agent:
         actions: Actions = "mode",
         is_first: Any = None,
         reward: Any = 0.0,
+        action_mask: Any = None,
     ) -> tuple[Any, AgentState]:
         """Choose an action for an observation.
 
@@ -117,6 +118,9 @@ class Agent:
                 the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
             reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.arrival`` read it.
+            action_mask: which actions are legal, as the environment tells it in ``info["action_mask"]`` or by
+                ``action_masks()``; for batches one for each environment. Agents that were trained with masks need it,
+                unless the observation holds it.
 
         Returns:
             ``(action, state)``. The action is ready for ``env.step``, that of a batch for a vector environment's.
@@ -145,7 +149,10 @@ class Agent:
                 "environments changes."
             )
         stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
-        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, strict=True)]
+        told = [None] * len(rows) if action_mask is None else [action_mask] if single else list(action_mask)
+        if len(told) != len(rows):
+            raise DataError(f"action_mask has {len(told)} rows: expected one for each of {len(rows)} observations.")
+        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
         chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
         decoded = [self._codec(action) for action in chosen.cpu().numpy()]
         after = AgentState(policy, stacks)
@@ -153,6 +160,11 @@ class Agent:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
         return concatenate(self.action_space, decoded, room), after
+
+    def random_action(self, shown: Mapping[str, Any], rng: np.random.Generator) -> Any:
+        """Return a random action that is legal by the mask in ``shown``, an observation as learners see it."""
+        legal = torch.from_numpy(np.asarray(shown[MASK], bool))[None]
+        return self._codec(random_action(self.action_spec, 1, rng, legal)[0].numpy())
 
     def initial_state(self, num_envs: int) -> Any:
         """Return the policy's state before the first observation: its exploration is that at the checkpoint."""

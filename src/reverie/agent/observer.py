@@ -13,10 +13,10 @@ from torch import Tensor
 
 from reverie.core.errors import DataError, brief
 from reverie.core.images import ImageOptions, latest, rgb
-from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.config import EnvConfig
-from reverie.envs.flat import FlatEnv
+from reverie.envs.flat import FlatEnv, codec_of
+from reverie.envs.masks import ActionMask, told
 from reverie.envs.wrappers import FlatObs, FrameStack
 
 
@@ -30,12 +30,12 @@ class Observer:
     def __init__(self, flat: FlatEnv, config: EnvConfig) -> None:
         """``flat``: an environment made as for training. Its spaces and wrappers are read; it is not stepped."""
         self._depth = config.frame_stack
-        self._wrappers, self.space = _own_wrappers(flat.env)
-        self._codec = None
-        spec: dict[str, ObsPart] = {}
-        if config.pixels != "only":
-            self._codec = ObsCodec(flat.env.observation_space, config.keeps, config.channels)
-            spec |= self._codec.spec
+        self._masks = flat.env if isinstance(flat.env, ActionMask) else None
+        self._wrappers, self.space = _own_wrappers(flat.env if self._masks is None else self._masks.env)
+        self.shown: spaces.Space[Any] = flat.env.observation_space
+        """Space of what :meth:`readable` returns."""
+        self._codec = codec_of(flat.env, config)
+        spec: dict[str, ObsPart] = dict(self._codec.spec) if self._codec else {}
         self._lists = str(flat.env.render_mode).endswith("_list")
         self._drawn = config.pixels != "none" and config.keeps("image")
         if self._drawn:
@@ -57,11 +57,25 @@ class Observer:
             return obs
         return {"image": latest(env.render())} | ({"observation": obs} if self._codec is not None else {})
 
-    def readable(self, obs: Any) -> Any:
-        """Return an environment's observation as ``envs/flat.py: readable`` shows it."""
+    def told(self, env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Any:
+        """Return what ``env`` told of legal actions beside its latest observation; None if nothing."""
+        return None if self._masks is None else told(env, self._masks.source, info)
+
+    def readable(self, obs: Any, mask: Any = None, last: bool = False) -> Any:
+        """Return an environment's observation as learners' environments show it.
+
+        ``mask``: what is told of legal actions beside it. ``last``: it ended an episode.
+        """
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
-        return obs
+        if self._masks is None:
+            return obs
+        if mask is None and self._masks.source != "observation" and not last:
+            where = "its info" if self._masks.source == "info" else "action_masks()"
+            raise DataError(
+                f"this agent chooses among legal actions: pass action_mask, as the environment tells it in {where}."
+            )
+        return self._masks.observation(obs, mask, last)
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
@@ -87,11 +101,13 @@ class Observer:
                 f"obs = {brief(obs)}: expected an observation of {self.space}, or a batch with parts of one length."
             ) from None
 
-    def __call__(self, obs: Any, stack: FrameStack | None, first: bool) -> FlatObs:
-        """Convert one observation to flat arrays."""
+    def __call__(
+        self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
+    ) -> FlatObs:
+        """Convert one observation to flat arrays; ``mask`` and ``last`` as in :meth:`readable`."""
         flat: FlatObs = {}
         if self._codec is not None:
-            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs))
+            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
         if self._drawn:
             if obs["image"] is None:
                 raise DataError("there is no image: render() returned None or an empty list.")

@@ -19,12 +19,13 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
+from reverie.core.specs import MASK
 from reverie.core.words import Say, plural
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
 from reverie.datasets.output import Exported, size_of
 from reverie.datasets.reader import Space
 from reverie.datasets.writers import size_written, write_minari
-from reverie.envs.make import put_away, readable
+from reverie.envs.make import put_away
 from reverie.envs.task import settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 from reverie.log.console import tell
@@ -78,7 +79,7 @@ def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> 
             f"noise {config.noise:g}, seed {config.seed}"
         )
         named, remark = named_env(agent, env)
-        both = readable(env, agent.config.env.mission).observation_space, env.action_space
+        both = agent.observer.shown, env.action_space
         with reproducible(config.seed):
             with contextlib.suppress(DataError):  # playing will report it
                 say(expected_size(agent, env, config))
@@ -106,9 +107,9 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
 
 def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Return how large the dataset will be, judged by the first observation."""
-    obs, _ = checked_reset(env, first_seed(config))
-    space = readable(env, agent.config.env.mission).observation_space
-    row = size_written(stacked(space, [agent.observer.readable(obs)], "obs")) + size_of(env.action_space.sample()) + 10
+    obs, info = checked_reset(env, first_seed(config))
+    shown = agent.observer.readable(obs, agent.observer.told(env, info))
+    row = size_written(stacked(agent.observer.shown, [shown], "obs")) + size_of(env.action_space.sample()) + 10
     many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
     return f"recording {many}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
@@ -144,30 +145,32 @@ def play(
     most: int | None,
 ) -> dict[str, Any]:
     """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
-    obs, _ = checked_reset(env, seed)
-    shown = agent.observer.readable
-    seen, done = [deepcopy(shown(obs))], list[Any]()
+    obs, info = checked_reset(env, seed)
+    shown, mask = agent.observer.readable, agent.observer.told(env, info)
+    seen, done = [deepcopy(shown(obs, mask))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
     while not over:
-        chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions)
+        chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions, action_mask=mask)
         action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
-            action = env.action_space.sample()
+            action = agent.random_action(seen[-1], rng) if MASK in agent.obs_spec else env.action_space.sample()
         if action is not chosen:
             state = agent.override(state, action)
         done.append(deepcopy(action))
-        obs, reward, terminated, truncated, _ = checked_step(env, action)
-        seen.append(deepcopy(shown(obs)))
+        obs, reward, terminated, truncated, info = checked_step(env, action)
+        mask = agent.observer.told(env, info)
+        seen.append(deepcopy(shown(obs, mask, terminated or truncated)))
         rewards.append(reward)
         terminations.append(terminated)
         over = terminated or truncated or len(rewards) == most
-    agent.observer(agent.observer.given(env, obs), agent.observer.stacks(1)[0], True)  # checks what ended it
+    end = agent.observer.given(env, obs)
+    agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated or truncated)  # checks it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
-        "observations": stacked(readable(env, agent.config.env.mission).observation_space, seen, "obs"),
+        "observations": stacked(agent.observer.shown, seen, "obs"),
         "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),

@@ -19,6 +19,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.functional import ILLEGAL
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import likely_values, masked_argmax_value
@@ -86,7 +87,7 @@ class DiscreteBCQObjective(TDObjective):
         action = batch.action[:, :-1]  # [B, T-1, A]
         losses = huber_error((values * action).sum(-1), self.targets(batch), batch, self.cfg.kappa)
         unlikely = torch.logsumexp(logits, -1) - (logits * action).sum(-1)  # [B, T-1]
-        wide = logits.square().mean(-1)  # [B, T-1]
+        wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
         return losses.joined(Losses.of(imitation=imitation))
 

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 
 Space = spaces.Space[Any]
 Channels = Literal["auto", "first", "last"]
@@ -189,9 +189,12 @@ class ObsCodec:
 
 
 def _key(path: Path, space: Space) -> str:
-    """Return the key of a leaf; what is alone is called by its kind."""
-    bare = "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and _looks_like_image(space) else "observation"
-    return "/".join(map(str, path)) or bare
+    return "/".join(map(str, path)) or bare_key(space)
+
+
+def bare_key(space: Space) -> str:
+    """Return the key of an observation that is alone: it is called by its kind."""
+    return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and _looks_like_image(space) else "observation"
 
 
 def _leaf(key: str, path: Path, space: Space, channels: Channels) -> Leaf:
@@ -203,7 +206,7 @@ def _leaf(key: str, path: Path, space: Space, channels: Channels) -> Leaf:
                 "zarr.json."
             )
     try:
-        return Leaf(key, path, space, *conversion(space, channels))
+        return Leaf(key, path, space, *(_mask(space) if key == MASK else conversion(space, channels)))
     except EnvError as error:
         remedy = f"Leave it out with env.exclude = '{key}', or convert it with a wrapper around the environment."
         raise EnvError(f"observation '{key}' {error}. {remedy}") from None
@@ -285,6 +288,20 @@ def conversion(space: Space, channels: Channels) -> Conversion:
     if isinstance(space, spaces.Box):
         raise EnvError(f"has dtype {space.dtype}: expected a numeric dtype")
     raise EnvError(f"has a {type(space).__name__} space: expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
+
+
+def _mask(space: Space) -> Conversion:
+    shape = space.shape or ()
+    if len(shape) != 1 or not isinstance(space, spaces.MultiBinary | spaces.Box | spaces.MultiDiscrete):
+        raise EnvError(f"has the space {space}: expected MultiBinary(A), with a flag for each of A discrete actions")
+
+    def encode(value: Any, lead: int) -> np.ndarray:
+        array = _array(value, shape, space.dtype, NUMBERS, lead)
+        if not ((array == 0) | (array == 1)).all():
+            raise DataError(f"is {array}: expected 1 for legal actions and 0 for all others")
+        return array.astype(bool)
+
+    return ObsPart(kind="mask", shape=shape, dtype="bool"), encode, np.asarray
 
 
 def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:

@@ -13,20 +13,25 @@ from typing import Literal, get_args
 
 from reverie.core.errors import ConfigError, brief, did_you_mean
 
-ObsKind = Literal["image", "vector", "categorical"]
+ObsKind = Literal["image", "vector", "categorical", "mask"]
 ActionKind = Literal["categorical", "continuous"]
 
 EXTRAS = "extras/"
 """Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
+
+MASK = "action_mask"
+"""Key of the observation that tells which actions are legal, if the environment tells that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObsPart:
     """One key of the observation.
 
-    Three kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
+    Four kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
     holds ``float32`` numbers of any shape. A ``categorical`` holds ``int64`` class indices of any shape, with
-    ``classes`` giving the number of classes of each element in flat order; the index -1 means "missing".
+    ``classes`` giving the number of classes of each element in flat order; the index -1 means "missing". A ``mask``
+    ``[A]`` of ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is
+    continuous. Networks do not read it: it restricts the distributions of actions.
     """
 
     kind: ObsKind
@@ -52,6 +57,11 @@ class ObsPart:
 
 ObsSpec = Mapping[str, ObsPart]
 """Observation parts by key. Nested spaces have keys such as ``arm/camera``."""
+
+
+def observed(spec: ObsSpec) -> dict[str, ObsPart]:
+    """Return the parts that networks read: all but the mask of legal actions."""
+    return {key: part for key, part in spec.items() if part.kind != "mask"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +110,16 @@ class ActionSpec:
         for key in sorted(self.parts):
             out[key] = slice(start, start + self.parts[key].width)
             start = out[key].stop
+        return out
+
+    def choices(self) -> list[tuple[str, slice]]:
+        """Return each categorical choice: the key of its part, and its position in the flat action."""
+        out = []
+        for key, cut in self.slices().items():
+            start = cut.start
+            for classes in self.parts[key].classes:
+                out.append((key, slice(start, start + classes)))
+                start += classes
         return out
 
 

@@ -24,9 +24,10 @@ from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.images import ImageOptions
+from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import MASK, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.core.words import plural
 from reverie.datasets.detect import open_reader
@@ -145,6 +146,7 @@ class Recorded:
         self.obs = ObsCodec(self.about.observation, env.keeps, env.channels)
         self.spaces = self.about.observation, self._action_space(action_space)
         self.actions = ActionCodec(self.spaces[1])
+        check_recorded(self.obs.spec, self.actions.spec)
         # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
         # and our own exports to Minari are in the policy's range.
         parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
@@ -209,6 +211,9 @@ class Recorded:
             rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
         else:
             rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
+            if (name := f"obs/{MASK}") in rows:
+                rows[name] = with_choice(rows[name], self.action_spec, part["is_last"], first)
+                check_taken(rows[name], rows["action"], part["is_last"], self.action_spec, first)
         rows = self.images(rows, "obs/")
         reward = part["reward"].astype(np.float32, copy=False)
         if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():

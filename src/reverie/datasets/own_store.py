@@ -224,7 +224,10 @@ def guessed_obs(spec: ObsSpec) -> Space:
     for key, part in spec.items():
         dtype = np.dtype(part.dtype).type
         low, high = (part.low, part.high) if part.kind == "image" else (-np.inf, np.inf)
-        space = classes_space(part.classes, part.shape) if part.classes else spaces.Box(low, high, part.shape, dtype)
+        space = classes_space(part.classes, part.shape) if part.classes else None
+        if part.kind == "mask":
+            space = spaces.MultiBinary(part.shape[0])
+        space = spaces.Box(low, high, part.shape, dtype) if space is None else space
         found["obs" if len(spec) == 1 and "/" not in key else f"obs/{key}"] = space
     return nested_space(found, "obs")
 

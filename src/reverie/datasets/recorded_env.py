@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.importing import check_module
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import MASK, ObsSpec
 from reverie.datasets.reader import About
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym, put_away, readable
+from reverie.envs.masks import with_mask
 from reverie.envs.task import registered, written
 
 Wrapper = Mapping[str, Any]
@@ -141,6 +143,8 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
     check_module(config.id, "the dataset")
     made = make_gym(config, None, render=False)
     shown = readable(made, config.mission)
+    if isinstance(about.observation, spaces.Dict) and MASK in about.observation.spaces:
+        shown = with_mask(shown)
     has = json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {}
     if missing := absent(wrappers_in(about.env_spec), has):
         put_away(made)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.specs import MASK
 from reverie.envs.episode_info import wanted
 
 OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
@@ -115,6 +116,6 @@ class EnvConfig(Config):
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
 
     def keeps(self, key: str) -> bool:
-        """Return whether the observation ``key`` is used."""
-        included = re.fullmatch(self.include, key, re.DOTALL)
+        """Return whether the observation ``key`` is used; the mask of legal actions is, unless it is excluded."""
+        included = key == MASK or re.fullmatch(self.include, key, re.DOTALL)
         return bool(included) and not (self.exclude and re.fullmatch(self.exclude, key, re.DOTALL))

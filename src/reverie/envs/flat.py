@@ -17,10 +17,11 @@ import numpy as np
 from reverie.core.errors import DataError, EnvError, ReverieError, brief, told
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ActionCodec, ObsCodec
-from reverie.core.specs import ActionSpec, ObsPart
+from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, summary_of
 from reverie.envs.make import Env, MakeEnv, NoEnvironment, make_gym, readable
+from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import as_made
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step
 
@@ -60,6 +61,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._where, self._drawn = where, drawn
         self.settings, self.made = config.one(), as_made(env)  # first: what follows may reset it
+        self.env = with_mask(env) if config.keeps(MASK) else env
         self._step = 0
         self.episode = 0
         """The number of the current episode, from 1."""
@@ -74,7 +76,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
         """Return the codec (None if only pixels are observed) and the spec of all parts, before image options."""
         self._pixels = config.pixels != "none" and config.keeps("image")
-        codec = None if config.pixels == "only" else ObsCodec(self.env.observation_space, config.keeps, config.channels)
+        codec = codec_of(self.env, config)
         spec = dict(codec.spec) if codec else {}
         if self._pixels:
             if "image" in spec:
@@ -83,8 +85,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                     "Use env.pixels = 'none' to keep its own, or 'only' to observe the rendered image alone."
                 )
             spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
-        if not spec:
-            raise EnvError("no observations are left: env.include or env.exclude removes 'image', the only one.")
+        if not observed(spec):
+            raise EnvError("no observations are left to learn from: env.include and env.exclude remove all of them.")
         return codec, spec
 
     def _first_drawing(self) -> np.ndarray:
@@ -178,6 +180,13 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             return (DataError if isinstance(error, DataError) else EnvError)(f"{at}: {error}")
         last = traceback.extract_tb(error.__traceback__)[-1]
         return EnvError(f"{at} failed with {_said(error)} ({last.filename}:{last.lineno} in {last.name})")
+
+
+def codec_of(env: Env, config: EnvConfig) -> ObsCodec | None:
+    """Return the codec of the environment's own observations; None if rendered images alone are observed."""
+    if config.pixels != "only":
+        return ObsCodec(env.observation_space, config.keeps, config.channels)
+    return ObsCodec(env.observation_space, lambda key: key == MASK) if isinstance(env, ActionMask) else None
 
 
 def _said(error: BaseException) -> str:

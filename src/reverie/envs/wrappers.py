@@ -158,7 +158,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 class FrameStack:
     """Stacks the last ``count`` observations, the newest last; at the start of an episode the first one is repeated.
 
-    Images are stacked along their channels, everything else along a new first axis.
+    Images are stacked along their channels, everything else along a new first axis; masks of actions are not stacked.
     """
 
     def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:
@@ -167,6 +167,8 @@ class FrameStack:
         self.spec = {key: self._stacked(part) for key, part in spec.items()}
 
     def _stacked(self, part: ObsPart) -> ObsPart:
+        if part.kind == "mask":
+            return part
         if part.kind == "image":
             return replace(part, shape=(*part.shape[:2], part.shape[2] * self._count))
         return replace(part, shape=(self._count, *part.shape), classes=part.classes * self._count)
@@ -177,7 +179,9 @@ class FrameStack:
             self.past = {}
         for key, array in obs.items():
             image = self.spec[key].kind == "image"
-            if first:
+            if self.spec[key].kind == "mask":
+                self.past[key] = array
+            elif first:
                 self.past[key] = (np.concatenate if image else np.stack)([array] * self._count, axis=-1 if image else 0)
             elif image:
                 channels = array.shape[-1]

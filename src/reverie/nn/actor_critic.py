@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, observed
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
 from reverie.nn.distributions import Choices, DiagonalNormal, SquashedNormal
 from reverie.nn.encoder import flat_vector
+from reverie.nn.functional import masked
 from reverie.nn.perceptron import ReluMLP
 
 
@@ -43,6 +44,7 @@ class Inputs(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
+        spec = observed(spec)
         read = getattr(cfg.encoder, "reads", images_of)(spec)
         self.vectors = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype
@@ -150,7 +152,7 @@ class ChoicesActor(Network):
 
     def forward(self, obs: Obs) -> Choices:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
-        return Choices(self.outputs(obs), self.classes)
+        return Choices(masked(self.outputs(obs), obs), self.classes)
 
 
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
@@ -278,7 +280,9 @@ class DiscreteQNetwork(Network):
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
         y = self.outputs(obs)
-        return y if len(self.shape) == 1 else y.view(*y.shape[:-1], *self.shape)
+        if len(self.shape) == 1:
+            return masked(y, obs)
+        return masked(y.view(*y.shape[:-1], *self.shape), obs, each=self.shape[-1])
 
 
 class DiscreteQEnsemble(Network):
@@ -291,11 +295,11 @@ class DiscreteQEnsemble(Network):
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""
-        return self.outputs(obs)
+        return masked(self.outputs(obs), obs)
 
     def first(self, obs: Obs) -> Tensor:
         """Return the outputs of the first copy, ``[..., A]``, without computing the others."""
-        return self.outputs(obs, copy=0)
+        return masked(self.outputs(obs, copy=0), obs)
 
 
 # ---------------------------------------------------------------------- which actions an algorithm learns

@@ -16,7 +16,9 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
+from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step
+from reverie.nn.functional import legal_choice
 
 
 class Inference:
@@ -287,6 +289,9 @@ class GreedyPolicy(Scheduled[GreedyState]):
         best = self.values(step.obs_on(self.device)).argmax(-1).cpu()  # [N]
         if mode == "explore":
             drawn, other = torch.rand(len(best)), torch.randint(self.classes, (len(best),))  # [N]
+            if (legal := step.obs.get(MASK)) is not None:
+                allowed = legal.gather(1, other[:, None]).squeeze(1)  # [N]
+                other = other if allowed.all() else torch.where(allowed, other, legal_choice(legal))
             best = torch.where(drawn < self.randomness.chance(state.steps), other, best)
             state = GreedyState(counted(state.steps, step))
         return F.one_hot(best, self.classes).float(), state

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Obs
 
 
@@ -87,6 +87,7 @@ def chosen(spec: ObsSpec, count: int, keys: str) -> list[str]:
     Raises:
         ConfigError: there are none.
     """
+    spec = observed(spec)
     found = [key for key in sorted(spec) if (re.fullmatch(keys, key) if keys else spec[key].kind == "image")]
     if not found:
         raise ConfigError(

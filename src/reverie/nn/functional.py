@@ -8,6 +8,8 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
+from reverie.core.specs import MASK
+from reverie.core.types import Obs
 from reverie.objectives.transforms import symmetric_mean
 
 
@@ -97,13 +99,14 @@ def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
     return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
 
 
-def draw(probs: Tensor) -> Tensor:
+def draw(probs: Tensor, forbids: bool = False) -> Tensor:
     """Sample class indices ``[...]`` from probabilities ``[..., C]`` by inverting the cumulative distribution.
 
-    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C.
+    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C. ``forbids``: a first
+    class of probability 0 is not drawn, which it else is where the random number is exactly 0.
     """
     uniform = torch.rand(probs.shape[:-1], dtype=torch.float32, device=probs.device)
-    return inverse_cdf(probs.detach(), uniform)
+    return inverse_cdf(probs.detach(), uniform.clamp(min=2**-25) if forbids else uniform)
 
 
 def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
@@ -111,6 +114,25 @@ def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     cumulative = probs.cumsum(-1)  # [..., C]
     # The last sum is not exactly 1 because of rounding; scaling by it keeps every index within the C classes.
     return (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+
+
+ILLEGAL = -1e9
+"""Logit and value of illegal actions: finite, so that it times a probability of 0 is 0."""
+
+
+def masked(x: Tensor, obs: Obs, each: int = 1) -> Tensor:
+    """Return logits or values ``[..., A]`` as they are where actions are legal, and :data:`ILLEGAL` elsewhere.
+
+    With ``each`` above 1 they are ``[..., A, each]``. Without a mask all actions are legal.
+    """
+    if (legal := obs.get(MASK)) is None:
+        return x
+    return x.masked_fill(~(legal if each == 1 else legal.unsqueeze(-1)), ILLEGAL)
+
+
+def legal_choice(legal: Tensor) -> Tensor:
+    """Return random class indices ``[...]``, uniform among the ``legal`` ``[..., C]``, of which each row has one."""
+    return torch.rand(legal.shape, device=legal.device).masked_fill(~legal, -1.0).argmax(-1)
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:

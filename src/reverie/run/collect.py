@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.core.errors import warn
 from reverie.core.protocols import Annealed, AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
-from reverie.core.specs import ActionSpec
+from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, leaves, named
 from reverie.core.types import State, Step
 from reverie.core.words import Say
@@ -185,7 +185,7 @@ class Collector:
             self._watched = True
         action, self.state = self.policy.act(step, self.state, "explore")
         if self.env_steps < self.random_steps:  # the policy acts all the same, so that its extras fit
-            action = executed(random_action(self.env.action_spec, len(step), self.rng), step)
+            action = executed(random_action(self.env.action_spec, len(step), self.rng, step.obs.get(MASK)), step)
             self.state = self.policy.override(self.state, action)
         return executed(action, step)
 
@@ -317,8 +317,11 @@ def executed(action: Tensor, step: Step) -> Tensor:
     return action.masked_fill(step.is_last[:, None], 0.0) if True in step.is_last.tolist() else action
 
 
-def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> Tensor:
-    """Return uniformly random flat actions ``[N, A]``: one-hot for each categorical part, -1..1 where continuous."""
+def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator, legal: Tensor | None = None) -> Tensor:
+    """Return uniformly random flat actions ``[N, A]``: one-hot for each categorical part, -1..1 where continuous.
+
+    ``legal`` ``[N, A]``: the mask of legal actions. A class that it forbids is drawn again, among those that it allows.
+    """
     columns: list[np.ndarray] = [np.zeros((num_envs, 0), np.float32)]
     for key in sorted(spec.parts):
         part = spec.parts[key]
@@ -326,4 +329,11 @@ def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> 
             columns.append(rng.uniform(-1.0, 1.0, (num_envs, part.size)).astype(np.float32))
         for classes in part.classes:
             columns.append(np.eye(classes, dtype=np.float32)[rng.integers(classes, size=num_envs)])
-    return torch.from_numpy(np.concatenate(columns, axis=1))
+    action = np.concatenate(columns, axis=1)
+    if legal is not None:
+        allowed = legal.numpy()
+        for _, cut in spec.choices():
+            for row in np.flatnonzero((action[:, cut] > allowed[:, cut]).any(1)):
+                action[row, cut] = 0.0
+                action[row, cut.start + rng.choice(np.flatnonzero(allowed[row, cut]))] = 1.0
+    return torch.from_numpy(action)

@@ -1,0 +1,111 @@
+"""Masks of legal actions, ``[A]`` bool over the flat action: true where a class is legal, and where it is continuous.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.spaces import ActionCodec, Space, leaves_of
+from reverie.core.specs import MASK, ActionSpec, ObsSpec
+
+EXCLUDE = f"To go without masks, set env.exclude = {MASK}."
+
+
+class MaskCodec:
+    """Converts what environments tell of legal actions to a mask ``[A]``.
+
+    Understood are, for each part of the action, one flag for each class: ``[n]`` for ``Discrete(n)``; for several
+    choices one array after the other, or a list of arrays. Parts of ``Dict`` and ``Tuple`` actions are in a dictionary
+    or tuple likewise, where those that are absent or None are all legal. A single array of A flags is understood too.
+    """
+
+    def __init__(self, space: Space) -> None:
+        """``space``: of the actions."""
+        self.spec = ActionCodec(space).spec
+        cuts = self.spec.slices()
+        keys = {"/".join(map(str, path)) or "action": path for path, _ in leaves_of(space)}
+        self._parts = [(key, keys[key], cuts[key]) for key, part in self.spec.parts.items() if part.classes]
+
+    def __call__(self, given: Any) -> np.ndarray:
+        """Return the mask; DataError names the part that does not fit."""
+        flat = np.ones(self.spec.width, bool)
+        if isinstance(given, np.ndarray) and given.shape == flat.shape and given.dtype != object:
+            flat &= _flags(given, "of the action")
+        else:
+            for key, path, cut in self._parts:
+                part = given
+                for name in path:
+                    within = part is not None and (name in part if isinstance(part, Mapping) else True)
+                    part = part[name] if within else None
+                if part is not None:
+                    flat[cut] = _fitting(part, cut, key)
+        return flat
+
+
+def _fitting(part: Any, cut: slice, key: str) -> np.ndarray:
+    pieces = part if isinstance(part, list | tuple) else [part]
+    try:
+        found = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
+    except (TypeError, ValueError):
+        raise DataError(f"the {MASK} of action '{key}' is {brief(part)}: expected arrays of flags") from None
+    if len(found) != cut.stop - cut.start:
+        raise DataError(
+            f"the {MASK} of action '{key}' has {len(found)} values: expected {cut.stop - cut.start}, one for each class"
+        )
+    return _flags(found, f"of action '{key}'")
+
+
+def _flags(values: np.ndarray, where: str) -> np.ndarray:
+    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
+        raise DataError(f"the {MASK} {where} is {values}: expected 1 for legal actions and 0 for all others")
+    return values.astype(bool)
+
+
+def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, first: int | None = None) -> np.ndarray:
+    """Return masks ``[..., A]`` in which each choice has a legal class: where it has none in a ``last`` row, all are.
+
+    Nothing is chosen in a last row, where a game that is over may have no legal moves. ``first``: number of the first
+    row, for the error's text; None: there is one row.
+
+    Raises:
+        DataError: a choice has no legal class in another row.
+    """
+    for key, cut in spec.choices():
+        none = ~mask[..., cut].any(-1)
+        if none.any():
+            if (wrong := none & ~np.asarray(last)).any():
+                at = "" if first is None else f" in row {first + int(np.argmax(wrong))}"
+                raise DataError(
+                    f"the {MASK} leaves no legal action{at} (part '{key}'), and the episode goes on: expected at least "
+                    f"one, or the end of the episode. {EXCLUDE}"
+                )
+            mask = mask.copy()
+            mask[none, cut] = True
+    return mask
+
+
+def check_recorded(obs: ObsSpec, action: ActionSpec) -> None:
+    """Raise EnvError if recorded observations hold a mask that is not of these actions."""
+    if MASK in obs and obs[MASK].shape != (action.width,):
+        raise EnvError(
+            f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each element of "
+            f"the flat action. {EXCLUDE}"
+        )
+
+
+def check_taken(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: ActionSpec, first: int) -> None:
+    """Raise DataError if a recorded action ``[n, A]`` was illegal by its row's mask; not in ``last`` rows ``[n]``."""
+    for key, cut in spec.choices():
+        wrong = ~last & (action[:, cut] > 0.5).any(-1) & ~((action[:, cut] > 0.5) & mask[:, cut]).any(-1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"action '{key}' of row {first + row} is class {int(action[row, cut].argmax())}, which the {MASK} of "
+                f"that row forbids. {EXCLUDE}"
+            )

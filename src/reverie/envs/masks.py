@@ -1,0 +1,99 @@
+"""Where environments tell which actions are legal, and the wrapper that shows it as the observation ``action_mask``.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+
+from reverie.core.errors import DataError
+from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.spaces import Space, bare_key, leaves_of
+from reverie.core.specs import MASK
+from reverie.envs.make import Env, Placeholder
+from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
+
+METHOD = "action_masks"
+"""Name of the method of environments made for MaskablePPO."""
+Source = Literal["observation", "method", "info", ""]
+
+
+def source_of(env: Env) -> Source:
+    """Return where ``env`` tells the legal actions; "" if it does not. To look at its info, it is reset."""
+    if all(isinstance(leaf, spaces.Box) for _, leaf in leaves_of(env.action_space)):
+        return ""
+    if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
+        return "observation"
+    if env.has_wrapper_attr(METHOD) and callable(env.get_wrapper_attr(METHOD)):
+        return "method"
+    if not isinstance(env.unwrapped, Placeholder):
+        with contextlib.suppress(Exception):  # it is raised again, and told, when an episode begins
+            return "info" if MASK in env.reset()[1] else ""
+    return ""
+
+
+def told(env: Env, source: Source, info: Mapping[str, Any]) -> Any:
+    """Return what ``env`` tells of legal actions beside its latest observation; None if nothing."""
+    return env.get_wrapper_attr(METHOD)() if source == "method" else info.get(MASK)
+
+
+def with_mask(env: Env) -> Env:
+    """Return ``env`` with its mask, if it has one, as an observation."""
+    source = source_of(env)
+    return ActionMask(env, source) if source else env
+
+
+class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Adds the observation ``action_mask``, a flag for each element of the flat action, or replaces it by that."""
+
+    def __init__(self, env: Env, source: Source) -> None:
+        RecordConstructorArgs.__init__(self, source=source)
+        gymnasium.Wrapper.__init__(self, env)
+        self.source = source
+        """Where the environment tells it."""
+        self._codec = MaskCodec(env.action_space)
+        inner: Any = env.observation_space
+        flags = spaces.MultiBinary(self._codec.spec.width)
+        self.observation_space = spaces.Dict({**_parts(inner, lambda name: inner[name], inner), MASK: flags})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode."""
+        obs, info = checked_reset(self.env, seed, options)
+        return self.observation(obs, told(self.env, self.source, info)), info
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``."""
+        obs, reward, terminated, truncated, info = checked_step(self.env, action)
+        return (
+            self.observation(obs, told(self.env, self.source, info), terminated or truncated),
+            reward,
+            terminated,
+            truncated,
+            info,
+        )
+
+    def observation(self, obs: Any, mask: Any = None, last: bool = False) -> dict[str, Any]:
+        """Return ``obs`` with its mask. ``mask``: what is told beside it. ``last``: the episode is over."""
+        given = obs[MASK] if self.source == "observation" else mask
+        if given is None and not last:
+            raise DataError(f"there is no {MASK}: the environment told it in its {self.source} before. Tell it always")
+        legal = np.ones(self._codec.spec.width, bool) if given is None else self._codec(given)
+        legal = with_choice(legal, self._codec.spec, last)
+        return {**_parts(self.env.observation_space, lambda name: obs[name], obs), MASK: legal.astype(np.int8)}
+
+
+def _parts(space: Space, part: Any, whole: Any) -> dict[str, Any]:
+    """Return the parts of an observation by the keys that they have without the mask."""
+    if isinstance(space, spaces.Dict):
+        return {name: part(name) for name in space.spaces}
+    if isinstance(space, spaces.Tuple):
+        return {str(index): part(index) for index in range(len(space.spaces))}
+    return {bare_key(space): whole}

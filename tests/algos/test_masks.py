@@ -1,0 +1,143 @@
+"""Learners of discrete actions choose among legal ones, and learn as before where all are legal."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contracts import CHOOSING, CONFIGS, SPECS, TINY, batch, learned, shown
+from torch import Tensor
+
+import reverie
+from masked import Masked
+from reverie.agent.recording import RecordConfig, record
+from reverie.core.errors import DataError
+from reverie.core.specs import MASK, ObsPart
+from reverie.datasets.convert import write
+from reverie.datasets.dataset import dataset_config, open_recorded
+from reverie.nn.actor_critic import Network
+from tiny import FEW
+
+PART = {MASK: ObsPart(kind="mask", shape=(3,), dtype="bool")}
+choosing = pytest.mark.parametrize("name", CHOOSING)
+
+
+def learner(name: str, *, masked: bool = True) -> Any:
+    spec = SPECS["vector"] | (PART if masked else {})
+    agent = CONFIGS[name].merge(TINY | {"graph": False}).build(spec, CHOOSING[name], seed=1)
+    agent.acts = CHOOSING[name]
+    return agent
+
+
+def rows(agent: Any, legal: Tensor | None, seed: int) -> Any:
+    """Return a batch whose rows have the mask ``legal`` ``[3]``, and legal actions."""
+    given = batch(agent, seed=seed)
+    if legal is None:
+        return given
+    action = given.action
+    if not legal.all():
+        action = torch.zeros_like(action)
+        for cut in (cut for _, cut in agent.acts.choices()):
+            weights = torch.rand(*action.shape[:2], cut.stop - cut.start, generator=torch.Generator().manual_seed(seed))
+            best = weights.masked_fill(~legal[cut], -1.0).argmax(-1, keepdim=True)
+            action[..., cut] = torch.zeros_like(weights).scatter_(-1, best, 1.0)
+    return replace(given, action=action, obs=given.obs | {MASK: legal.expand(*given.shape, 3)})
+
+
+def after_updates(agent: Any, legal: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the state after three updates, and actions."""
+    torch.manual_seed(0)
+    for seed in range(3):
+        update = agent.update(rows(agent, legal, seed))
+        assert all(torch.isfinite(x).all() for x in update.metrics.values())
+    step = shown(envs=64)
+    step = step if legal is None else replace(step, obs=step.obs | {MASK: legal.expand(64, 3)})
+    state = agent.policy.initial(64)
+    acted = torch.cat([agent.policy.act(step, state, mode)[0] for mode in ("explore", "explore", "eval")])
+    return {k: v.clone() for k, v in learned(agent).items()}, acted
+
+
+@choosing
+def test_all_legal_equals_no_mask_bit_for_bit(name: str) -> None:
+    none, acted = after_updates(learner(name, masked=False), None)
+    full, also = after_updates(learner(name), torch.ones(3, dtype=torch.bool))
+    assert none.keys() == full.keys()
+    assert [k for k in none if not torch.equal(none[k], full[k])] == []
+    assert torch.equal(acted, also)
+
+
+@choosing
+def test_outputs_of_illegal_actions_have_no_effect(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in acting nor in targets, maxima, soft values, imitation or penalties."""
+    legal = torch.tensor([True, True, False]) if name != "bc_choices" else torch.tensor([False, True, True])
+    usual, acted = after_updates(learner(name), legal)
+    assert not acted[:, ~legal].any()
+    outputs = Network.outputs
+
+    def disturbed(self: Any, obs: Any, *more: Any, **given: Any) -> Tensor:
+        y = outputs(self, obs, *more, **given)
+        return y + 9.0 * (~legal).float().repeat_interleave(y.shape[-1] // 3) if y.shape[-1] % 3 == 0 else y
+
+    monkeypatch.setattr(Network, "outputs", disturbed)
+    other, also = after_updates(learner(name), legal)
+    assert [k for k in usual if not torch.equal(usual[k], other[k])] == []
+    assert torch.equal(acted, also)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def trained(algo: str, run: Path, actions: str = "discrete", **kwargs: Any) -> reverie.Agent:
+    """Train in the environment, which fails at an illegal action, and load the agent."""
+    given = {"learning_starts": 20, "replay_ratio": 0.5, "random_steps": 10, "eval_episodes": 2, "console": False}
+    kwargs |= {"actions": actions}
+    reverie.train(algo, env=Masked, env_options={"kwargs": kwargs, "num": 2}, steps=100, run=run, **given)
+    return reverie.load(run)
+
+
+@pytest.mark.parametrize("tell", ["info", "method", "observation"])
+def test_masks_are_found_stored_and_recorded_wherever_they_are_told(tell: str, tmp_path: Path) -> None:
+    agent = trained("dqn", tmp_path / "run", tell=tell)
+    assert agent.obs_spec[MASK].kind == "mask"
+    record(agent, str(tmp_path / "minari"), RecordConfig(episodes=3, epsilon=0.5))
+    write(open_recorded(dataset_config(tmp_path / "run")).reader, str(tmp_path / "exported"))
+    seen = []
+    for data in ("run", "minari", "exported"):
+        with closing(open_recorded(dataset_config(tmp_path / data))) as found:
+            seen.append(found.episode(0))
+            assert found.obs_spec[MASK] == agent.obs_spec[MASK]
+    assert torch.equal(seen[0].obs[MASK], seen[2].obs[MASK])
+    for one in seen:
+        assert ((one.action <= one.obs[MASK]).all(-1) | one.is_last).all()
+
+
+def test_an_agent_asks_for_the_mask_that_it_was_trained_with(tmp_path: Path) -> None:
+    agent = trained("dqn", tmp_path / "run")
+    env = agent.make_env()
+    obs, info = env.reset(seed=0)
+    action, state = agent.act(obs, action_mask=info["action_mask"])
+    env.step(action)
+    with pytest.raises(DataError, match="pass action_mask, as the environment tells it in its info"):
+        agent.act(obs, state)
+    both = np.stack([info["action_mask"]] * 2)
+    assert len(agent.act(np.stack([obs] * 2), action_mask=both)[0]) == 2
+
+
+def test_a_mask_without_a_legal_action_names_where(tmp_path: Path) -> None:
+    class Stuck(Masked):
+        def _legal(self, classes: int) -> np.ndarray:
+            return super()._legal(classes) * (self.place < 5)
+
+    with pytest.raises(DataError, match=r"step \d of episode 1.*no legal action \(part 'action'\)"):
+        reverie.train("dqn", env=Stuck, env_options={"restarts": 0}, run=tmp_path / "run", **FEW)
+
+
+def test_excluded_masks_are_not_seen(tmp_path: Path) -> None:
+    options = {"exclude": MASK, "kwargs": {"everything": True}}
+    reverie.train("dqn", env=Masked, env_options=options, run=tmp_path / "run", **FEW)
+    assert MASK not in reverie.load(tmp_path / "run").obs_spec

@@ -1,0 +1,70 @@
+"""Masks of legal actions: what environments tell of them, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.core.masks import MaskCodec, check_taken, with_choice
+from reverie.core.spaces import ActionCodec
+from reverie.run.collect import random_action
+
+NESTED = spaces.Dict(
+    {"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,))])}
+)
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "flat"),
+    [
+        (spaces.Discrete(3, start=1), [1, 0, 1], "101"),
+        (spaces.Discrete(3), np.array([True, False, True]), "101"),
+        (spaces.MultiDiscrete([2, 3]), [0, 1, 1, 1, 0], "01110"),
+        (spaces.MultiDiscrete([2, 3]), ([0, 1], np.array([1, 1, 0], np.int8)), "01110"),
+        (spaces.MultiBinary(2), [[1, 0], [1, 1]], "1011"),
+        (NESTED, {"a": [1, 0]}, "101111111"),
+        (NESTED, {"a": None, "b": ([1, 1, 0, 0, 1], None)}, "111100111"),
+        (NESTED, np.array([0, 1, 1, 1, 0, 0, 1, 1, 1]), "011100111"),
+    ],
+)
+def test_all_usual_forms_of_masks_are_understood(space: spaces.Space[Any], given: Any, flat: str) -> None:
+    assert "".join(map(str, MaskCodec(space)(given).astype(int))) == flat
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [([1, 0], "has 2 values: expected 3"), ([2, 0, 1], "expected 1 for legal"), ("abc", "expected")],
+)
+def test_masks_that_do_not_fit_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        MaskCodec(spaces.Discrete(3))(given)
+
+
+def test_something_is_legal_but_where_the_episode_is_over() -> None:
+    spec = ActionCodec(spaces.MultiDiscrete([2, 2])).spec
+    masks = np.array([[1, 0, 0, 0], [0, 0, 1, 1]], bool)
+    assert with_choice(masks, spec, np.array([True, True])).tolist() == [[1, 0, 1, 1], [1, 1, 1, 1]]
+    with pytest.raises(DataError, match=r"no legal action in row 8 \(part 'action'\)"):
+        with_choice(masks, spec, np.array([True, False]), 7)
+
+
+def test_recorded_actions_are_legal_by_their_masks() -> None:
+    spec = ActionCodec(spaces.Discrete(2)).spec
+    mask, action = np.array([[1, 0], [1, 0]], bool), np.eye(2, dtype=np.float32)
+    check_taken(mask, action, np.array([False, True]), spec, 0)
+    with pytest.raises(DataError, match="of row 4 is class 1"):
+        check_taken(mask, action, np.array([False, False]), spec, 3)
+
+
+def test_random_actions_are_uniform_over_legal_ones_and_the_same_if_all_are_legal() -> None:
+    spec = ActionCodec(NESTED).spec
+    mask = torch.tensor([1, 0, 1, 1, 1, 0, 1, 1, 1], dtype=torch.bool).expand(4000, -1)
+    drawn = random_action(spec, 4000, np.random.default_rng(0), mask)
+    assert drawn[:, :7].mean(0) == pytest.approx([1, 0, 0.5, 0.5, 0.5, 0, 0.5], abs=0.04)
+    free = random_action(spec, 4000, np.random.default_rng(0))
+    assert torch.equal(free, random_action(spec, 4000, np.random.default_rng(0), torch.ones_like(mask)))
