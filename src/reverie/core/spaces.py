@@ -190,7 +190,7 @@ class ObsCodec:
 
 def _key(path: Path, space: Space) -> str:
     """Return the key of a leaf; what is alone is called by its kind."""
-    bare = "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and _looks_like_image(space) else "observation"
+    bare = "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and looks_like_image(space) else "observation"
     return "/".join(map(str, path)) or bare
 
 
@@ -281,7 +281,7 @@ def conversion(space: Space, channels: Channels) -> Conversion:
     if isinstance(space, spaces.Text):
         return _text(space)
     if isinstance(space, spaces.Box) and space.dtype.kind in NUMBERS:
-        return _image(space, channels) if _looks_like_image(space) else _vector(space)
+        return _image(space, channels) if looks_like_image(space) else _vector(space)
     if isinstance(space, spaces.Box):
         raise EnvError(f"has dtype {space.dtype}: expected a numeric dtype")
     raise EnvError(f"has a {type(space).__name__} space: expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
@@ -344,7 +344,7 @@ def _vector(space: spaces.Box) -> Conversion:
     return part, lambda value, lead: _finite(_array(value, shape, dtype, NUMBERS, lead), lead), np.asarray
 
 
-def _looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
+def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
 
     Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must be finite
