@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
 import shlex
 import textwrap
@@ -21,6 +22,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
+from reverie.envs.transforms import SHORT
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
 from reverie.nn.actor_critic import NetworkConfig
@@ -296,6 +298,13 @@ def test_the_table_of_environment_options() -> None:
     table = {name.removeprefix("env."): default for name, default, _ in rows("docs/environments.md", "| option |")}
     config = EnvConfig()
     assert table == {f.name: str(getattr(config, f.name)) or "''" for f in dataclasses.fields(config)}
+
+
+def test_the_table_of_wrappers() -> None:
+    for name, settings, _ in (table := rows("docs/environments.md", "| wrapper |")):
+        own = list(inspect.signature(SHORT[name]).parameters.values())[1:]
+        assert settings == ", ".join(str(one.replace(annotation=one.empty)) for one in own)
+    assert [row[0] for row in table] == list(SHORT)
 
 
 def test_the_table_of_presets() -> None:

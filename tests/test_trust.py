@@ -76,12 +76,19 @@ def test_a_dataset_does_not_choose_code(stranger, capsys):
 
 
 ENV, CHOICE = {"env": {"id": "stranger:Stranger-v0"}}, {"algo": {"epsilon": "stranger:Epsilon(0.1)"}}
+WRAPPED = {"env": {"id": "CartPole-v1", "wrappers": ["stranger:Wrapper(3)"]}}
 COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "data record . to --steps 1")
 
 
 @pytest.mark.parametrize(
     ("command", "algorithm", "settings"),
-    [*((command, "dqn", ENV) for command in COMMANDS), ("eval .", "dqn", CHOICE), ("eval .", "stranger:Config", {})],
+    [
+        *((command, "dqn", ENV) for command in COMMANDS),
+        ("eval .", "dqn", WRAPPED),
+        ("train --resume .", "dqn", WRAPPED),
+        ("eval .", "dqn", CHOICE),
+        ("eval .", "stranger:Config", {}),
+    ],
 )
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
     write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings), "0")

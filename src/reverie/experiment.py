@@ -570,7 +570,7 @@ def build(
             unit=config.unit,
             replay_ratio=config.ratio(algo.window),
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
-            action_repeat=config.env.action_repeat,
+            action_repeat=config.env.frames,
         )
         if train_env is not None:
             replay, collector, store = collecting(

@@ -80,7 +80,7 @@ class Agent:
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
-        self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
+        self.frames_per_second = max(1, round(per_second / config.env.frames))
         self._codec = ActionCodec(self.action_space)
 
     def __repr__(self) -> str:

@@ -152,7 +152,7 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
     space = env.observation_space
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
-        if isinstance(layer, gymnasium.ObservationWrapper) and type(layer).__module__.startswith("reverie."):
+        if isinstance(layer, gymnasium.ObservationWrapper) and type(layer).__module__ == "reverie.envs.minigrid":
             wrappers.insert(0, layer)
             space = layer.env.observation_space
         layer = layer.env

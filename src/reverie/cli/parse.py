@@ -119,7 +119,7 @@ def in_one_line(box: str, known: list[str], every: str) -> str:
         near = [name] if name in known else near_names(name, known)
         meant = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and word.startswith("-") else ""
         return f"unknown option {word}.{meant}{every}"
-    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (\w+) = ", in_flags, text)
+    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (?:\w+\.)*(\w+) = ", in_flags, text)
     return text if text.endswith((".", "?")) else f"{text}."
 
 

@@ -139,14 +139,8 @@ class Choice(Config):
             ConfigError: there is no such kind, a field is unknown, or a value is refused.
         """
         what = f"{where or _snake(cls.__name__)} = {brief(text)}"
-        module, colon, rest = text.strip().partition(":")
-        own = bool(colon and _MODULE.fullmatch(module))
-        try:
-            name, given, named = call_in(rest if own else text.strip())
-        except (SyntaxError, ValueError):
-            expected = "expected a name, or a name with settings: name(setting=value)."
-            raise ConfigError(f"{what}: {expected}{_class_hint(text)}") from None
-        kind = cls._imported(f"{module}:{name}", what) if own else cls._named(name, what)
+        name, given, named = call_of(text, what)
+        kind = cls._imported(name, what) if ":" in name else cls._named(name, what)
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
             raise ConfigError(f"{what}: expected at most {len(fields)} settings: {', '.join(fields)}.")
@@ -272,6 +266,22 @@ def _located(text: str, path: str, names: Collection[str]) -> str:
     if path:
         head = re.sub(r"(^|, )(\w+)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[2] in names else m[0], head)
     return head + colon + rest
+
+
+def call_of(text: str, what: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return the name, also ``module:Class``, and the positional and named settings that follow it in brackets.
+
+    Raises:
+        ConfigError: ``text`` is something else; its text begins with ``what``.
+    """
+    module, colon, rest = text.strip().partition(":")
+    own = bool(colon and _MODULE.fullmatch(module))
+    try:
+        name, given, named = call_in(rest if own else text.strip())
+    except (SyntaxError, ValueError):
+        expected = "expected a name, or a name with settings: name(setting=value)."
+        raise ConfigError(f"{what}: {expected}{_class_hint(text)}") from None
+    return f"{module}:{name}" if own else name, given, named
 
 
 def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:

@@ -179,5 +179,5 @@ def _subclasses(module: ModuleType, base: type) -> list[str]:
         for name, kind in vars(module).items()
         if isinstance(kind, type)
         and issubclass(kind, base)
-        and (kind.__module__ == module.__name__ or kind.__module__.partition(".")[0] != ours)
+        and (kind.__module__.startswith(module.__name__) or kind.__module__.partition(".")[0] != ours)
     ]

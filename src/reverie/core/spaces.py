@@ -194,7 +194,7 @@ def _key(path: Path, space: Space) -> str:
 
 def bare_key(space: Space) -> str:
     """Return the key of an observation that is alone: it is called by its kind."""
-    return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and _looks_like_image(space) else "observation"
+    return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and looks_like_image(space) else "observation"
 
 
 def _leaf(key: str, path: Path, space: Space, channels: Channels) -> Leaf:
@@ -284,7 +284,7 @@ def conversion(space: Space, channels: Channels) -> Conversion:
     if isinstance(space, spaces.Text):
         return _text(space)
     if isinstance(space, spaces.Box) and space.dtype.kind in NUMBERS:
-        return _image(space, channels) if _looks_like_image(space) else _vector(space)
+        return _image(space, channels) if looks_like_image(space) else _vector(space)
     if isinstance(space, spaces.Box):
         raise EnvError(f"has dtype {space.dtype}: expected a numeric dtype")
     raise EnvError(f"has a {type(space).__name__} space: expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
@@ -361,7 +361,7 @@ def _vector(space: spaces.Box) -> Conversion:
     return part, lambda value, lead: _finite(_array(value, shape, dtype, NUMBERS, lead), lead), np.asarray
 
 
-def _looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
+def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
 
     Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must be finite

@@ -19,7 +19,7 @@ from reverie.datasets.reader import About, Reader, ReadOptions, Space
 from reverie.datasets.recorded_env import own_wrappers
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "kwargs",
-           "time_limit")  # fmt: skip
+           "time_limit", "wrappers")  # fmt: skip
 """Settings of the environment that decide what its rows mean."""
 
 
@@ -100,7 +100,7 @@ def _task(about: About) -> dict[str, Any]:
     wrappers = [(one.get("name"), one.get("kwargs")) for one in own_wrappers(about) if one.get("name") != "NoopReset"]
     made = {"kwargs": about.env_kwargs, "time_limit": about.time_limit, "action_repeat": 1, "pool_frames": 1}
     settings = {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
-    return {"id": about.env, **made, **settings, "wrappers": wrappers}
+    return {"id": about.env, "wrappers": [], **made, **settings, "around": wrappers}
 
 
 def _seen(about: About) -> Any:

@@ -37,10 +37,11 @@ CANNOT = {
     "frame_stack": "frames can only be stacked during learning (algo.frames, if the algorithm has it)",
     "action_repeat": "the number of frames per decision cannot be changed afterwards",
     "pool_frames": "the frames between two rows were not recorded",
+    "wrappers": "the rows are what the wrappers showed",
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
-TOLD_APART = ("action_repeat", "pool_frames", "clip_reward")
+TOLD_APART = ("action_repeat", "pool_frames", "clip_reward", "wrappers")
 """Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
 NOT_COMPARED = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
@@ -140,7 +141,8 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
 def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment of ``env_of``, if that is what the rows were recorded in."""
     config = env_of(about, env)
-    check_module(config.id, "the dataset")
+    for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers)):
+        check_module(name, "the dataset")
     made = make_gym(config, None, render=False)
     shown = readable(made, config.mission)
     if isinstance(about.observation, spaces.Dict) and MASK in about.observation.spaces:

@@ -11,6 +11,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK
 from reverie.envs.episode_info import wanted
+from reverie.envs.transforms import asked, repeats
 
 OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
@@ -39,6 +40,10 @@ class EnvConfig(Config):
     timeout: Annotated[float, Within("[0, 1e6]")] = 600.0
     """Seconds that a step, a reset or making an environment may take in a worker process (`vector = process`); one that
     takes longer is killed, which is a failure. 0: no limit."""
+
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around the environment, the innermost first: `name`, `name(setting=value)` or
+    `module:Class(setting=value)`. The options below come after them."""
 
     action_repeat: Annotated[int, AtLeast(1)] = 1
     """Take each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
@@ -109,6 +114,13 @@ class EnvConfig(Config):
                 "the last repeat only, so they cannot be pooled. Set env.pool_frames = 1, or env.pixels = 'none'."
             )
         wanted(self.log_info)
+        for entry in self.wrappers:
+            asked(entry)
+
+    @property
+    def frames(self) -> int:
+        """Frames that an action takes."""
+        return self.action_repeat * repeats(self.wrappers)
 
     def one(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""

@@ -24,6 +24,7 @@ from reverie.envs import dmc
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.suites import load_suite, unknown
+from reverie.envs.transforms import wrapped
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
@@ -104,7 +105,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     made: object = _from_registry(config, render) if factory is None else factory(**config.kwargs)
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
-    env = _grid_view(made, config) if config.full_view or config.map_view else made
+    env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
     if config.log_info:
@@ -155,7 +156,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
         if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
             os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
     given: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
-    if name.startswith("ALE/") and config.action_repeat > 1:
+    if name.startswith("ALE/") and config.frames > 1:
         given["frameskip"] = 1
     given |= config.kwargs
     try:

@@ -24,7 +24,9 @@ from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
+from reverie.core.errors import EnvError
 from reverie.envs.make import layers_of
+from reverie.envs.transforms import Grayscale, Resize
 
 Env = gymnasium.Env[Any, Any]
 RECODED = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper, grids.FlatObsWrapper,
@@ -71,6 +73,11 @@ def readable(env: Env, mission: bool) -> Env:
     """
     layers = layers_of(env)
     if not any(isinstance(layer, (*RECODED, FullView)) for layer in layers):
+        if any(isinstance(layer, Grayscale | Resize) for layer in layers):
+            raise EnvError(
+                "env.wrappers = grayscale, resize: MiniGrid's images hold codes, not colours. Draw them first, with "
+                "minigrid.wrappers:RGBImgObsWrapper, or use env.resize."
+            )
         env = OneHot(env, whole=any(isinstance(layer, grids.FullyObsWrapper) for layer in layers))
     has_mission = isinstance(env.observation_space, spaces.Dict) and "mission" in env.observation_space.spaces
     return _Mission(env, mission) if has_mission else env

@@ -38,7 +38,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> 
         needed: Collection[str] | None = getattr(layer, "DRAWN_FROM", set() if whole else None)
         if callable(own := getattr(layer, OWN, None)) and needed is not None and spec.keys() >= set(needed):
             return lambda obs: _picture(layer, own, obs)
-    if not whole:
+    if not whole or any(isinstance(layer, gymnasium.ObservationWrapper) for layer in layers_of(env)):
         return None
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
         return lambda obs: minatar(next(iter(obs.values())))

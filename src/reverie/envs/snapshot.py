@@ -154,13 +154,13 @@ def _saved(layer: Env) -> Layer:
     members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
     if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
         raise NotSaved  # values in __slots__ are not among the fields
-    state = Layer()
+    state, held = Layer(), (layer, getattr(layer, "env", None))
     for name, value in vars(layer).items():
         native = natives.find(value)
         if native is not None:
             state.native[name] = native.save(value)
         constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
-        if native is not None or constant or _draws(value) or _is_local_function(value):
+        if native is not None or constant or _draws(value) or _is_local_function(value, held):
             state.stay.append(name)
         else:
             state.fields[name] = value
@@ -194,13 +194,16 @@ def _draws(value: object) -> bool:
     return any(base.__name__ in DRAWING.get(package, ()) for base in kind.__mro__)
 
 
-def _is_local_function(value: object) -> bool:
-    """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name."""
+def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
+    """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name.
+
+    It may hold the ``layers``, which the new environment has too.
+    """
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
     held = [cell.cell_contents for cell in value.__closure__ or ()]
     held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    if _rebinds(value.__code__) or not all(map(_is_constant, held)):
+    if _rebinds(value.__code__) or not all(_is_constant(x) or any(x is one for one in layers) for x in held):
         raise NotSaved
     return True
 

@@ -262,6 +262,7 @@ def check_origin(saved: Saved, run: Path, *given: str) -> None:
         "env": [saved.env, saved.custom.get("env", "")],
         "algo": [saved.algorithm, *kinds],
         "data": [data.get("reader", "").partition("(")[0]],
+        "wrappers": [text.partition("(")[0] for text in (saved.experiment.get("env") or {}).get("wrappers", ())],
     }
     for part in names.keys() - set(given):
         for name in names[part]:

@@ -1,0 +1,290 @@
+"""The list ``env.wrappers``: wrappers of Gymnasium, of ours or of a user's, by name, in the order they are applied.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces, wrappers
+from gymnasium.utils import RecordConstructorArgs
+
+from reverie.core.bounds import AtLeast
+from reverie.core.config import call_of
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean, told
+from reverie.core.images import grayscale, resize
+from reverie.core.importing import imported
+from reverie.core.spaces import Space, children, conversion, leaves_of, looks_like_image, with_leaves
+from reverie.envs.wrappers import ActionRepeat, NoopReset
+
+Env = gymnasium.Env[Any, Any]
+
+
+class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+    """Changes each leaf of the observation that ``fits``, inside dictionaries and tuples too."""
+
+    expected = "images"
+
+    def __init__(self, env: Env, **settings: Any) -> None:
+        RecordConstructorArgs.__init__(self, **settings)
+        gymnasium.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not any(self.fits(leaf) for _, leaf in leaves_of(space)):
+            raise EnvError(f"expected {self.expected} among the observations, but found only {space}.")
+        self._changes: dict[str, Callable[[Any], Any]] = {}
+        self.observation_space = with_leaves(space, "obs", self._changed)
+
+    def _changed(self, name: str, leaf: Space) -> Space:
+        if not self.fits(leaf):
+            return leaf
+        space, self._changes[name] = self.change(leaf)
+        return space
+
+    def fits(self, leaf: Space) -> bool:
+        """Return whether ``leaf`` is changed."""
+        return isinstance(leaf, spaces.Box) and looks_like_image(leaf)
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        """Return what ``leaf`` becomes, and the function that changes its values."""
+        raise NotImplementedError
+
+    def observation(self, observation: Any) -> Any:
+        """Return the changed ``observation``."""
+        return self._of(self.env.observation_space, observation, "obs")
+
+    def _of(self, space: Space, value: Any, name: str) -> Any:
+        if change := self._changes.get(name):
+            return change(value)
+        inside = {key: self._of(inner, value[key], f"{name}/{key}") for key, inner in children(space)}
+        return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
+
+    def snapshot(self) -> tuple[()]:
+        """Return nothing: this wrapper has no state."""
+        return ()
+
+    def restore(self, state: tuple[()]) -> None:
+        """Do nothing."""
+
+
+class Images(Leaves):
+    """Changes images, which become ``[H, W, C]``."""
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        """See ``Leaves``."""
+        part, encode, _ = conversion(leaf, "auto")
+        shape = self.image(np.zeros(part.shape, part.dtype)).shape
+        dtype = np.dtype(part.dtype).type
+        return spaces.Box(dtype(part.low), dtype(part.high), shape, dtype), lambda value: self.image(encode(value, 0))
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        """Return the changed ``image`` ``[H, W, C]``."""
+        raise NotImplementedError
+
+
+class Grayscale(Images):
+    """Converts colour images to greyscale, as ``env.grayscale`` does."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        """See ``Images``."""
+        if image.shape[-1] not in (1, 3):
+            raise EnvError(f"expected images with 3 channels, but found {image.shape}.")
+        return image if image.shape[-1] == 1 else grayscale(image)
+
+
+class Resize(Images):
+    """Resizes images to ``height`` and ``width`` in pixels, as ``env.resize`` does."""
+
+    def __init__(self, env: Env, height: int, width: int) -> None:
+        AtLeast(1).check("height, width", (height, width))
+        self._size = height, width
+        super().__init__(env, height=height, width=width)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        """See ``Images``."""
+        return resize(image, self._size)
+
+
+class Crop(Images):
+    """Cuts so many pixels off each side of images."""
+
+    def __init__(self, env: Env, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> None:
+        AtLeast(0).check("top, bottom, left, right", (top, bottom, left, right))
+        self._cut = top, bottom, left, right
+        super().__init__(env, top=top, bottom=bottom, left=left, right=right)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        """See ``Images``."""
+        (height, width, _), (top, bottom, left, right) = image.shape, self._cut
+        if top + bottom >= height or left + right >= width:
+            raise EnvError(f"nothing is left of images of {height} x {width} pixels.")
+        return image[top : height - bottom, left : width - right]
+
+
+class OneHot(Leaves):
+    """Shows discrete observations as one-hot vectors of numbers."""
+
+    expected = "discrete parts"
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+
+    def fits(self, leaf: Space) -> bool:
+        """See ``Leaves``."""
+        return isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        """See ``Leaves``."""
+        return spaces.flatten_space(leaf), lambda value: spaces.flatten(leaf, value)
+
+
+class Normalise(Leaves):
+    """Shows vectors as ``(x - mean) / std``, with numbers that stay as they are: one, or one for each element."""
+
+    expected = "vectors"
+
+    def __init__(self, env: Env, mean: Any, std: Any) -> None:
+        if not (np.isfinite(mean).all() and np.isfinite(std).all() and (np.asarray(std) > 0).all()):
+            raise ConfigError(f"mean = {brief(mean)}, std = {brief(std)}: expected finite numbers, std above 0.")
+        self._mean, self._std = (np.asarray(number, np.float64) for number in (mean, std))
+        super().__init__(env, mean=mean, std=std)
+
+    def fits(self, leaf: Space) -> bool:
+        """See ``Leaves``."""
+        return isinstance(leaf, spaces.Box) and not looks_like_image(leaf)
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        """See ``Leaves``."""
+        low, high = ((bound - self._mean) / self._std for bound in (leaf.low, leaf.high))
+        if low.shape != leaf.shape:
+            raise EnvError(f"mean and std have shape {low.shape}, but an observation has {leaf.shape}.")
+        box = spaces.Box(low.astype(np.float32), high.astype(np.float32))
+        return box, lambda value: ((value - self._mean) / self._std).astype(np.float32)
+
+
+class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
+    """Multiplies rewards ``by`` a number."""
+
+    def __init__(self, env: Env, by: float) -> None:
+        RecordConstructorArgs.__init__(self, by=by)
+        gymnasium.RewardWrapper.__init__(self, env)
+        if not math.isfinite(by):
+            raise ConfigError(f"by = {by}: expected a finite number.")
+        self._by = by
+
+    def reward(self, reward: Any) -> Any:
+        """Return the changed ``reward``."""
+        return reward * self._by
+
+
+class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
+    """Replaces rewards by their tanh, as ``env.clip_reward = tanh`` does in training."""
+
+    def __init__(self, env: Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        gymnasium.RewardWrapper.__init__(self, env)
+
+    def reward(self, reward: Any) -> Any:
+        """Return the changed ``reward``."""
+        return math.tanh(reward)
+
+
+SHORT: dict[str, type[Any]] = {
+    "action_repeat": ActionRepeat,
+    "no_ops": NoopReset,
+    "grayscale": Grayscale,
+    "resize": Resize,
+    "crop": Crop,
+    "stack": wrappers.FrameStackObservation,
+    "time_limit": wrappers.TimeLimit,
+    "reward_scale": ScaleReward,
+    "reward_clip": wrappers.ClipReward,
+    "reward_tanh": TanhReward,
+    "normalise": Normalise,
+    "one_hot": OneHot,
+    "flatten": wrappers.FlattenObservation,
+    "time_aware": wrappers.TimeAwareObservation,
+    "sticky_actions": wrappers.StickyAction,
+    "rescale_action": wrappers.RescaleAction,
+}
+"""Classes by the names that ``env.wrappers`` knows."""
+
+MOVING = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
+"""Wrappers whose statistics no checkpoint would hold, and which evaluations would begin anew."""
+LEARNED = (
+    " To normalise by what was seen so far, use algo.normalise = running: its statistics belong to the agent, and are "
+    "saved with it."
+)
+
+
+class Asked(NamedTuple):
+    """One entry of ``env.wrappers``."""
+
+    what: str
+    """The beginning of error texts."""
+    name: str
+    """A name in ``SHORT``, or ``module:Class``."""
+    given: list[Any]
+    named: dict[str, Any]
+
+
+def asked(text: str) -> Asked:
+    """Return what an entry asks for; the module of ``module:Class`` is not imported.
+
+    Raises:
+        ConfigError: it is no name with settings, or a short name that does not exist or with other settings.
+    """
+    what = f"env.wrappers = {brief(text)}"
+    one = Asked(what, *call_of(text, what))
+    if ":" not in one.name:
+        if one.name not in SHORT:
+            known = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
+            raise ConfigError(f"{what}: unknown name '{one.name}'.{did_you_mean(one.name, SHORT)}{known}")
+        _check_settings(one, SHORT[one.name])
+    return one
+
+
+def _check_settings(one: Asked, kind: type[Any]) -> None:
+    own = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
+    try:
+        inspect.signature(kind).bind(None, *one.given, **one.named)
+    except TypeError as error:
+        near = next((hint for name in one.named if name not in own and (hint := did_you_mean(name, own))), "")
+        plain = ", ".join(str(setting.replace(annotation=setting.empty)) for setting in own.values())
+        has = f"Its settings: {plain}." if own else "It has no settings."
+        raise ConfigError(f"{one.what}: {error}.{near} {has}{LEARNED if kind is Normalise else ''}") from None
+
+
+def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
+    """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost.
+
+    Raises:
+        ReverieError: one cannot be imported, or does not fit this environment.
+    """
+    for one in map(asked, entries):
+        kind = SHORT.get(one.name) or imported(one.name, what=one.what, base=gymnasium.Wrapper)
+        _check_settings(one, kind)
+        if issubclass(kind, MOVING):
+            raise ConfigError(f"{one.what}: each environment, also those of evaluations, would have its own.{LEARNED}")
+        try:
+            env = kind(env, *one.given, **one.named)
+        except ReverieError as error:
+            raise EnvError(f"{one.what}: {error}") from None
+        except Exception as error:  # of any kind: the class may be a user's
+            seen, done = brief(env.observation_space), brief(env.action_space)
+            raise EnvError(f"{one.what} does not fit observations {seen} and actions {done}: {told(error)}") from error
+    return env
+
+
+def repeats(entries: tuple[str, ...]) -> int:
+    """Return how many times ``entries`` take each action."""
+    found = [[*one.given, *one.named.values()] for one in map(asked, entries) if one.name == "action_repeat"]
+    return math.prod(times for times, *_ in found)

@@ -1,0 +1,212 @@
+"""The list ``env.wrappers``: what each short name does, misfits, and that a run and its recordings keep the list."""
+
+from __future__ import annotations
+
+import env_zoo
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import reverie
+from reverie.agent.recording import RecordConfig, record
+from reverie.cli import main
+from reverie.core.errors import EnvError
+from reverie.core.words import say_nothing
+from reverie.envs.config import EnvConfig
+from reverie.envs.transforms import Images
+from reverie.envs.vector import make_env
+from tiny import FEW
+
+IMAGES = spaces.Box(0, 255, (4, 6, 3), np.uint8)
+BOTH = spaces.Dict({"eye": IMAGES, "place": spaces.Discrete(3, start=1)})
+
+
+class Brighter(Images):
+    """A wrapper of a user's."""
+
+    def __init__(self, env, by=5):
+        self.by = by
+        super().__init__(env, by=by)
+
+    def image(self, image):
+        return image + np.uint8(self.by)
+
+
+class Picky(Brighter):
+    """Fits nothing."""
+
+    def __init__(self, env):
+        raise OSError("no eyes")
+
+
+def frames(count=9):
+    pixels = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
+    return [pixels + np.uint8(10 * t) for t in range(count)]
+
+
+def play(*wrappers, count=5, space=IMAGES, obs=None, id="", **options):
+    """The observations by key ``[T, ...]`` and the rewards of one environment, whose rewards are -2, -4 ..."""
+    rewards = [-2.0 * t for t in range(20)]
+    config = EnvConfig(id=id, wrappers=wrappers, **options)
+    env = make_env(config, seed=0, factory=None if id else lambda: env_zoo.Scripted(space, obs or frames(), rewards))
+    steps = [env.reset()] + [env.step(torch.ones(1, env.action_spec.width)) for _ in range(count - 1)]
+    env.close()
+    seen = {key: torch.cat([step.obs[key] for step in steps]).numpy() for key in env.obs_spec}
+    return seen, torch.cat([step.reward for step in steps]).tolist(), [step.is_last.item() for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "options"),
+    [
+        (["grayscale"], {"grayscale": True}),
+        (["resize(8, width=4)"], {"resize": (8, 4)}),
+        (["stack(3)"], {"frame_stack": 3}),
+        (["action_repeat(2, pool=2)"], {"action_repeat": 2, "pool_frames": 2}),
+        (["time_limit(3)"], {"time_limit": 3}),
+        (["reward_tanh"], {"clip_reward": "tanh"}),
+        (["action_repeat(2)", "grayscale", "resize(2, 2)", "stack(2)"],
+         {"action_repeat": 2, "resize": (2, 2), "grayscale": True, "frame_stack": 2}),
+    ],
+)  # fmt: skip
+def test_a_short_name_does_what_the_option_of_that_name_does(wrappers, options):
+    (seen, rewards, ends), (expected, *others) = play(*wrappers), play(**options)
+    if len(options) == 4:  # greyscale first, or resized first: they differ by rounding
+        np.testing.assert_allclose(seen["image"].astype(int), expected["image"].astype(int), atol=1)
+    else:
+        np.testing.assert_array_equal(seen["image"], expected["image"])
+    assert [rewards, ends] == others
+
+
+def test_no_ops_are_those_of_the_option():
+    options = {"id": "ALE/Pong-v5", "count": 3, "kwargs": {"repeat_action_probability": 0.0}}
+    (one, *_), (two, *_), (none, *_) = play("no_ops(30)", **options), play(noop_max=30, **options), play(**options)
+    np.testing.assert_array_equal(one["image"], two["image"])
+    assert (one["image"] != none["image"]).any()
+
+
+def test_atari_skips_no_frames_of_its_own_below_repeated_actions():
+    options = {"id": "ALE/Pong-v5", "count": 4, "kwargs": {"repeat_action_probability": 0.0}}
+    np.testing.assert_array_equal(
+        play("action_repeat(4)", **options)[0]["image"], play(action_repeat=4, **options)[0]["image"]
+    )
+    assert EnvConfig(wrappers=("action_repeat(2)", "action_repeat(times=3)"), action_repeat=2).frames == 12
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "expected"),
+    [
+        ("crop(top=1, right=2)", frames()[1][1:, :4]),
+        (f"{__name__}:Brighter(by=7)", frames()[1] + np.uint8(7)),
+        (f"{__name__}:Brighter", frames()[1] + np.uint8(5)),
+    ],
+)
+def test_images_are_changed_inside_of_dictionaries_too(wrapper, expected):
+    np.testing.assert_array_equal(play(wrapper)[0]["image"][1], expected)
+    obs = [{"eye": frame, "place": 3} for frame in frames()]
+    seen = play(wrapper, space=BOTH, obs=obs)[0]
+    np.testing.assert_array_equal(seen["eye"][1], expected)
+    assert seen["place"].tolist() == [2] * 5
+    assert play("one_hot", space=BOTH, obs=obs)[0]["place"][1].tolist() == [0, 0, 1]
+
+
+PLACE = {"space": spaces.Box(-4, 4, (2,)), "obs": [np.array([t, 1], np.float32) for t in range(5)]}
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "expected"),
+    [
+        (["normalise(1, std=[2, 4])"], [0.5, 0]),
+        (["time_limit(9)", "time_aware"], [2, 1, 2]),
+        (["stack(2)", "flatten"], [1, 1, 2, 1]),
+        (["flatten", "stack(2)"], [[1, 1], [2, 1]]),
+        (["sticky_actions(0.3)"], [2, 1]),
+    ],
+)
+def test_vectors(wrappers, expected):
+    assert play(*wrappers, **PLACE)[0]["observation"][2].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "expected"),
+    [
+        (["reward_scale(0.5)", "reward_clip(-1.5, 1)"], [0, -1, -1.5]),
+        (["reward_clip(-1.5, 1)", "reward_scale(by=0.5)"], [0, -0.75, -0.75]),
+    ],
+)
+def test_rewards_in_the_order_of_the_list(wrappers, expected):
+    assert play(*wrappers, count=3)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "message"),
+    [
+        ("grascale", "'grascale': unknown name 'grascale'. Did you mean 'grayscale'"),
+        ("gymnasium.wrappers.ClipReward(0)", "Did you mean 'gymnasium.wrappers:ClipReward"),
+        ("gymnasium.wrappers:ClipRewort", "no subclass of Wrapper with that name. Did you mean 'ClipReward'"),
+        ("resize(84)", r"'resize\(84\)': missing a required argument: 'width'. Its settings: height, width"),
+        ("crop(topp=3)", "unexpected keyword argument 'topp'. Did you mean 'top'"),
+        ("gymnasium.wrappers:ClipReward(mn_reward=3)", "Did you mean 'min_reward' or"),
+        ("crop(top=2, bottom=2)", "nothing is left of images of 4 x 6 pixels"),
+        ("resize(0, 3)", "height, width = 0: expected at least 1"),
+        ("one_hot", "expected discrete parts among the observations, but found only Box"),
+        ("no_ops(3)", "action 0 to be NOOP"),
+        ("rescale_action(-1.0, 1.0)", "does not fit observations .* and actions Discrete.*RescaleAction"),
+        (f"{__name__}:Picky", "does not fit observations .*no eyes"),
+        ("normalise", "missing a required argument: 'mean'.*use algo.normalise = running"),
+        ("gymnasium.wrappers:NormalizeObservation", "evaluations, would have its own.*use algo.normalise = running"),
+    ],
+)  # fmt: skip
+def test_misfits_are_told_before_anything_is_written(wrapper, message, tmp_path, capsys):
+    with pytest.raises((EnvError, ValueError), match=rf"env.wrappers = .*{message}"):
+        play(wrapper)
+    with pytest.raises((EnvError, ValueError), match=r"env\.wrappers"):
+        reverie.train("dqn", lambda: env_zoo.Scripted(IMAGES, frames()), env_options={"wrappers": [wrapper]},
+                      run=tmp_path / "run", **FEW)  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_tells_a_misfit_in_one_line(tmp_path, capsys):
+    words = ["train", "dqn", "--env", "CartPole-v1", "--run", str(tmp_path / "run")]
+    assert main([*words, "--env.wrappers", "time_limit(20)", "grayscale"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("reverie: env.wrappers = 'grayscale': expected images")
+    assert main([*words, "--env.wrappers", "tim_limit(20)"]) == 2
+    assert "reverie: --env.wrappers = 'tim_limit(20)': unknown name" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_codes_of_minigrid_are_no_colours():
+    for wrapper in ("grayscale", "resize(14, 14)"):
+        with pytest.raises(EnvError, match="MiniGrid's images hold codes"):
+            play(wrapper, id="MiniGrid-Empty-5x5-v0")
+    drawn = play("minigrid.wrappers:RGBImgPartialObsWrapper(tile_size=4)", "resize(14, 14)", id="MiniGrid-Empty-5x5-v0")
+    assert drawn[0]["image"].shape == (5, 14, 14, 3)
+
+
+def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
+    pytest.importorskip("minari")
+    wrappers = ["time_limit(7)", "stack(2)", "reward_scale(0.5)", "gymnasium.wrappers:ClipReward(max_reward=0.4)"]
+    reverie.train("dqn", "CartPole-v1", env_options={"wrappers": wrappers}, run=tmp_path / "run", **FEW)
+    agent = reverie.load(tmp_path / "run")
+    assert (agent.config.env.wrappers, agent.obs_spec["observation"].shape) == (tuple(wrappers), (2, 4))
+    assert agent.evaluate(episodes=1).scores[0] == pytest.approx(7 * 0.4)
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2), say_nothing)
+    found = reverie.train("bc", data=tmp_path / "d", run=tmp_path / "bc", updates=2, say=say_nothing,
+                          eval_episodes=1, **{"algo.batch_size": 2})  # fmt: skip
+    assert found.evaluation.scores[0] == pytest.approx(7 * 0.4)
+    with pytest.raises(ValueError, match=r"env\.wrappers = .*the rows are what the wrappers showed"):
+        reverie.train(
+            "bc", data=tmp_path / "d", env_options={"wrappers": ["flatten"]}, run=tmp_path / "b", say=say_nothing
+        )
+
+
+def test_an_episode_goes_on_inside_of_wrappers():
+    config = EnvConfig(id="CartPole-v1", wrappers=("stack(2)", "flatten", "time_aware", "sticky_actions(0.5)"))
+    one, two = (make_env(config, seed=seed) for seed in (0, 1))
+    step, action = one.reset(), torch.eye(2)[:1]
+    for _ in range(3):
+        step = one.step(action)
+    two.restore(one.snapshot(), step)
+    for _ in range(4):
+        for key, value in one.step(action).obs.items():
+            assert torch.equal(value, two.step(action).obs[key])
