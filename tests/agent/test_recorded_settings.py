@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -46,10 +47,11 @@ class Frames(gymnasium.Env):
 class Raw:
     """Stands for an observer that takes the environment's own observations."""
 
-    given, readable = staticmethod(lambda env, obs: obs), staticmethod(lambda obs: obs)
-    stacks = staticmethod(lambda count: (None,) * count)
+    given, readable = staticmethod(lambda env, obs: obs), staticmethod(lambda obs, *_: obs)
+    stacks, told = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
+    shown: spaces.Space
 
-    def __call__(self, obs, stack, first):
+    def __call__(self, obs, *_):
         return {"observation": obs}
 
 
@@ -64,9 +66,12 @@ class Player:
 
     def make_env(self):
         self.env = make_gym(self.config.env, self.factory, render=False)
+        self.observer.shown = self.env.observation_space
         return self.env
 
-    def act(self, obs, state, actions):
+    obs_spec: ClassVar = {}
+
+    def act(self, obs, state, actions, action_mask):
         return 1, None
 
 
