@@ -199,7 +199,8 @@ def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mo
     with reproducible(seeded(agent, seed)):
         for step in range(steps):
             if given is None:
-                policy = learner.actor(latents[-1].feature)
+                feature = latents[-1].feature
+                policy = learner.actor(feature, None if world.legal is None else world.legal(feature))
                 taken.append((policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1))  # [B, A]
             else:
                 taken.append(given[:, step])

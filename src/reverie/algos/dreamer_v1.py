@@ -98,7 +98,7 @@ class ActorCritic:
 
         The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
         """
-        dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
+        dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, pick, legal=world.legal)
         feature = dream.feature[1:]  # [H, M, F]
         rewards, discount = reward(world, dream)[1:], world.cont(feature).prob()  # [H, M]
         judged = self.critic(feature)  # [H, M]

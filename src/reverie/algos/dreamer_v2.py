@@ -263,16 +263,17 @@ class Behaviour(nn.Module):
         """Imagine from latents ``[M, ...]``, with the gradient that the actor needs."""
         given: dict[str, Any] = {} if pick is None else {"pick": pick}
         if not self.gradient.through_time:
-            return imagine(world.rssm, self.actor, start, self.cfg.horizon, choose, **given)
+            return imagine(world.rssm, self.actor, start, self.cfg.horizon, choose, legal=world.legal, **given)
         given["through_policy"] = self.gradient.through_policy
-        return imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, **given)
+        return imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, legal=world.legal, **given)
 
     def policy(self, dream: Dream, count: int) -> JointDistribution:
         """Return the policy at the first ``count`` states, read without gradient."""
+        legal = None if dream.legal is None else dream.legal[:count]
         if self.gradient.through_policy:
-            read: JointDistribution = self.actor(dream.feature[:count].detach())
+            read: JointDistribution = self.actor(dream.feature[:count].detach(), legal)
             return read
-        return self.actor.heads(dream.hidden[:count])
+        return self.actor.heads(dream.hidden[:count], legal)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
         """Return the discount of each imagined state ``[H + 1, M]``, which may know whether the first is terminal."""

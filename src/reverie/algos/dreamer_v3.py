@@ -15,11 +15,20 @@ from torch import Tensor
 
 from reverie.algos.base import AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, sample_action
-from reverie.algos.world_model import Context, Dreamer, DreamerStats, LatentPolicy, Posterior, WorldModel, scales_of
+from reverie.algos.world_model import (
+    Context,
+    Dreamer,
+    DreamerStats,
+    LatentPolicy,
+    Posterior,
+    WorldModel,
+    mask_head,
+    scales_of,
+)
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec, observed
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.decoder import DecoderConfig
@@ -56,6 +65,8 @@ class LossScales(Config):
     """Weight of the KL that trains the prior."""
     representation: Annotated[float, AtLeast(0)] = 0.1
     """Weight of the KL that makes the posterior predictable."""
+    mask: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of the loss of masks of legal actions."""
     actor: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the actor's loss."""
     critic: Annotated[float, AtLeast(0)] = 1.0
@@ -126,12 +137,14 @@ class DreamerV3Config(AlgorithmConfig):
 
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
-        encoder = self.encoder.build(obs_spec)
+        seen = observed(obs_spec)
+        encoder = self.encoder.build(seen)
         rssm = self.rssm.build(encoder.width, action_spec.width)
-        decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+        decoder = self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
         width, dtype = rssm.feature_width, self.dtype
         reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
-        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, stopped=stopped)
+        mask = mask_head(obs_spec, action_spec, width, self.cont)
+        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, stopped=stopped, mask=mask)
 
 
 SIZES: dict[str, dict[str, int]] = {
@@ -285,7 +298,7 @@ class ActorCritic:
             self.return_scale.update(returns)
             offset, scale = self.return_scale()
             advantage = (returns - baseline[:-1]) / scale  # [H, M]
-        policy = self.actor.heads(dream.hidden)
+        policy = self.actor.heads(dream.hidden, dream.legal if dream.legal is None else dream.legal[:-1])
         actor = reinforce(
             log_prob=policy.log_prob(dream.action[:-1]),
             advantage=advantage,
@@ -442,7 +455,7 @@ class DreamerV3(ActorCritic, Dreamer):
     def imagine(self, actor: Actor, latent: Latent, choose: Chooser | None, pick: Picker) -> Dream:
         """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
         start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1))  # [M, ...]
-        return imagine(self.world.rssm, actor, start, self.cfg.horizon, choose, pick)
+        return imagine(self.world.rssm, actor, start, self.cfg.horizon, choose, pick, self.world.legal)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
@@ -455,7 +468,8 @@ class DreamerV3(ActorCritic, Dreamer):
             **self.world.prediction_losses(rows, post.latent),
         }
         entropy = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
-        return terms, {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
+        metrics = {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
+        return terms, metrics | self.world.mask_metrics(rows, post.latent)
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""

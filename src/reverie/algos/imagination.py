@@ -15,6 +15,8 @@ from reverie.nn.rssm import Chooser, Latent, StateSpaceModel
 
 Picker = Callable[[JointDistribution], Tensor]
 """A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
+Legal = Callable[[Tensor], Tensor]
+"""A function from features ``[..., F]`` to masks of legal actions ``[..., A]``."""
 
 
 class Dream(NamedTuple):
@@ -23,6 +25,7 @@ class Dream(NamedTuple):
     feature: Tensor  # [H+1, M, F]
     hidden: Tensor  # [H, M, units], the actor's last hidden layer for all features but the last; with gradient
     action: Tensor  # [H+1, M, A]
+    legal: Tensor | None = None  # [H+1, M, A] bool, the predicted masks of legal actions; None: all are
 
 
 def sample_action(policy: JointDistribution) -> Tensor:
@@ -44,8 +47,9 @@ def imagine(
     horizon: int,
     choose: Chooser | None = None,
     pick: Picker = sample_action,
+    legal: Legal | None = None,
 ) -> Dream:
-    """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
+    """Follow the actor for ``horizon`` steps from latents ``[M, ...]``, among actions that are predicted to be legal.
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the actor's last hidden
     layer of each step is kept with its gradient.
@@ -53,14 +57,18 @@ def imagine(
     hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
     start.write_feature(features[0])
+    allowed: list[Tensor] = []
     for step, now in enumerate(features):
         with torch.enable_grad():
             hidden.append(actor.mlp(now))  # [M, units]
-        actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
+        allowed += [] if legal is None else [legal(now)]  # [M, A]
+        actions.append(pick(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        return Dream(features, torch.stack(hidden[:-1]), torch.stack(actions))
+        return Dream(
+            features, torch.stack(hidden[:-1]), torch.stack(actions), torch.stack(allowed) if allowed else None
+        )
 
 
 def imagine_through_time(
@@ -71,6 +79,7 @@ def imagine_through_time(
     choose: Chooser | None = None,
     pick: Picker = reparameterised_action,
     through_policy: bool = False,
+    legal: Legal | None = None,
 ) -> Dream:
     """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
 
@@ -78,14 +87,17 @@ def imagine_through_time(
     through what its actions lead to. With ``through_policy`` it reads them with gradient.
     """
     latent, cell = start, rssm.cell(start.deter.dtype)
-    features, hidden, actions = [], [], []
+    features, hidden, actions, allowed = [], [], [], list[Tensor]()
     for step in range(horizon + 1):
         features.append(latent.feature)  # [M, F]
         hidden.append(actor.mlp(features[-1] if through_policy else features[-1].detach()))  # [M, units]
-        actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
+        allowed += [] if legal is None else [legal(features[-1])]  # [M, A]
+        actions.append(pick(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
         if step < horizon:
             latent = rssm.imagine_step(latent, actions[-1], cell, choose)
-    return Dream(torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions))
+    return Dream(
+        torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions), torch.stack(allowed) if allowed else None
+    )
 
 
 @torch.no_grad()

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
-from reverie.algos.imagination import Dream, open_loop, stacked_video
+from reverie.algos.imagination import Dream, Legal, open_loop, stacked_video
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec
+from reverie.core.specs import MASK, ActionSpec, ExtraPart, ObsPart, ObsSpec, observed
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
@@ -30,6 +30,8 @@ from reverie.nn.heads import (
     ConstantHead,
     DenseActorConfig,
     DenseHeadConfig,
+    HeadConfig,
+    MaskHead,
     NumberHead,
     SupportHead,
     TwoHotHead,
@@ -79,6 +81,7 @@ class WorldModel(nn.Module):
         discount: float,
         transform: RewardTransform = IDENTITY,
         stopped: Collection[str] = (),
+        mask: MaskHead | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -92,6 +95,7 @@ class WorldModel(nn.Module):
             discount: gamma per agent step.
             transform: of the rewards that are learned.
             stopped: those of decoder, reward and cont whose losses give the latents no gradient.
+            mask: from features to the masks of legal actions; None: all are legal.
         """
         super().__init__()
         self.encoder = encoder
@@ -99,6 +103,7 @@ class WorldModel(nn.Module):
         self.decoder = decoder
         self.reward = reward
         self.cont = cont
+        self.mask = mask
         self.dtype, self.discount, self.transform, self.stopped = dtype, discount, transform, frozenset(stopped)
 
     def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
@@ -139,10 +144,31 @@ class WorldModel(nn.Module):
         """
         decoded, reward, cont = self.predict(latent)
         alive = (~rows.is_terminal).float() * self.discount  # [B, T]
-        return {
+        terms = {
             "reward": reward.loss(self.transform(rows.reward)),
             "cont": cont.loss(alive),
             **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
+        }
+        if self.mask is not None:
+            terms["mask"] = self.mask.loss(latent.feature, rows.obs[MASK], rows.is_last)
+        return terms
+
+    @property
+    def legal(self) -> Legal | None:
+        """A function from features ``[..., F]`` to the predicted masks ``[..., A]``; None: all actions are legal."""
+        return None if self.mask is None else self.mask.legal
+
+    @torch.no_grad()
+    def mask_metrics(self, rows: Batch, latent: Latent) -> Metrics:
+        """Return which share of legal classes is predicted to be illegal, and of illegal ones to be legal."""
+        if self.mask is None:
+            return {}
+        said, true = self.mask.legal(latent.feature), rows.obs[MASK]  # [B, T, A]
+        acts = ~rows.is_last.unsqueeze(-1)
+        both = {"allowed": (~true & acts, said), "forbidden": (true & acts, ~said)}
+        return {
+            f"train/wrongly_{name}": (where & wrong).sum() / where.sum().clamp(min=1)
+            for name, (where, wrong) in both.items()
         }
 
 
@@ -158,6 +184,16 @@ def stopped_heads(grad_heads: Collection[str]) -> frozenset[str]:
     if unknown := [part for part in grad_heads if part not in PARTS]:
         raise ConfigError(f"grad_heads = {grad_heads}: {unknown[0]!r} is none of decoder, reward, cont.")
     return PARTS - set(grad_heads)
+
+
+def mask_head(
+    obs_spec: ObsSpec, action_spec: ActionSpec, width: int, cfg: HeadConfig | DenseHeadConfig
+) -> MaskHead | None:
+    """Return the head of masks if rows have them. The weights of all other parts are drawn as without it."""
+    if MASK not in obs_spec:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        return MaskHead(width, action_spec, cfg)
 
 
 Reward = Callable[[WorldModel, Dream], Tensor]
@@ -223,7 +259,9 @@ class LatentPolicy:
         )  # [N]
         embed = world.embed(step.obs_on(device), reward, is_terminal)  # [N, E]
         latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
-        policy = self.acting(mode)(latent.feature)
+        legal = step.obs.get(MASK)
+        masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
+        policy = self.acting(mode)(latent.feature, *masks)
         action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
         if self.noise and mode == "explore":
             action = policy.disturbed(action, self.noise)
@@ -292,9 +330,11 @@ class Dreamer(Algorithm):
         """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
         decoded, reward, cont = self.world.predict(latent)
         going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
+        masks = {} if self.world.mask is None else {dreamt_name(MASK): self.world.mask.legal(latent.feature).float()}
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
         return (
             {dreamt_name(k): v.value() for k, v in decoded.items()}
+            | masks
             | {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
             | {f"{INSIDE}{k}": v for k, v in inside.items()}
         )
@@ -348,6 +388,12 @@ class DreamerStats(Stats):
     """Mean value of imagined rows by the critic."""
     train_target: Tensor
     """Mean imagined lambda-return, unscaled."""
+    loss_mask: Tensor | None = None
+    """-ln p of masks of legal actions, summed over the actions."""
+    train_wrongly_allowed: Tensor | None = None
+    """Share of illegal actions that are predicted to be legal."""
+    train_wrongly_forbidden: Tensor | None = None
+    """Share of legal actions that are predicted to be illegal."""
 
 
 def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
@@ -383,6 +429,8 @@ class ModelScales(Config):
     """Weight of -ln p of continuations."""
     kl: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the KL loss."""
+    mask: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of -ln p of masks of legal actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -443,14 +491,16 @@ class DenseDreamerConfig(AlgorithmConfig):
     def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
         """Return the world model. ``stopped``: see :class:`WorldModel`."""
         discount = self.learned_discount
-        encoder = self.encoder.build(obs_spec)
+        seen = observed(obs_spec)
+        encoder = self.encoder.build(seen)
         rssm = self.rssm.build(encoder.width, action_spec.width)
-        decoder = self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+        decoder = self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
         width, dtype = rssm.feature_width, self.dtype
         cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(discount)
         transform, support = REWARDS[self.rewards], torch.tensor(self.reward_support)
         reward = SupportHead(width, self.reward, transform(support)) if len(support) else NumberHead(width, self.reward)
-        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, discount, transform, stopped)
+        mask = mask_head(obs_spec, action_spec, width, self.cont)
+        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, discount, transform, stopped, mask)
 
     @property
     def least_horizon(self) -> int:
@@ -521,6 +571,7 @@ class DenseDreamer(Dreamer):
         metrics = {"train/kl": value, "train/prior_entropy": latent.entropy(prior)}
         metrics |= {"train/posterior_entropy": latent.entropy(post.stats)}
         metrics |= {f"loss/{k}": importance_bound(v, self.samples) for k, v in terms.items()}
+        metrics |= self.world.mask_metrics(rows, post.latent)
         metrics["train/kl"] = importance_bound(value, self.samples)
         return terms, {k: v.detach().mean() for k, v in metrics.items()}
 

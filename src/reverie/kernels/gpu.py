@@ -203,8 +203,8 @@ def sample_into(
 
 
 def fits_sample(dist: Categoricals) -> bool:
-    """Return whether :func:`sample_classes` can be used: for variables of the same number of classes."""
-    return not dist.ragged and ready(dist.padded)
+    """Return whether :func:`sample_classes` can be used: for variables of the same number of classes, all possible."""
+    return not dist.ragged and dist.legal is None and ready(dist.padded)
 
 
 def sample_classes(dist: Categoricals) -> Tensor:

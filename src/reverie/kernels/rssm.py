@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, Picker, sample_action
+from reverie.algos.imagination import Dream, Legal, Picker, sample_action
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.call import cpu32, first_order, floats, untracked
 from reverie.kernels.packing import Kept, is_plain
@@ -182,6 +182,7 @@ def imagine(
     horizon: int,
     choose: Chooser | None = None,
     pick: Picker = sample_action,
+    legal: Legal | None = None,
 ) -> Dream:
     """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once.
 
@@ -190,13 +191,16 @@ def imagine(
     with torch.no_grad():
         layers, cell = StepLayers(actor.mlp, start.deter.dtype), rssm.cell(start.deter.dtype)
         features, actions = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width), []
+        allowed: list[Tensor] = []
         start.write_feature(features[0])
         for step, now in enumerate(features):
-            actions.append(pick(actor.heads(layers(now))))  # [M, A]
+            allowed += [] if legal is None else [legal(now)]  # [M, A]
+            actions.append(pick(actor.heads(layers(now), *allowed[-1:])))  # [M, A]
             if step < horizon:
                 rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        return Dream(features, actor.mlp(features[:-1]), torch.stack(actions))
+        masks = torch.stack(allowed) if allowed else None
+        return Dream(features, actor.mlp(features[:-1]), torch.stack(actions), masks)
 
 
 # ---------------------------------------------------------------------- parameters, by the names of the kernels

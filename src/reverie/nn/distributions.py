@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
-from reverie.nn.functional import cross_entropy, draw, one_hot, softmax_mean
+from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot, softmax_mean
 from reverie.objectives.transforms import exp, two_hot
 
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
@@ -69,11 +69,19 @@ class Categoricals:
     Variables with fewer classes than the largest are padded with classes of probability 0.
     """
 
-    def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
-        """``logits`` are ``[..., sum(classes)]``; ``unimix`` is the share of the uniform distribution mixed in."""
+    def __init__(
+        self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0, legal: Tensor | None = None
+    ) -> None:
+        """``logits`` are ``[..., sum(classes)]``; ``unimix`` is the share of the uniform distribution mixed in.
+
+        ``legal`` ``[..., sum(classes)]``: the classes that are possible, of each variable at least one. None: all.
+        """
         self.classes, self.unimix = classes, unimix
         self.ragged = len(set(classes)) > 1
-        self.padded = self._pad(logits.float(), -1e9)  # [..., n, C]
+        self.padded = self._pad(logits.float(), ILLEGAL)  # [..., n, C]
+        self.legal = None if legal is None else self._pad(legal, False)  # [..., n, C]
+        if self.legal is not None:
+            self.padded = self.padded.masked_fill(~self.legal, ILLEGAL)
 
     @cached_property
     def probs(self) -> Tensor:
@@ -94,11 +102,15 @@ class Categoricals:
     def _mixed(self, probs: Tensor) -> Tensor:
         if not self.unimix:
             return probs
+        if self.legal is not None:
+            count = self.legal.sum(-1, keepdim=True)  # [..., n, 1]
+            share = self.unimix / count if self.ragged else (self.unimix / count.double()).float()  # as below
+            return torch.where(self.legal, (1 - self.unimix) * probs + share, 0.0)
         if not self.ragged:
             return (1 - self.unimix) * probs + self.unimix / self.classes[0]
         # Created on the device: a copy would wait for it.
         sizes = torch.cat([torch.full((1, 1), float(c), device=probs.device) for c in self.classes])  # [n, 1]
-        return torch.where(self.padded > -1e8, (1 - self.unimix) * probs + self.unimix / sizes, 0.0)
+        return torch.where(self.padded > ILLEGAL / 2, (1 - self.unimix) * probs + self.unimix / sizes, 0.0)
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         if not self.ragged:
@@ -119,11 +131,16 @@ class Categoricals:
     @accelerated
     def sample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]``, one-hot for each variable."""
-        return self._onehot(draw(self.probs))
+        return self._onehot(draw(self.probs, self.legal is not None))
 
     def rsample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]`` with the straight-through gradient."""
-        return self._flat(straight_through(self.probs, draw(self.probs)))
+        return self._flat(straight_through(self.probs, draw(self.probs, self.legal is not None)))
+
+    def drawn_anew(self) -> Tensor:
+        """Return uniformly random classes ``[..., sum(classes)]`` among the legal ones, one-hot for each variable."""
+        legal = None if self.legal is None else self._flat(self.legal)
+        return Categoricals(torch.zeros_like(self._flat(self.padded)), self.classes, legal=legal).sample()
 
     def mode(self) -> Tensor:
         """Return the most probable classes ``[..., sum(classes)]``, one-hot for each variable."""

@@ -126,6 +126,44 @@ class BernoulliHead(nn.Module):
         return Bernoulli(self.logit(self.mlp(feature)).squeeze(-1))
 
 
+class MaskHead(nn.Module):
+    """Predicts which actions are legal: one :class:`Bernoulli` for each element of the flat action.
+
+    A class that has been legal in all rows so far is taken to be always legal, and is not learned.
+    """
+
+    forbidden: Tensor
+    """Classes that were illegal in some row, ``[A]`` bool."""
+
+    def __init__(self, inputs: int, spec: ActionSpec, cfg: HeadConfig | DenseHeadConfig) -> None:
+        super().__init__()
+        self.choices = [cut for _, cut in spec.choices()]
+        self.mlp = cfg.body(inputs)
+        self.logits = cfg.last(self.mlp.width, spec.width)
+        self.register_buffer("forbidden", torch.zeros(spec.width, dtype=torch.bool))
+
+    def forward(self, feature: Tensor) -> Bernoulli:
+        """Map features ``[..., F]`` to distributions ``[..., A]``."""
+        return Bernoulli(self.logits(self.mlp(feature)))
+
+    def loss(self, feature: Tensor, legal: Tensor, last: Tensor) -> Tensor:
+        """Return -ln p of masks ``[..., A]``, summed over classes, ``[...]``; 0 of the ``last`` rows of episodes."""
+        acts = ~last.unsqueeze(-1)  # [..., 1]: nothing is chosen in a last row
+        with torch.no_grad():
+            self.forbidden |= (acts & ~legal).flatten(0, -2).any(0)
+        return torch.where(acts & self.forbidden, self(feature).loss(legal.float()), 0.0).sum(-1)
+
+    @torch.no_grad()
+    def legal(self, feature: Tensor) -> Tensor:
+        """Return the predicted masks ``[..., A]``, in which each choice has a class: else its likeliest one."""
+        logit = self(feature).logit.masked_fill(~self.forbidden, math.inf)
+        out: Tensor = logit > 0
+        for cut in self.choices:
+            best = F.one_hot(logit[..., cut].argmax(-1), cut.stop - cut.start).bool()
+            out[..., cut] |= best & ~out[..., cut].any(-1, keepdim=True)
+        return out
+
+
 class ConstantHead(nn.Module):
     """Predicts the same probability always: that of going on, where the ends of episodes are not learned."""
 
@@ -267,9 +305,11 @@ class _DenseHead(nn.Module):
         count = 1 if part.kind == "categorical" else 2
         self.outputs = nn.ModuleList([cfg.last(inputs, part.width) for _ in range(count)])
 
-    def forward(self, x: Tensor) -> Distribution:
+    def forward(self, x: Tensor, legal: Tensor | None = None) -> Distribution:
         y = [layer(x).float() for layer in self.outputs]  # [..., A] each
-        return Categoricals(y[0], self.part.classes) if self.part.kind == "categorical" else self.continuous(*y)
+        if self.part.kind == "categorical":
+            return Categoricals(y[0], self.part.classes, legal=legal)
+        return self.continuous(*y)
 
 
 class JointDistribution:
@@ -300,7 +340,7 @@ class JointDistribution:
         for key, part in self.parts.items():
             x = action[..., self.slices[key]]
             if isinstance(part, Categoricals):
-                uniform = Categoricals(torch.zeros_like(x), part.classes).sample()
+                uniform = part.drawn_anew()
                 out.append(torch.where(torch.rand_like(x[..., :1]) < noise, uniform, x))
             else:
                 out.append(x + noise * torch.randn_like(x))
@@ -333,9 +373,9 @@ class _PartHead(nn.Module):
             self.mean = Linear(inputs, part.width, cfg.scale)
             self.std = Linear(inputs, part.width, cfg.scale)
 
-    def forward(self, x: Tensor) -> Distribution:
+    def forward(self, x: Tensor, legal: Tensor | None = None) -> Distribution:
         if self.part.kind == "categorical":
-            return Categoricals(self.logits(x), self.part.classes, self.cfg.unimix)
+            return Categoricals(self.logits(x), self.part.classes, self.cfg.unimix, legal)
         return BoundedNormal(self.mean(x), self.std(x), self.cfg.min_std, self.cfg.max_std)
 
 
@@ -352,10 +392,12 @@ class Actor(nn.Module):
         self.keys = list(self.slices)
         self.parts = nn.ModuleList([cfg.head(self.mlp.width, spec.parts[k]) for k in self.keys])
 
-    def forward(self, feature: Tensor) -> JointDistribution:
-        """Map features ``[..., F]`` to a distribution over ``[..., A]``."""
-        return self.heads(self.mlp(feature))
+    def forward(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
+        """Map features ``[..., F]`` to a distribution over ``[..., A]``; ``legal`` ``[..., A]`` is its mask."""
+        return self.heads(self.mlp(feature), legal)
 
-    def heads(self, hidden: Tensor) -> JointDistribution:
+    def heads(self, hidden: Tensor, legal: Tensor | None = None) -> JointDistribution:
         """Apply the last layers alone: ``[..., units]`` to a distribution over ``[..., A]``."""
-        return JointDistribution({k: head(hidden) for k, head in zip(self.keys, self.parts, strict=True)}, self.slices)
+        masks = {} if legal is None else {k: (legal[..., cut],) for k, cut in self.slices.items()}
+        heads = zip(self.keys, self.parts, strict=True)
+        return JointDistribution({k: head(hidden, *masks.get(k, ())) for k, head in heads}, self.slices)
