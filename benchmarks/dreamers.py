@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Do DreamerV1, DreamerV2 and Plan2Explore learn, and does Plan2Explore explore?
 
-    python benchmarks/dreamers.py [cartpole minigrid pendulum maze] [--seeds 3] [--jobs 2] [--out dreamers.json]
+    python benchmarks/dreamers.py [cartpole minigrid pendulum maze ...] [--seeds 3] [--jobs 2] [--out dreamers.json]
 
 Seeds train through the command line with the presets of a machine without a GPU, each in a process and folder of its
 own. The score is of episodes which decided nothing; the curve is of evaluations during training. Of Plan2Explore both
 are zero-shot: the task's policy has learned in imagination only. ``cells`` counts the cells of the maze (``maze.py``)
-that the point had been in after so many env steps, of 36; ``random`` takes random actions.
+that the point had been in after so many env steps, of 36; ``random`` takes random actions. The workshop
+(``workshop.py``) tells which actions are legal by a mask, by a penalty or not at all; ``made`` are the items of 8 that nine tenths of the latest rows of training do not exceed, since
+scores with a penalty are lower by it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,10 @@ TASKS = {
     "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 15_000, 500, goal=0.93),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
     "maze": Task("maze:Maze-v0", ("plan2explore_v3", "plan2explore_v1", "dreamer_v3"), 4000, 500),
+    **{
+        f"workshop_{tell}": Task(f"workshop:Workshop-{tell}-v0", ("dreamer_v3", "dqn", "discrete_sac"), 4000, 500)
+        for tell in ("mask", "penalty", "nothing")
+    },
 }
 EPISODES = 10
 
@@ -69,8 +75,8 @@ def random_cells(seed: int, steps: int) -> np.ndarray:
     return cells(np.array(found))
 
 
-def stored_cells(run: Path) -> np.ndarray:
-    """Where the rows of a run are, ``[rows, 2]``, in the order of time."""
+def stored(run: Path) -> np.ndarray:
+    """What was observed in a run, ``[rows, n]``, in the order of time."""
     from reverie.store.episodes import episodes
     from reverie.store.store import Store
 
@@ -78,8 +84,17 @@ def stored_cells(run: Path) -> np.ndarray:
     for episode in episodes(Store(str(run / "replay"), say=print)):
         streams.setdefault(episode.stream, []).append(np.asarray(episode.rows["obs/observation"]))
     rows = [np.concatenate(parts) for parts in streams.values()]  # one environment each, which step together
-    together = np.stack([x[: min(map(len, rows))] for x in rows], 1)  # [steps, environments, 4]
-    return cells(together.reshape(-1, 4))
+    together = np.stack([x[: min(map(len, rows))] for x in rows], 1)  # [steps, environments, n]
+    return together.reshape(-1, together.shape[-1])
+
+
+def made(seen: np.ndarray, every: int) -> list[list[float]]:
+    """How many items were made at most, on the mean over the episodes within each ``every`` of the rows ``seen``.
+
+    With several environments, rows of their episodes take turns; where one begins, nothing has been made.
+    """
+    count = seen[:, 8:16].sum(1)
+    return [[n, round(float(np.quantile(count[n - every : n], 0.9)), 2)] for n in range(every, len(count) + 1, every)]
 
 
 def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
@@ -99,11 +114,13 @@ def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
             raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         final = json.loads((run / "eval.json").read_text())
-        seen = visited(stored_cells(run), what.every) if task == "maze" else None
+        seen = stored(run) if task == "maze" or task.startswith("workshop") else np.zeros(0)
     row |= {"score": round(final["score"]["mean"], 3), "trained": lines[-1]["step"]}
     row |= {"seconds": round(time.monotonic() - started, 1)}
     row |= {"curve": [[line["step"], round(line["eval/score"], 3)] for line in lines if "eval/score" in line]}
-    return row | ({"cells": seen} if seen else {})
+    if task == "maze":
+        row["cells"] = visited(cells(seen), what.every)
+    return row | ({"made": made(seen, what.every)} if task.startswith("workshop") else {})
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -117,6 +134,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             line |= {"mean": round(sum(scores) / len(scores), 3), "worst": min(scores)}
         if "cells" in found[0]:
             line |= {"cells": [row["cells"][-1][1] for row in found], "of": CELLS}
+        if "made" in found[0]:
+            line |= {"made": [row["made"][-1][1] for row in found], "of": 8}
         out.append(line)
     return out
 
@@ -141,7 +160,9 @@ def main() -> int:
                 print(done.exception(), file=sys.stderr, flush=True)
                 continue
             rows = sorted([*rows, done.result()], key=lambda r: (r["task"], r["algorithm"], r["seed"]))
-            print(json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells")}), flush=True)
+            print(
+                json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells", "made")}), flush=True
+            )
             save(args.out, {"machine": host, "summary": summary(rows), "rows": rows})
     return 0
 
