@@ -7,8 +7,8 @@ Seeds train through the command line with the presets of a machine without a GPU
 own. The score is of episodes which decided nothing; the curve is of evaluations during training. Of Plan2Explore both
 are zero-shot: the task's policy has learned in imagination only. ``cells`` counts the cells of the maze (``maze.py``)
 that the point had been in after so many env steps, of 36; ``random`` takes random actions. The workshop
-(``workshop.py``) tells which actions are legal by a mask, by a penalty or not at all; ``made`` are the items of 8 that nine tenths of the latest rows of training do not exceed, since
-scores with a penalty are lower by it.
+(``workshop.py``) tells which actions are legal by a mask, by a penalty or not at all. ``made`` counts the items of 8
+that only a tenth of the latest rows of training have more of; scores with a penalty are lower by it.
 """
 
 from __future__ import annotations
@@ -89,10 +89,7 @@ def stored(run: Path) -> np.ndarray:
 
 
 def made(seen: np.ndarray, every: int) -> list[list[float]]:
-    """How many items were made at most, on the mean over the episodes within each ``every`` of the rows ``seen``.
-
-    With several environments, rows of their episodes take turns; where one begins, nothing has been made.
-    """
+    """How many items had been made in the rows ``seen``: the 90 % quantile of each ``every`` of them."""
     count = seen[:, 8:16].sum(1)
     return [[n, round(float(np.quantile(count[n - every : n], 0.9)), 2)] for n in range(every, len(count) + 1, every)]
 
