@@ -75,3 +75,13 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
     assert any("Nested cannot write: RunError: another training is running in this process" in line for line in said)
     assert not (tmp_path / "inner").exists()
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
+
+
+def test_check_env_suggests_what_suits_the_spaces() -> None:
+    """Without a preset for the environment, quick learners where there are no images; with one, its own."""
+    for name, env in {"sac": "Pendulum-v1", "dqn": "FrozenLake-v1", "dreamer_v3": "CartPole-v1"}.items():
+        report = reverie.check_env(env, steps=50)
+        assert (report.algorithm, report.hours) == (name, None)
+    report = reverie.check_env(Corridor, env_options={"time_limit": 4}, steps=50)
+    assert report.algorithm == "dreamer_v3"
+    assert max(report.facts["lengths"]) <= 4

@@ -83,6 +83,58 @@ def saved(run: Path) -> dict[str, object]:
     return settings
 
 
+# ---------------------------------------------------------------- check-env
+
+FAULTY = """
+import gymnasium, numpy as np
+
+class Falls(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+    def step(self, action):
+        return np.zeros(2), float("nan"), True, False, {}
+
+gymnasium.register("Falls-v0", entry_point=Falls)
+"""
+
+
+def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) -> None:
+    words = ["CartPole-v1", "--algorithm", "dqn", "--env.time-limit", "50", "--steps", "300", "--json", "found.json"]
+    assert main(["check-env", *words]) == 0
+    text = capsys.readouterr().out
+    for said in ("observation          vector (4,)", "time limit           50", "qr_dqn", "no faults, no warnings"):
+        assert said in text
+    assert "reverie train dqn --env CartPole-v1 --env.time-limit 50" in text
+    assert "It takes about" in text
+    found = json.loads(Path("found.json").read_text())
+    assert (found["ok"], found["findings"], found["facts"]["time_limit"]) == (True, [], 50)
+    assert found["facts"]["plays_in_worker"] is True
+    assert 0.0 < found["hours"] < 24.0
+    assert "dqn" in found["algorithms"]["collected"]
+
+
+def test_check_env_of_a_faulty_environment_ends_with_1(elsewhere: Path, monkeypatch: pytest.MonkeyPatch,
+                                                       capsys: Captured) -> None:  # fmt: skip
+    (elsewhere / "falls.py").write_text(FAULTY)
+    monkeypatch.syspath_prepend(elsewhere)
+    assert main(["check-env", "falls:Falls-v0"]) == 1
+    text = capsys.readouterr().out
+    assert "fault: environment 0 ('Falls'), step 1 of episode 1: the reward is nan" in text
+    assert "warning: obs of reset() is of float64" in text
+    assert "Begin with" not in text
+    for words, code, error in (
+        ([], 2, "which environment?"), (["--steps", "3"], 2, "which environment?"),
+        (["CartPol-v1"], 1, "unknown environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
+        (["CartPole-v1", "--algorithm", "sac", "--no-worker"], 1, "sac is for continuous actions"),
+        (["CartPole-v1", "--env.pixel", "only"], 2, "Did you mean --env.pixels"),
+    ):  # fmt: skip
+        assert main(["check-env", *words]) == code
+        assert error in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- help
 
 

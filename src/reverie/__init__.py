@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
-    from reverie.api import SeedsResult, train, train_seeds
+    from reverie.api import SeedsResult, check_env, train, train_seeds
     from reverie.datasets.dataset import DatasetConfig
+    from reverie.envs.check import EnvReport, Finding
     from reverie.envs.config import EnvConfig
     from reverie.experiment import ExperimentConfig
     from reverie.run.evaluate import Evaluation
@@ -84,10 +85,13 @@ _HOMES = {
     "DiscreteSACConfig": "reverie.algos.discrete_sac",
     "TD3Config": "reverie.algos.td3",
     "TD3BCConfig": "reverie.algos.td3_bc",
+    "check_env": "reverie.api",
     "train": "reverie.api",
     "train_seeds": "reverie.api",
     "DatasetConfig": "reverie.datasets.dataset",
     "EnvConfig": "reverie.envs.config",
+    "EnvReport": "reverie.envs.check",
+    "Finding": "reverie.envs.check",
     "PolicyEstimate": "reverie.agent.estimate",
     "ExperimentConfig": "reverie.experiment",
     "Evaluation": "reverie.run.evaluate",
@@ -116,10 +120,12 @@ __all__ = [
     "DreamerV2Config",
     "DreamerV3Config",
     "EnvConfig",
+    "EnvReport",
     "EstimateReport",
     "Evaluation",
     "ExperimentConfig",
     "Extracted",
+    "Finding",
     "GAILConfig",
     "IQLConfig",
     "Imagined",
@@ -134,6 +140,7 @@ __all__ = [
     "SeedsResult",
     "TD3BCConfig",
     "TD3Config",
+    "check_env",
     "dream",
     "estimate",
     "extract",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Any
 import gymnasium
 import torch
 
+from reverie import bench
 from reverie.agent.estimate import Estimator
-from reverie.algos.base import AlgorithmConfig
+from reverie.algos.base import AlgorithmConfig, fitting
 from reverie.core.compiler import trouble
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name, found_elsewhere, version
@@ -27,8 +28,9 @@ from reverie.core.lock import FolderLock
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.core.words import Say, plural
+from reverie.core.words import Say, plural, say_nothing
 from reverie.datasets.dataset import DatasetConfig, dataset_config
+from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment import (
@@ -47,7 +49,7 @@ from reverie.log.console import Board, Lane, tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.presets.layers import layered
-from reverie.presets.registry import overlay, resized
+from reverie.presets.registry import SUITES, overlay, resized
 from reverie.replay.sources import Experience
 from reverie.run.folder import (
     SCHEMA,
@@ -69,6 +71,9 @@ from reverie.run.schedule import parse_period
 from reverie.run.seeds import SeedRun, SeedsFolder, train_runs
 
 ROOT = Path("runs")
+
+USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
+"""Algorithms to begin with: in general, and where nothing has to be seen in images."""
 
 _TRAINING = threading.Lock()
 
@@ -401,6 +406,59 @@ def _train_seeds(
                 unit=found.unit,
             )
     return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
+
+
+def check_env(
+    env: EnvLike,
+    *,
+    algorithm: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    env_options: EnvConfig | Mapping[str, Any] | None = None,
+    steps: int = 2_000,
+    worker: bool = False,
+    forecast: bool = False,
+    watch: Callable[[int], object] = id,
+) -> EnvReport:
+    """Play random episodes as training would; report what is wrong with an environment, and how learners see it.
+
+    Args:
+        env: as for :func:`train`. An instance is reset, and stays open.
+        algorithm: what is to be trained; it decides the preset. None: one that suits the spaces.
+        config: as for :func:`train`.
+        env_options: settings of the environment, such as ``{"pixels": "only"}``.
+        steps: steps to play, in about 10 seconds at most; more until a first episode ends.
+        worker: play in a worker process too; scripts need ``if __name__ == "__main__":`` then.
+        forecast: time the learner, for a few seconds, to forecast a run.
+        watch: called with the number of steps so far.
+
+    Raises:
+        ReverieError: there is no such environment, or the algorithm does not suit its actions.
+    """
+    options = {} if env_options is None else {"env_options": env_options}
+    found = settings_of(algorithm or USUAL, env, None, None, config, options, say=say_nothing)
+    report = examine(None if isinstance(env, str) else env, found.env, steps, worker, watch)
+    if (spec := report.action_spec) is None:
+        return report
+    report = dataclasses.replace(report, algorithms=fitting(spec))
+    images = any(part.kind == "image" for part in report.obs_spec.values())
+    if algorithm is None and not images and found.preset.partition("+")[0] not in SUITES.values():
+        name = next((name for name in QUICK if name in report.algorithms["collected"]), USUAL)
+        found = settings_of(name, env, None, None, config, options, say=say_nothing)
+    found.algo.check_actions(spec)
+    if not report.ok:
+        return report
+    return dataclasses.replace(report, algorithm=found.name, hours=hours(found, report) if forecast else None)
+
+
+def hours(config: ExperimentConfig, report: EnvReport) -> float:
+    """Return the hours that a run will take in the environment of ``report``; times its learner for a few seconds."""
+    assert report.action_spec is not None
+    with left_as_found(), threads_kept():
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        device = torch.device(choose_device(config.device))
+        speed, learner = bench.speed_of(config.algo, report.obs_spec, report.action_spec, device, 3.0, {config.env.num})
+    return bench.forecast(config, config.ratio(learner.window), speed, report.facts["steps_per_second"]).hours
 
 
 def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:

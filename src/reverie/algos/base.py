@@ -133,21 +133,27 @@ class AlgorithmConfig(Config):
         kind = kind_of(spec)
         if not self.action_kinds or kind in self.action_kinds:
             return
-        fit: dict[bool, list[str]] = {False: [], True: []}
-        for name in sorted(algorithms()):
-            with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
-                other: Any = algorithm_config(name)
-                if kind in other.action_kinds:
-                    fit[other.needs_data].append(name)
-        also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
+        fit = fitting(spec)
+        also = f"; with recorded data: {', '.join(fit['recorded'])}" if fit["recorded"] else ""
         raise ConfigError(
             f"{self.algorithm} is for {' or '.join(sorted(self.action_kinds))} actions, but these are {kind}. "
-            f"Suitable algorithms: {', '.join(fit[False])}{also}."
+            f"Suitable algorithms: {', '.join(fit['collected'])}{also}."
         )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
         """Return these settings without defaults that do not fit the observations."""
         return self
+
+
+def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
+    """Return the algorithms for such actions: ``collected``, and ``recorded`` for those meant for recorded data."""
+    kind, fit = kind_of(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
+    for name in sorted(algorithms()):
+        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
+            config: Any = algorithm_config(name)
+            if kind in config.action_kinds:
+                fit["recorded" if config.needs_data else "collected"] += (name,)
+    return fit
 
 
 @dataclass(frozen=True, kw_only=True)

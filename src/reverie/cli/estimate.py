@@ -95,12 +95,12 @@ class Watched(contextlib.ExitStack):
 
 
 @contextlib.contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar of updates. Yields a function that is called with the number made so far."""
+def bar(what: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
+    """Show a progress bar. Yields a function that is called with the number of units made so far."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("updates"), TimeRemainingColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
         task = progress.add_task(what, total=total)
         yield lambda made: progress.update(task, completed=made)

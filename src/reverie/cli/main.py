@@ -22,6 +22,7 @@ COMMANDS = {
     "dream": ("agent", "compare what a world model imagines with what happens"),
     "extract": ("agent", "write a world model's states and predictions of recorded rows"),
     "data": ("data", "inspect, check, convert, subsample, record and download data"),
+    "check-env": ("check", "check an environment: its faults, how learners see it, what suits it"),
     "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
     "list": ("runs", "list all algorithms, sizes and presets"),
     "info": ("info", "describe a run: its settings, progress, results and files"),
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = f"Available: {', '.join(COMMANDS)}."
         return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
     try:
-        command = getattr(importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}"), f"{args[0]}_command")
+        module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
+        command = getattr(module, f"{args[0].replace('-', '_')}_command")
         with trusting("--trust" in args):
             return command(args[1:]) or 0
     except UntrustedError as error:

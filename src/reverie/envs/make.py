@@ -102,7 +102,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
     cannot draw is an error only if ``config.pixels`` needs it.
     """
-    made: object = _from_registry(config, render) if factory is None else factory(**config.kwargs)
+    made: object = from_registry(config, render) if factory is None else factory(**config.kwargs)
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
     env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)
@@ -145,7 +145,8 @@ def _foreign(env: object) -> str:
     )
 
 
-def _from_registry(config: EnvConfig, render: bool) -> Env:
+def from_registry(config: EnvConfig, render: bool) -> Env:
+    """Make ``config.id`` as it is registered, without the wrappers that other settings add."""
     module, _, name = config.id.rpartition(":")
     if module:
         module_of(config.id, f"environment '{config.id}'", EnvError)

@@ -1,0 +1,133 @@
+"""``reverie check-env``: what is wrong with an environment, how learners see it, and what to begin with."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from reverie.cli.bench import hours
+from reverie.cli.estimate import bar
+from reverie.cli.main import fail
+from reverie.cli.parse import Trusting, flags_in, parse
+from reverie.cli.show import print_sections
+from reverie.core.discover import version
+from reverie.core.errors import brief
+from reverie.core.words import plural
+from reverie.envs.config import OF_ALL, EnvConfig
+
+if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.envs.check import EnvReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckEnvCommand(Trusting):
+    """Play random episodes; say what is wrong, and how learners see the spaces.
+
+    Exit code 1: there are faults. Training would fail, or learn from wrong data.
+    """
+
+    id: Annotated[Positional[str], arg(metavar="ENV")]
+    """Environment: an id of Gymnasium's registry, or `module:Id`."""
+    algorithm: str | None = None
+    """What is to be trained; it decides the preset. None: one that suits the spaces."""
+    config: tuple[Path, ...] = ()
+    """YAML files with settings, as for `reverie train`."""
+    steps: int = 2_000
+    """Steps to play, in about 10 seconds at most; more until a first episode ends."""
+    worker: bool = True
+    """Play in a worker process too."""
+    forecast: bool = True
+    """Time the learner, for a few seconds, to forecast a run."""
+    json: Path | None = None
+    """Write all of it to this JSON file as well."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+
+
+def check_env_command(args: list[str]) -> int:
+    """Run ``reverie check-env``, with the settings that ``reverie train`` would have."""
+    if {"-h", "--help"} & {*args}:
+        parse(CheckEnvCommand, args, "check-env")
+    if not args or args[0].startswith("-"):
+        return fail("which environment? It comes first: `reverie check-env CartPole-v1`.", 2)
+    if ":" not in args[0]:
+        from reverie.envs.suites import check_id  # Gymnasium comes with it
+
+        check_id(args[0])
+    from reverie.api import USUAL, check_env  # imports torch
+    from reverie.presets.layers import layered
+
+    flags = dict(flags_in(args))
+    files, named = [Path(word) for word in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
+    usual = CheckEnvCommand(id=args[0], env=layered(named, env=args[0], files=files).env)
+    said = parse(CheckEnvCommand, args, "check-env", default=usual)
+    print(f"checking {said.id} ...", flush=True)
+    options = {name: getattr(said, name) for name in ("algorithm", "config", "steps", "worker", "forecast")}
+    with ExitStack() as stack:
+        watch = stack.enter_context(bar("playing", said.steps, "steps")) if sys.stderr.isatty() else id
+        report = check_env(said.id, env_options=said.env.merge({"id": said.id}), watch=watch, **options)
+    print_report(report, said.env)
+    if report.algorithm:
+        own = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
+        words = [word for flag, words in own for word in (f"--{flag}", *words)]
+        print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', said.id, *words])}")
+    if report.hours is not None:
+        print(f"  It takes about {hours(report.hours)} on this machine, without evaluations.")
+    if said.json is not None:
+        from reverie.core.files import write_json, writing
+
+        with writing(said.json):
+            write_json(said.json, {"reverie": version(), "ok": report.ok, **asdict(report)})
+    return 0 if report.ok else 1
+
+
+def print_report(report: EnvReport, settings: EnvConfig) -> None:
+    """Print how learners see an environment, what was seen of it, which algorithms fit, and the findings."""
+    own, usual = vars(settings), vars(EnvConfig(id=settings.id))
+    actions = {} if report.action_spec is None else report.action_spec.parts
+    sections = {
+        "settings": sorted((name, str(own[name])) for name in own.keys() - OF_ALL if own[name] != usual[name]),
+        "learners see": [
+            (key, f"classes {brief(part.classes)}" if part.classes else f"{part.kind} {part.shape} {part.dtype}")
+            for key, part in report.obs_spec.items()
+        ],
+        "learners choose": [
+            (
+                key,
+                f"classes {brief(part.classes)}"
+                if part.classes
+                else plural(part.size, "number") + " in [-1, 1], scaled",
+            )
+            for key, part in actions.items()
+        ],
+        "environment": [(name.replace("_", " "), shown(value)) for name, value in report.facts.items()],
+        "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
+    }
+    print_sections(sections)
+    for found in report.findings:
+        width = min(120, get_terminal_size().columns)
+        print(
+            textwrap.fill(
+                f"{found.severity}: {found.text.rstrip('.')}.", width, subsequent_indent="  ", break_on_hyphens=False
+            )
+        )
+    if all(found.severity == "note" for found in report.findings):
+        print("no faults, no warnings")
+
+
+def shown(value: Any) -> str:
+    """Return a fact as text; of a list of numbers, its range and mean."""
+    if isinstance(value, list) and value:
+        return f"{shown(min(value))} to {shown(max(value))}, mean {shown(sum(value) / len(value))}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value or "none")

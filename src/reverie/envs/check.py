@@ -1,0 +1,480 @@
+"""Checks of one environment: it is played as the library would play it, and what is wrong or doubtful is said.
+
+This file must not import torch: what it plays with runs in worker processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import brief
+from reverie.core.spaces import NUMBERS, ActionCodec, column, follow, leaves_of
+from reverie.core.specs import MASK, ActionSpec, ObsPart
+from reverie.envs.config import EnvConfig
+from reverie.envs.flat import FlatEnv, Outcome, make_flat
+from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry, layers_of
+from reverie.envs.masks import ActionMask
+from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Slot, close
+from reverie.envs.worker import workers
+
+Severity = Literal["fault", "warning", "note"]
+REPLAYED, SAVED, STARTS = 200, 2, 3
+"""Most steps of the episode that is played again, the one after which its state is saved, and how many resets with
+other seeds are repeated too."""
+PATIENT, SECONDS, STARTING = 10, 10.0, 60.0
+"""How many times the steps asked for are played until a first episode ends; seconds after which play ends anyway; and
+those that a worker process may take to start."""
+FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
+"""Episodes, and steps in each, from which on equal lengths are no coincidence; pixels on a side of images that are
+slow to learn from; MB by which a process may grow in the second half of the steps."""
+
+_TEXTS = """
+fault spaces: {error}
+fault refused: {error}
+fault raises: {error}. The action was {value}, of type {kind}
+warning reward: a reward is {value}, of type {kind}: expected a float. Return float(reward)
+warning ends: {name} is {value}, of type {kind}: expected a bool. Return bool({name})
+warning info: the info of {where} is {value}, of type {kind}: expected a dictionary. Return {{}}
+warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as its space declares. Return
+    np.asarray(obs, np.{dtype})
+warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
+    Declare the true bounds, or -np.inf and np.inf
+warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
+    whoever keeps it sees other values. Return a copy, obs.copy()
+warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes
+    cannot be repeated. Draw from self.np_random, which super().reset(seed=seed) seeds
+warning seed: with the same seed, another copy of it plays another episode: {error}. Call super().reset(seed=seed) in
+    reset, and draw from self.np_random alone
+warning reset: with the same seed, an episode after others is a different one: {error}. Set everything anew in reset,
+    call super().reset(seed=seed) there, and draw from self.np_random alone
+warning endless: no episode ended in {steps:,} steps, and no time limit is known: returns are those of whole episodes.
+    Set env.time_limit = 1000, or max_episode_steps where the id is registered
+warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
+    truncated=True there, and terminated=False: learners take what follows termination as worth nothing
+warning still: the image '{name}' never changed within an episode, in {steps:,} steps: expected that it shows the state.
+    Is it drawn anew in each step?
+warning memory: {value:.0f} MB more memory were taken in the second half of {steps:,} steps: what does it keep?
+warning copies: no second one can be made beside it: {error}. Evaluations during training need one: set
+    eval_episodes = 0, eval_envs = 1
+warning state: it does not go on the same from its state, saved in mid-episode: {error}. Give it the methods snapshot()
+    and restore(state)
+warning worker: it does not play in a worker process: {error}. Use env.vector = 'serial'
+note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
+    long, give it the methods snapshot() and restore(state)
+note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
+note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one
+"""
+TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
+"""Severity and text of each finding, by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something to know about an environment: what was found, what was expected, and what to do."""
+
+    severity: Severity
+    """``fault``: training fails, or learns from wrong data; ``warning``: probably not what is meant."""
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvReport:
+    """What :func:`reverie.check_env` found out about an environment."""
+
+    env: str
+    """Its id, or the name of its class."""
+    findings: tuple[Finding, ...]
+    """Faults first, then warnings, then notes."""
+    obs_spec: Mapping[str, ObsPart]
+    """What learners see; empty if the spaces are not supported."""
+    action_spec: ActionSpec | None
+    facts: Mapping[str, Any]
+    """What was seen, by name, as far as the check came: its spaces, and of random play numbers, or lists of them."""
+    algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Algorithms for such actions: ``collected``, and ``recorded`` for those that are meant for recorded data."""
+    algorithm: str = ""
+    """The one to begin with; "" if there are faults."""
+    hours: float | None = None
+    """Forecast of that run on this machine, without evaluations; None if it was not asked for."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no faults."""
+        return not any(finding.severity == "fault" for finding in self.findings)
+
+
+class Findings(dict[str, Finding]):
+    """Findings by name. Of several of a name, the first one counts."""
+
+    before: frozenset[str] = frozenset()
+    """Names of those that were known when the environment was last called."""
+    spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None
+    """Of observations and actions; None: no environment was made so far."""
+
+    def add(self, name: str, /, **values: Any) -> None:
+        """Add a finding: its text, with ``values``. A fault replaces what else was found in the newest call."""
+        severity, text = TEXTS[name]
+        for other in self.keys() - self.before if severity == "fault" else ():
+            del self[other]
+        self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))
+
+
+class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Looks at what an environment answers before the library converts it, and at the time that it takes."""
+
+    def __init__(self, env: Env, found: Findings) -> None:
+        super().__init__(env)
+        self._found, self._where = found, ""
+        self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
+        self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
+
+    def snapshot(self, *state: tuple[()]) -> tuple[()]:
+        """Return the state of this wrapper, or restore it: it has none."""
+        return ()
+
+    restore = snapshot
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode."""
+        answer: Any = self._timed("reset()", lambda: self.env.reset(seed=seed, options=options))
+        if isinstance(answer, tuple | list) and len(answer) == 2:
+            self._look(answer[0], answer[1])
+        return answer
+
+    def step(self, action: Any) -> Any:
+        """Take ``action``."""
+        answer: Any = self._timed("step()", lambda: self.env.step(action))
+        if isinstance(answer, tuple | list) and len(answer) == 5:
+            self._look(answer[0], answer[4])
+            if not isinstance(answer[1], float | int | np.floating | np.integer):
+                self._found.add("reward", **_typed(answer[1]))
+            for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
+                if not isinstance(flag, bool | np.bool_):
+                    self._found.add("ends", name=name, **_typed(flag))
+        return answer
+
+    def render(self) -> Any:
+        """Draw."""
+        return self._timed("render()", self.env.render)
+
+    def _timed(self, where: str, call: Callable[[], Any]) -> Any:
+        self._where, self._found.before = where, frozenset(self._found)
+        before, started = _generators(), time.perf_counter()
+        answer = call()
+        self.times[where].append(time.perf_counter() - started)
+        if drawn := [owner for owner, state in _generators().items() if state != before[owner]]:
+            self._found.add("generator", where=where, name=" and ".join(drawn))
+        return answer
+
+    def _look(self, obs: Any, info: Any) -> None:
+        if any(not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f") for array, copy in self._held):
+            self._found.add("reused", where=self._where)
+        self._held = [(array, array.copy()) for array in _arrays_in(obs)]
+        if not isinstance(info, dict):
+            self._found.add("info", where=self._where, **_typed(info))
+        for path, leaf in leaves_of(self.observation_space):
+            if isinstance(leaf, spaces.Box):
+                with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):  # a misfit, told as a fault
+                    self._look_at(column("obs", path), follow(obs, path), leaf)
+
+    def _look_at(self, name: str, value: Any, leaf: spaces.Box) -> None:
+        array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
+        if array.shape != leaf.shape or array.dtype.kind not in NUMBERS or not np.isfinite(array).all():
+            return  # told as a fault
+        if not is_array or not np.can_cast(array.dtype, leaf.dtype):
+            kind = array.dtype if is_array else type(value).__name__
+            self._found.add("dtype", name=name, where=self._where, kind=kind, dtype=leaf.dtype)
+        wrong = np.argwhere((array.astype(leaf.dtype) < leaf.low) | (array.astype(leaf.dtype) > leaf.high))
+        if len(wrong):
+            at = tuple(map(int, wrong[0]))
+            declared = {"low": leaf.low[at], "high": leaf.high[at]}
+            self._found.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
+
+
+def _typed(value: Any) -> dict[str, str]:
+    return {"value": brief(value), "kind": type(value).__name__}
+
+
+def _generators() -> dict[str, Any]:
+    kind, words, *rest = np.random.get_state()  # noqa: NPY002 - environments draw from it
+    return {"NumPy": (kind, np.asarray(words).tobytes(), *rest), "Python": random.getstate()}
+
+
+def _arrays_in(value: Any) -> Iterator[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _arrays_in(inner)
+
+
+def _made(config: EnvConfig, factory: MakeEnv | None, found: Findings) -> FlatEnv:
+    """Make the environment with a :class:`Seen` around it, below the wrappers of the settings."""
+
+    def raw(**kwargs: Any) -> Env:
+        env = from_registry(config, render=False) if factory is None else factory(**kwargs)
+        if not isinstance(env, gymnasium.Env):
+            return env  # type: ignore[unreachable]  # a user's factory may return anything, which is refused
+        found.spaces = env.observation_space, env.action_space
+        return Seen(env, found)
+
+    return make_flat(config, raw, 0, render=False)
+
+
+# ---------------------------------------------------------------- playing
+
+
+class Row(NamedTuple):
+    """A row: the flat action, or the seed of the reset, that led to it; the reward and ends, and the observations."""
+
+    by: np.ndarray | int | None
+    outcome: Outcome
+    obs: dict[str, np.ndarray]
+
+
+class Player:
+    """Plays in one slot, which writes its observations to ``arrays``. All methods raise ``Failed``."""
+
+    def __init__(self, slot: Slot, arrays: Mapping[str, np.ndarray], spec: ActionSpec) -> None:
+        self._slot, self._arrays, self._spec, self._rng = slot, arrays, spec, np.random.default_rng(0)
+        self.by: np.ndarray | int | None = None  # the newest action, or after a reset its seed
+
+    def ask(self, what: str, *args: Any) -> Any:
+        """Return the answer of the slot."""
+        self._slot.send(what, *args)
+        return self._slot.receive()
+
+    def do(self, by: np.ndarray | int | None) -> Row:
+        """Take a flat action, or reset with a seed."""
+        self.by = by
+        outcome = self.ask("step" if isinstance(by, np.ndarray) else "reset", by)
+        return Row(by, outcome, {key: array.copy() for key, array in self._arrays.items()})
+
+    def random_step(self) -> Row:
+        """Take a random action among those that the mask of the newest row, if it has one, allows."""
+        flat = self._rng.uniform(-1.0, 1.0, self._spec.width).astype(np.float32)
+        legal = self._arrays.get(MASK, np.ones(len(flat), bool))
+        for _, cut in self._spec.choices():
+            flat[cut] = 0.0
+            flat[cut.start + self._rng.choice(np.flatnonzero(legal[cut]))] = 1.0
+        return self.do(flat)
+
+    def differs_from(self, rows: list[Row], step: int = 0) -> str:
+        """Do again what led to ``rows``, which follow ``step``; return what differs, "" if nothing does."""
+        for then in rows:
+            now, step = self.do(then.by), step + 1 if isinstance(then.by, np.ndarray) else 0
+            ends = zip(("the reward", "terminated", "truncated"), then.outcome, now.outcome, strict=True)
+            wrong = [name for name, before, after in ends if before != after]
+            wrong += [f"observation '{key}'" for key in then.obs if not np.array_equal(then.obs[key], now.obs[key])]
+            if wrong:
+                return f"{wrong[0]} differs {f'at step {step}' if step else f'after reset(seed={then.by})'}"
+        return ""
+
+
+def examine(
+    env: EnvLike | None, config: EnvConfig, steps: int, worker: bool = False, watch: Callable[[int], object] = id
+) -> EnvReport:
+    """Play random episodes in ``env``, or else in ``config.id``, for about ``steps`` steps, and report.
+
+    ``worker``: play in a worker process as well. ``watch`` gets the number of steps so far.
+
+    Raises:
+        ReverieError: there is no such environment, or it cannot be made.
+    """
+    config = config.merge({"num": 1, "vector": "serial"})
+    check = _Check(env_factory(config, env), config)
+    try:
+        check.begin()
+        check.play(steps, watch)
+        if not check.single:
+            check.play_in_copy()
+        if worker and not check.single:
+            check.play_in_worker()
+    except Failed as failed:
+        check.blame(failed)
+    finally:
+        close(check.slots)
+    found = tuple(sorted(check.found.values(), key=lambda one: get_args(Severity).index(one.severity)))
+    assert check.found.spaces is not None
+    seen, taken = check.found.spaces
+    obs, action = check.made or ({}, None)
+    keys = {"/".join(map(str, path)) for path, _ in leaves_of(seen)} - {""}
+    texts = {"observation_space": seen, "action_space": taken}
+    facts = {name: " ".join(str(space).split()) for name, space in texts.items()}
+    facts["learners_ignore"] = ", ".join(sorted(keys - obs.keys()))
+    name = config.id if env is None else env_name(env)
+    return EnvReport(env=name, findings=found, obs_spec=obs, action_spec=action, facts=facts | check.facts)
+
+
+class _Check:
+    """The parts of a check, in order. ``Failed`` ends it: the environment fails, or the library refuses its answer."""
+
+    player: Player
+    env: FlatEnv
+    made: EnvSpecs | None = None
+
+    def __init__(self, factory: MakeEnv | None, config: EnvConfig) -> None:
+        self.single, self.found = isinstance(factory, Single), Findings()
+        self.make = functools.partial(_made, config, factory, self.found)
+        self.slots: list[Slot] = []
+        self.facts: dict[str, Any] = {}
+        self.rows: list[Row] = []  # the beginning of the first episode
+        self.starts: list[Row] = []  # first rows of others
+        self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
+
+    def _player(self) -> tuple[Player, LocalSlot]:
+        slot = LocalSlot(0, self.make)
+        slot.start()
+        self.made = slot.receive()
+        self.slots.append(slot)
+        slot.rows = {key: np.zeros(part.shape, part.dtype) for key, part in self.made.obs_spec.items()}
+        return Player(slot, slot.rows, self.made.action_spec), slot
+
+    def begin(self) -> None:
+        """Make the environment, and play the first episode."""
+        started = time.perf_counter()
+        self.player, slot = self._player()
+        self.env = slot.env
+        self.facts["seconds_to_make"] = time.perf_counter() - started
+        self.rows.append(self.player.do(1))
+        while not any(self.rows[-1].outcome[1:]) and len(self.rows) <= REPLAYED:
+            if len(self.rows) in (1, SAVED + 1):
+                self.saved = len(self.rows) - 1, self.player.ask("snapshot")
+            self.rows.append(self.player.random_step())
+        self.starts = [self.player.do(seed) for seed in range(2, STARTS + 2)]
+        self.facts["bytes_of_state"] = self.saved[1] and len(self.saved[1])
+        if self.saved[1] is None:
+            self.found.add("unsaved", error=_unpicklable(self.env))
+
+    def blame(self, failed: Failed) -> None:
+        """Add the fault that ended the check; raise its error if no environment could be made."""
+        if self.found.spaces is None:
+            raise failed.error from failed
+        if self.made and failed.trace and isinstance(self.player.by, np.ndarray):
+            self.found.add("raises", error=failed.error, **_typed(ActionCodec(self.found.spaces[1])(self.player.by)))
+        else:
+            self.found.add("refused" if self.made else "spaces", error=failed.error)
+
+    def play(self, most: int, watch: Callable[[int], object]) -> None:
+        """Play random episodes, ``most`` steps together; then the first one again."""
+        layers = layers_of(self.env)
+        seen = next(layer for layer in layers if isinstance(layer, Seen))
+        seen.times = {name: [] for name in seen.times}
+        limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
+        still = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
+        rows, legal, until, ended, half = list[Outcome](), list[float](), time.perf_counter() + SECONDS, False, 0.0
+        first = self.player.do(None)
+        while not rows or (time.perf_counter() < until and len(rows) < most * (1 if ended or limits else PATIENT)):
+            if rows and any(rows[-1][1:]):
+                first = self.player.do(None)
+            row = self.player.random_step()
+            rows.append(row.outcome)
+            ended = ended or any(row.outcome[1:])
+            still -= {key for key in still if not np.array_equal(row.obs[key], first.obs[key])}
+            legal += [float(row.obs[MASK].mean())] if MASK in row.obs else []
+            half = _resident() if len(rows) == most // 2 else half
+            watch(len(rows))
+        reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
+        ends = np.flatnonzero(terminated | truncated) + 1
+        spent, resets = sum(map(sum, seen.times.values())), seen.times["reset()"]
+        self.facts |= {
+            "steps": len(rows),
+            "episodes": len(ends),
+            "terminated": int(terminated.sum()),
+            "time_limit": min(limits, default=None),
+            "lengths": np.diff(ends, prepend=0).tolist(),
+            "returns": [float(part.sum()) for part in np.split(reward, ends)[: len(ends)]],
+            "least_reward": float(reward.min()),
+            "largest_reward": float(reward.max()),
+            "rewards_not_0": int((reward != 0).sum()),
+            "steps_per_second": len(rows) / spent,
+            "ms_per_reset": 1e3 * float(np.mean(resets)),
+            "MB_grown": max(0.0, _resident() - half) if half else 0.0,
+        }
+        if isinstance(self.env.env, ActionMask):
+            self.facts |= {"masks": self.env.env.source, "legal_share": float(np.mean(legal))}
+        self._judge(still, most)
+        if "generator" not in self.found and (wrong := self.player.differs_from(self.rows + self.starts)):
+            self.found.add("reset", error=wrong)
+
+    def _judge(self, still: set[str], most: int) -> None:
+        add, facts, steps, lengths = self.found.add, self.facts, self.facts["steps"], self.facts["lengths"]
+        if not lengths and facts["time_limit"] is None and steps >= most:
+            add("endless", steps=steps)
+        if len(lengths) >= FEW and min(lengths) == max(lengths) >= LONG and facts["terminated"] == len(lengths):
+            add("horizon", count=len(lengths), steps=lengths[0])
+        for key, part in self.env.obs_spec.items():
+            if key in still:
+                add("still", name=key, steps=steps)
+            if part.kind == "image" and max(part.shape[:2]) > LARGE:
+                add("size", name=key, value=f"{part.shape[0]} x {part.shape[1]}")
+        if not facts["rewards_not_0"]:
+            add("sparse", steps=steps)
+        if facts["MB_grown"] > LEAK:
+            add("memory", value=facts["MB_grown"], steps=steps)
+
+    def play_in_copy(self) -> None:
+        """Play the first episode in another copy; and on from its saved state."""
+        try:
+            copy, _ = self._player()
+        except Failed as failed:
+            return self.found.add("copies", error=failed.error)
+        if "generator" in self.found:
+            return None
+        step, state = self.saved
+        if wrong := copy.differs_from(self.rows + self.starts):
+            self.found.pop("reset", None)
+            self.found.add("seed", error=wrong)
+        elif state and (wrong := copy.ask("restore", state) or copy.differs_from(self.rows[step + 1 :], step)):
+            self.found.add("state", error=wrong)
+        return None
+
+    def play_in_worker(self) -> None:
+        """Play it in a worker process."""
+        try:
+            [slot], arrays = workers([self.make], STARTING)
+            self.slots.append(slot)
+            slot.start()
+            spec = slot.receive().action_spec
+            player = Player(slot, {key: array[0, ...] for key, array in arrays.items()}, spec)
+            skipped = {"seed", "reset", "generator"} & self.found.keys()
+            wrong = player.differs_from([] if skipped else self.rows + self.starts)
+        except Failed as failed:
+            wrong = str(failed.error)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            wrong = f"what makes it cannot be sent there ({error})"
+        self.facts["plays_in_worker"] = not wrong
+        if wrong:
+            self.found.add("worker", error=wrong)
+
+
+def _unpicklable(env: Env) -> str:
+    """Return which field of ``env`` cannot be pickled, for a message; "" if all can be."""
+    for name, value in vars(env.unwrapped).items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:  # of any kind: third-party code runs here
+            return f", as its field '{name}' cannot be pickled ({brief(str(error))})"
+    return ""
+
+
+def _resident() -> float:
+    """Return the memory of this process in MB; 0 if that is not known here."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return 0.0

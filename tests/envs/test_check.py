@@ -1,0 +1,376 @@
+"""Checks of environments: each fault is found, and nothing else; in sound environments, nothing is."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from reverie.core.errors import EnvError
+from reverie.envs.check import EnvReport, examine
+from reverie.envs.config import EnvConfig
+
+SOUND = (
+    "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "FrozenLake-v1",
+    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5", "Ant-v5",
+)  # fmt: skip
+NEEDS = {"LunarLander-v3": "Box2D", "BipedalWalker-v3": "Box2D", "HalfCheetah-v5": "mujoco", "Ant-v5": "mujoco"}
+
+
+class Walk(gymnasium.Env):
+    """A walk on a line with an end of its own at 3 and -3, where the reward is 1 or 0: nothing is wrong with it."""
+
+    observation_space = spaces.Box(-4, 4, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.drawn()
+        return self.seen(), {}
+
+    def step(self, action):
+        self.x += 2 * action - 1
+        return self.seen(), float(self.x > 2), bool(abs(self.x) > 2), False, {}
+
+    def drawn(self):
+        return int(self.np_random.integers(3)) - 1
+
+    def seen(self):
+        return np.array([self.x], np.float32)
+
+
+class Reused(Walk):
+    """As gymnasium issue 1057 and many others: one array for all observations."""
+
+    def __init__(self):
+        self.array = np.zeros(1, np.float32)
+
+    def seen(self):
+        self.array[0] = self.x
+        return self.array
+
+
+class Float64(Walk):
+    def seen(self):
+        return np.array([self.x], np.float64)
+
+
+class Listed(Walk):
+    def seen(self):
+        return [float(self.x)]
+
+
+class Outside(Walk):
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+
+
+class NaN(Walk):
+    def seen(self):
+        return np.array([np.nan if abs(self.x) > 1 else self.x], np.float32)
+
+
+class Reshaped(Walk):
+    def seen(self):
+        return np.full(1 + (abs(self.x) > 1), self.x, np.float32)
+
+
+class WrongClass(Walk):
+    """Its classes begin at 1, but it counts from 0."""
+
+    observation_space = spaces.Discrete(7, start=1)
+
+    def seen(self):
+        return self.x + 3
+
+
+class WrongStart(Walk):
+    """Its actions begin at 1, but it counts from 0."""
+
+    action_space = spaces.Discrete(2, start=1)
+
+    def step(self, action):
+        return super().step([0, 1][action])
+
+
+class WantsNumPy(Walk):
+    """Takes only what ``action_space.sample()`` returns."""
+
+    def step(self, action):
+        return super().step(action.item())
+
+
+class Changed(Walk):
+    """Changes one thing in what a step returns."""
+
+    changed: dict = {}  # noqa: RUF012
+
+    def step(self, action):
+        names = ("obs", "reward", "terminated", "truncated", "info")
+        answer = dict(zip(names, super().step(action), strict=True))
+        for name, change in self.changed.items():
+            answer[name] = change(answer[name])
+        return tuple(answer.values())
+
+
+class FourValues(Walk):
+    def step(self, action):
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+class NoSeed(Walk):
+    def reset(self):
+        return super().reset()
+
+
+class IgnoresSeed(Walk):
+    def reset(self, *, seed=None, options=None):
+        return super().reset()
+
+
+class Leaves(Walk):
+    """What an episode changes stays in the next one."""
+
+    wind = 0
+
+    def step(self, action):
+        self.wind = min(self.wind + 0.125, 1.0)
+        self.x += self.wind - 1
+        return super().step(action)
+
+
+class NumPyGlobal(Walk):
+    def drawn(self):
+        return np.random.randint(3) - 1  # noqa: NPY002
+
+
+class PythonGlobal(Walk):
+    def drawn(self):
+        return random.randint(-1, 1)
+
+
+class Endless(Walk):
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+class Horizon(Walk):
+    """Tells its time limit as a termination."""
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.time += 1
+        self.x = float(np.clip(self.x + action - 0.5, -3, 3))
+        return self.seen(), 1.0, self.time == 25, False, {}
+
+
+class Unpicklable(Walk):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+class Elsewhere(Walk):
+    """Holds its state where no field is: a resumed one goes on from another."""
+
+    def __init__(self):
+        self.hidden = [0]
+
+    x = property(lambda self: Elsewhere.place[id(self)], lambda self, x: Elsewhere.place.update({id(self): x}))
+    place: dict[int, float] = {}  # noqa: RUF012
+
+
+class StillPixels(Walk):
+    observation_space = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+
+    def seen(self):
+        return np.full((16, 16, 3), 99, np.uint8)
+
+
+class Unbounded(Walk):
+    action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+class Leaks(Walk):
+    def __init__(self):
+        self.kept = []
+
+    def step(self, action):
+        self.kept.append(np.ones(1 << 18, np.uint8))
+        return super().step(action)
+
+
+def without_a_seat():
+    raise OSError("no seat")
+
+
+class Alone(Walk):
+    """There can be only one."""
+
+    made = 0
+
+    def __init__(self):
+        Alone.made += 1
+        if Alone.made > 1:
+            raise OSError("the port is taken")
+
+
+class Masked(Walk):
+    """Tells its legal actions in one of three ways, and refuses all others."""
+
+    how = "info"
+
+    def mask(self):
+        return [self.x < 2, self.x > -2]
+
+    def __init__(self):
+        if self.how == "observation":
+            self.observation_space = spaces.Dict({"x": Walk.observation_space, "action_mask": spaces.MultiBinary(2)})
+        if self.how == "method":
+            self.action_masks = lambda: self.told()
+
+    def told(self):
+        return np.array(self.mask(), np.int8)
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, {"action_mask": self.told()} if self.how == "info" else {}
+
+    def step(self, action):
+        if not self.mask()[action]:
+            raise ValueError(f"{action} is illegal")
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"action_mask": self.told()} if self.how == "info" else {}
+
+    def seen(self):
+        x = super().seen()
+        return {"x": x, "action_mask": self.told()} if self.how == "observation" else x
+
+
+def masked(**how):
+    return type("Masked", (Masked,), how)
+
+
+def changed(**how):
+    return type("Changed", (Changed,), {"changed": how})
+
+
+FAULTY = {
+    "reused array": (Reused, "warning reused", "changed after it was returned"),
+    "float64": (Float64, "warning dtype", "obs of reset() is of float64: expected an array of float32"),
+    "list": (Listed, "warning dtype", "is of list"),
+    "bounds": (Outside, "warning bounds", "at index (0,): expected -1 to 1"),
+    "NaN": (NaN, "fault refused", "is nan at index (0,)"),
+    "shape": (Reshaped, "fault refused", "has shape (2,); its space declares (1,)"),
+    "class": (WrongClass, "fault refused", "is 0; its space declares 1..7"),
+    "start": (WrongStart, "fault raises", "IndexError"),
+    "action type": (WantsNumPy, "fault raises", "no attribute 'item'"),
+    "reward array": (changed(reward=lambda r: np.array([r])), "warning reward", "array([0.]), of type ndarray"),
+    "reward NaN": (changed(reward=lambda r: float("nan")), "fault refused", "the reward is nan"),
+    "reward None": (changed(reward=lambda r: None), "fault refused", "the reward is None"),
+    "int end": (changed(terminated=int), "warning ends", "terminated is 0, of type int"),
+    "array end": (changed(truncated=np.array), "warning ends", "truncated is array(False), of type ndarray"),
+    "info": (changed(info=lambda info: None), "warning info", "the info of step() is None"),
+    "four values": (FourValues, "fault refused", "step() returned 4 values: expected 5"),
+    "no seed": (NoSeed, "fault refused", "Define reset(self, *, seed=None, options=None)"),
+    "seed ignored": (IgnoresSeed, "warning seed", "another copy of it plays another episode"),
+    "left over": (Leaves, "warning reset", "an episode after others is a different one"),
+    "NumPy's generator": (NumPyGlobal, "warning generator", "reset() draws from the global generator of NumPy"),
+    "Python's generator": (PythonGlobal, "warning generator", "the global generator of Python"),
+    "endless": (Endless, "warning endless", "no episode ended in 3,000 steps"),
+    "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
+    "unpicklable": (Unpicklable, "note unsaved", "its field 'lock' cannot be pickled"),
+    "state elsewhere": (Elsewhere, "warning state", "does not go on the same"),
+    "still pixels": (StillPixels, "warning still", "the image 'image' never changed"),
+    "unbounded": (Unbounded, "fault spaces", "action 'action' is unbounded"),
+    "mask of 3": (masked(mask=lambda self: [1, 1, 0]), "fault refused", "has 3 values: expected 2, one for each class"),
+    "no legal": (masked(mask=lambda self: [abs(self.x) < 2] * 2), "fault refused", "leaves no legal action"),
+    "mask of 2.5": (
+        masked(told=lambda self: np.array([1, 2.5])),
+        "fault refused",
+        "expected 1 for legal actions and 0",
+    ),
+    "leak": (Leaks, "warning memory", "MB more memory were taken"),
+    "alone": (Alone, "warning copies", "OSError: the port is taken"),
+}
+
+
+def found(report: EnvReport) -> dict[str, str]:
+    return {f"{one.severity} {one.name}": one.text for one in report.findings}
+
+
+@pytest.mark.parametrize("what", FAULTY)
+def test_each_fault_is_found_and_nothing_else(what):
+    make, name, text = FAULTY[what]
+    Alone.made = 0
+    report = examine(make, EnvConfig(), 600 if make is Leaks else 300)
+    assert [*found(report)] == [name]
+    assert text in found(report)[name]
+    assert report.ok is not name.startswith("fault")
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_environments_have_no_fault_and_no_warning(name):
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    report = examine(None, EnvConfig(id=name), 2_000)
+    assert report.ok
+    assert {one.severity for one in report.findings} <= {"note"}
+    assert report.facts["steps"] >= 2_000
+    assert report.facts["steps_per_second"] > 0
+
+
+def test_what_is_seen_of_a_sound_environment():
+    watched = []
+    report = examine(Walk, EnvConfig(), 300, worker=True, watch=watched.append)
+    facts = report.facts
+    assert (report.env, report.findings, watched) == ("Walk", (), [*range(1, 301)])
+    assert (facts["steps"], facts["plays_in_worker"], facts["time_limit"]) == (300, True, None)
+    assert (facts["least_reward"], facts["largest_reward"]) == (0, 1)
+    assert facts["terminated"] == facts["episodes"] == len(facts["lengths"]) == len(facts["returns"]) > 10
+    assert sum(facts["returns"]) == facts["rewards_not_0"]
+    assert 280 < sum(facts["lengths"]) <= 300
+    assert facts["bytes_of_state"] > 100
+    limited = examine(None, EnvConfig(id="CartPole-v1", time_limit=7), 100)
+    assert (limited.facts["time_limit"], max(limited.facts["lengths"])) == (7, 7)
+
+
+@pytest.mark.parametrize("how", ["info", "observation", "method"])
+def test_random_actions_are_those_that_masks_allow(how):
+    report = examine(masked(how=how), EnvConfig(), 300, worker=True)
+    assert {one.severity for one in report.findings} <= {"note"}
+    assert report.facts["masks"] == how
+    assert 0.5 < report.facts["legal_share"] < 1.0
+    assert report.obs_spec["action_mask"].kind == "mask"
+    assert "masks" not in examine(Walk, EnvConfig(), 10).facts
+
+
+def test_settings_change_what_is_seen():
+    report = examine(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
+    assert {key: part.shape for key, part in report.obs_spec.items()} == {"image": (16, 24, 3)}
+    both = examine(None, EnvConfig(id="Blackjack-v1", exclude="1"), 50)
+    assert both.facts["learners_ignore"] == "1"
+
+
+def test_an_instance_is_played_and_left_open():
+    env = Walk()
+    report = examine(env, EnvConfig(), 100, worker=True)
+    assert report.findings == ()
+    assert "plays_in_worker" not in report.facts
+    env.reset(seed=3)
+    leaking = examine(Leaves(), EnvConfig(), 100)
+    assert [*found(leaking)] == ["warning reset"]
+
+
+def test_there_must_be_an_environment():
+    with pytest.raises(EnvError, match="unknown environment 'CartPol-v1'"):
+        examine(None, EnvConfig(id="CartPol-v1"), 10)
+    with pytest.raises(EnvError, match="no seat"):
+        examine(without_a_seat, EnvConfig(), 10)
