@@ -17,7 +17,7 @@ from reverie.envs.config import EnvConfig
 
 SOUND = (
     "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "FrozenLake-v1",
-    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5", "Ant-v5",
+    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5", "Ant-v5",
 )  # fmt: skip
 NEEDS = {"LunarLander-v3": "Box2D", "BipedalWalker-v3": "Box2D", "HalfCheetah-v5": "mujoco", "Ant-v5": "mujoco"}
 
@@ -304,7 +304,7 @@ FAULTY = {
     "left over": (Leaves, "warning reset", "an episode after others is a different one"),
     "NumPy's generator": (NumPyGlobal, "warning generator", "reset() draws from the global generator of NumPy"),
     "Python's generator": (PythonGlobal, "warning generator", "the global generator of Python"),
-    "endless": (Endless, "warning endless", "no episode ended in 3,000 steps"),
+    "endless": (Endless, "warning endless", "no episode ended in 7,500 steps"),
     "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
     "unpicklable": (Unpicklable, "note unsaved", "its field 'lock' cannot be pickled"),
     "state elsewhere": (Elsewhere, "warning state", "does not go on the same"),

@@ -35,7 +35,7 @@ Severity = Literal["fault", "warning", "note"]
 SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2
 """Seeds of resets that are repeated, as some environments have few first states; most steps of the episode, of seed 1,
 that is played again; and the step after which its state is saved."""
-PATIENT, SECONDS, STARTING = 10, 10.0, 60.0
+PATIENT, SECONDS, STARTING = 25, 10.0, 60.0
 """How many times the steps asked for are played until a first episode ends; seconds after which play ends anyway; and
 those that a worker process may take to start."""
 FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
