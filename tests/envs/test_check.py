@@ -17,7 +17,8 @@ from reverie.envs.config import EnvConfig
 
 SOUND = (
     "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "FrozenLake-v1",
-    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5", "Ant-v5",
+    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "LunarLander-v3", "BipedalWalker-v3",
+    "HalfCheetah-v5", "Ant-v5",
 )  # fmt: skip
 NEEDS = {"LunarLander-v3": "Box2D", "BipedalWalker-v3": "Box2D", "HalfCheetah-v5": "mujoco", "Ant-v5": "mujoco"}
 
