@@ -17,7 +17,8 @@ from reverie.envs.config import EnvConfig
 
 SOUND = (
     "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "FrozenLake-v1",
-    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "LunarLander-v3", "BipedalWalker-v3", "HalfCheetah-v5", "Ant-v5",
+    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "LunarLander-v3", "BipedalWalker-v3",
+    "HalfCheetah-v5", "Ant-v5",
 )  # fmt: skip
 NEEDS = {"LunarLander-v3": "Box2D", "BipedalWalker-v3": "Box2D", "HalfCheetah-v5": "mujoco", "Ant-v5": "mujoco"}
 
@@ -45,7 +46,7 @@ class Walk(gymnasium.Env):
 
 
 class Reused(Walk):
-    """As gymnasium issue 1057 and many others: one array for all observations."""
+    """One array for all observations, as in google-deepmind/dm_control#34."""
 
     def __init__(self):
         self.array = np.zeros(1, np.float32)
@@ -56,6 +57,8 @@ class Reused(Walk):
 
 
 class Float64(Walk):
+    """As in learnsyslab/gym-pybullet-drones#87."""
+
     def seen(self):
         return np.array([self.x], np.float64)
 
@@ -75,6 +78,8 @@ class NaN(Walk):
 
 
 class Reshaped(Walk):
+    """As in hill-a/stable-baselines#875."""
+
     def seen(self):
         return np.full(1 + (abs(self.x) > 1), self.x, np.float32)
 
@@ -144,7 +149,20 @@ class Leaves(Walk):
         return super().step(action)
 
 
+class SeedlessAnew(Walk):
+    """A reset without a seed does not go on from the seed before, as in Farama-Foundation/Gymnasium#1084."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        if seed is None:
+            self.x = float(np.random.default_rng().random())
+            obs = self.seen()
+        return obs, info
+
+
 class NumPyGlobal(Walk):
+    """As in MaximilianB2/pc-gym#44."""
+
     def drawn(self):
         return np.random.randint(3) - 1  # noqa: NPY002
 
@@ -155,12 +173,14 @@ class PythonGlobal(Walk):
 
 
 class Endless(Walk):
+    """As in learnables/learn2learn#349."""
+
     def step(self, action):
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
 class Horizon(Walk):
-    """Tells its time limit as a termination."""
+    """Tells its time limit as a termination, as in MaximilianB2/pc-gym#45."""
 
     def reset(self, *, seed=None, options=None):
         self.time = 0
@@ -281,10 +301,11 @@ FAULTY = {
     "four values": (FourValues, "fault refused", "step() returned 4 values: expected 5"),
     "no seed": (NoSeed, "fault refused", "Define reset(self, *, seed=None, options=None)"),
     "seed ignored": (IgnoresSeed, "warning seed", "another copy of it plays another episode"),
+    "seedless": (SeedlessAnew, "warning seed", "after reset(seed=None)"),
     "left over": (Leaves, "warning reset", "an episode after others is a different one"),
     "NumPy's generator": (NumPyGlobal, "warning generator", "reset() draws from the global generator of NumPy"),
     "Python's generator": (PythonGlobal, "warning generator", "the global generator of Python"),
-    "endless": (Endless, "warning endless", "no episode ended in 3,000 steps"),
+    "endless": (Endless, "warning endless", "no episode ended in 7,500 steps"),
     "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
     "unpicklable": (Unpicklable, "note unsaved", "its field 'lock' cannot be pickled"),
     "state elsewhere": (Elsewhere, "warning state", "does not go on the same"),

@@ -20,7 +20,6 @@ from reverie.cli.parse import Trusting, flags_in, parse
 from reverie.cli.show import print_sections
 from reverie.core.discover import version
 from reverie.core.errors import brief
-from reverie.core.words import plural
 from reverie.envs.config import OF_ALL, EnvConfig
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
@@ -94,30 +93,16 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
     actions = {} if report.action_spec is None else report.action_spec.parts
     sections = {
         "settings": sorted((name, str(own[name])) for name in own.keys() - OF_ALL if own[name] != usual[name]),
-        "learners see": [
-            (key, f"classes {brief(part.classes)}" if part.classes else f"{part.kind} {part.shape} {part.dtype}")
-            for key, part in report.obs_spec.items()
-        ],
-        "learners choose": [
-            (
-                key,
-                f"classes {brief(part.classes)}"
-                if part.classes
-                else plural(part.size, "number") + " in [-1, 1], scaled",
-            )
-            for key, part in actions.items()
-        ],
+        "learners see": [(key, f"{x.kind} {brief(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
+        "learners choose": [(key, f"{x.kind} {brief(x.classes or (x.size,))}") for key, x in actions.items()],
         "environment": [(name.replace("_", " "), shown(value)) for name, value in report.facts.items()],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)
+    width = min(120, get_terminal_size().columns)
     for found in report.findings:
-        width = min(120, get_terminal_size().columns)
-        print(
-            textwrap.fill(
-                f"{found.severity}: {found.text.rstrip('.')}.", width, subsequent_indent="  ", break_on_hyphens=False
-            )
-        )
+        text = f"{found.severity}: {found.text.rstrip('.')}."
+        print(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False))
     if all(found.severity == "note" for found in report.findings):
         print("no faults, no warnings")
 

@@ -32,10 +32,10 @@ from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Slot, close
 from reverie.envs.worker import workers
 
 Severity = Literal["fault", "warning", "note"]
-REPLAYED, SAVED, STARTS = 200, 2, 3
-"""Most steps of the episode that is played again, the one after which its state is saved, and how many resets with
-other seeds are repeated too."""
-PATIENT, SECONDS, STARTING = 10, 10.0, 60.0
+SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2
+"""Seeds of resets that are repeated, as some environments have few first states; most steps of the episode, of seed 1,
+that is played again; and the step after which its state is saved."""
+PATIENT, SECONDS, STARTING = 25, 10.0, 60.0
 """How many times the steps asked for are played until a first episode ends; seconds after which play ends anyway; and
 those that a worker process may take to start."""
 FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
@@ -356,7 +356,7 @@ class _Check:
             if len(self.rows) in (1, SAVED + 1):
                 self.saved = len(self.rows) - 1, self.player.ask("snapshot")
             self.rows.append(self.player.random_step())
-        self.starts = [self.player.do(seed) for seed in range(2, STARTS + 2)]
+        self.starts = [self.player.do(seed) for seed in SEEDS]
         self.facts["bytes_of_state"] = self.saved[1] and len(self.saved[1])
         if self.saved[1] is None:
             self.found.add("unsaved", error=_unpicklable(self.env))
