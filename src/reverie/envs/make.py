@@ -20,10 +20,9 @@ from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import module_of
-from reverie.envs import dmc
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import load_suite, unknown
+from reverie.envs.suites import choose_renderer, load_suite, unknown
 from reverie.envs.transforms import wrapped
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
@@ -153,7 +152,7 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     load_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
-        dmc.choose_renderer()
+        choose_renderer()
         if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
             os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
     given: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
