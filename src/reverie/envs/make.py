@@ -22,7 +22,7 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import module_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import choose_renderer, load_suite, unknown
+from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, unknown
 from reverie.envs.transforms import wrapped
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
@@ -101,7 +101,12 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
     cannot draw is an error only if ``config.pixels`` needs it.
     """
-    made: object = from_registry(config, render) if factory is None else factory(**config.kwargs)
+    if config.vector == "native" or (factory is None and config.id.startswith(ENVPOOL)):
+        from reverie.envs.together import OneOf, make_together
+
+        made: object = OneOf(make_together(config, factory, 1))
+    else:
+        made = from_registry(config, render) if factory is None else factory(**config.kwargs)
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
     env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)

@@ -20,6 +20,8 @@ from reverie.core.errors import EnvError, did_you_mean
 
 FOREIGN = "reverie.envs.foreign"
 """Module of the adapters."""
+ENVPOOL = "envpool/"
+"""Ids of EnvPool, which are made as they are."""
 EGL_PLATFORM_DEVICE = 0x313F
 
 
@@ -183,6 +185,8 @@ def load_suite(env_id: str) -> None:
 def check_id(env_id: str) -> None:
     """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing."""
     load_suite(env_id)
+    if env_id.startswith(ENVPOOL):
+        return
     if env_id not in gymnasium.registry and not any(known.startswith(f"{env_id}-v") for known in gymnasium.registry):
         raise unknown(env_id)
 
