@@ -54,6 +54,7 @@ def test_every_id_of_minigrid_and_babyai():
 
 def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatch):
     monkeypatch.setitem(sys.modules, "miniworld", None)
+    monkeypatch.delitem(gymnasium.registry, "MiniWorld-OneRoom-v0", raising=False)
     with pytest.raises(EnvError, match=r"needs the package 'miniworld' .*pip install \"reverie-rl\[min"):
         make_env(EnvConfig(id="MiniWorld-OneRoom-v0"), seed=0)
     with pytest.raises(EnvError, match=r"needs the package 'deepmind_lab' .*Note that no package index has it"):
