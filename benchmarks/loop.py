@@ -42,6 +42,7 @@ WARM_UP = 4
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0}
 GRID = {"env.kwargs": {"size": 64}, "env.num": 4, "env.vector": "process", "replay.capacity": 10_000}
 EARLY = {"learning_starts": 1000, "random_steps": 1000}
+MANY = {"env.num": 64, "replay_ratio": 1 / 64, "learning_starts": 1000}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "cartpole_1": ({"env": "CartPole-v1"}, {"env.num": 1}, 80),
     "cartpole_4": ({"env": "CartPole-v1"}, {"env.num": 4}, 80),
@@ -49,6 +50,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "image_12m": ({"env": "reverie/Grid-v0"}, {**GRID, "learning_starts": 64}, 6),
     "cheetah_td3": ({"algorithm": "td3", "env": "HalfCheetah-v5"}, EARLY, 4000),
     "pendulum_td3": ({"algorithm": "td3", "env": "Pendulum-v1"}, EARLY, 4000),
+    "cartpole_64_serial": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY, 400),
+    "cartpole_64_process": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vector": "process"}, 400),
+    "cartpole_64_native": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vector": "native"}, 400),
 }
 """What `train` is told, further settings, and how many updates are counted."""
 

@@ -8,6 +8,7 @@ import inspect
 import re
 import shlex
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
+from reverie.envs.suites import SUITES
 from reverie.envs.transforms import SHORT
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.normalise import Running
-from reverie.presets.layers import CPU, base
+from reverie.presets.layers import CPU, base, preset_name
 from reverie.presets.registry import ON_CPU, PRESETS
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
@@ -298,6 +300,17 @@ def test_the_table_of_environment_options() -> None:
     table = {name.removeprefix("env."): default for name, default, _ in rows("docs/environments.md", "| option |")}
     config = EnvConfig()
     assert table == {f.name: str(getattr(config, f.name)) or "''" for f in dataclasses.fields(config)}
+
+
+def test_the_table_of_suites() -> None:
+    table = rows("docs/environments.md", "| suite |")
+    assert [row[0] for row in table] == [suite.title for suite in SUITES[:-1]]
+    for suite, (_, ids, extra, preset, state) in zip(SUITES, table, strict=False):
+        assert (ids, extra) == (", ".join(suite.prefixes), suite.extra)
+        assert preset == preset_name("dreamer_v3", suite.tried.split("--env ")[1].split()[0])
+        assert state.startswith(f"not trained, {suite.why}; " if suite.why else f"reverie train {suite.tried}")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {suite.extra for suite in SUITES} <= {"", *extras}
 
 
 def test_the_table_of_wrappers() -> None:

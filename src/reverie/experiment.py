@@ -683,7 +683,7 @@ def make_eval_env(
     They run in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
-    vector = config.env.vector if workers else "serial"
+    vector = config.env.vector if workers or config.env.vector == "native" else "serial"
     values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render, new=False)

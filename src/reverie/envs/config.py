@@ -27,9 +27,10 @@ class EnvConfig(Config):
     num: Annotated[int, AtLeast(1)] = 1
     """Number of environments that are stepped together."""
 
-    vector: Literal["serial", "process"] = "serial"
+    vector: Literal["serial", "process", "native"] = "serial"
     """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
-    scripts need `if __name__ == "__main__":` then."""
+    scripts need `if __name__ == "__main__":` then. `native` takes environments that are a vector already: an id with a
+    vector of its own in Gymnasium, `envpool/ID`, or a function of yours with the argument num_envs."""
 
     restarts: Annotated[int, AtLeast(0)] = 10
     """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""

@@ -20,10 +20,9 @@ from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import module_of
-from reverie.envs import dmc
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import load_suite, unknown
+from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, unknown
 from reverie.envs.transforms import wrapped
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
@@ -102,7 +101,12 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
     cannot draw is an error only if ``config.pixels`` needs it.
     """
-    made: object = from_registry(config, render) if factory is None else factory(**config.kwargs)
+    if config.vector == "native" or (factory is None and config.id.startswith(ENVPOOL)):
+        from reverie.envs.together import OneOf, make_together
+
+        made: object = OneOf(make_together(config, factory, 1))
+    else:
+        made = from_registry(config, render) if factory is None else factory(**config.kwargs)
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
     env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)
@@ -153,7 +157,7 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     load_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
-        dmc.choose_renderer()
+        choose_renderer()
         if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
             os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
     given: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}

@@ -1,89 +1,192 @@
-"""Suites that come as extras: their ids, how they are registered with Gymnasium, and hints on how to install them."""
+"""Suites that come as extras: their ids, how they are registered with Gymnasium, and what was tried of each."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import ctypes.util
 import difflib
-import functools
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 
 from reverie.core.errors import EnvError, did_you_mean
-from reverie.envs import dmc
+
+FOREIGN = "reverie.envs.foreign"
+"""Module of the adapters."""
+ENVPOOL = "envpool/"
+"""Ids of EnvPool, which are made as they are."""
+EGL_PLATFORM_DEVICE = 0x313F
 
 
-class Suite(NamedTuple):
-    """Environments of one package, recognised by the ``prefixes`` of their ids."""
-
-    prefixes: tuple[str, ...]
-    package: str
-    extra: str
-    register: Callable[[], None]
-
-
-def _atari() -> None:
+def _atari(_: str) -> None:
     import ale_py
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner from each emulator
     gymnasium.register_envs(ale_py)
 
 
-def _dm_control() -> None:
-    dmc.choose_renderer()
+def _dm_control(_: str = "") -> None:
+    choose_renderer()
     import shimmy
 
-    dmc.forget_removed_fields()
+    _forget_removed_fields()
     gymnasium.register_envs(shimmy)
 
 
-def _minigrid() -> None:
-    import minigrid
+def _module(name: str) -> Callable[[str], None]:
+    """Return what imports a module, which registers its environments."""
+    return lambda _: gymnasium.register_envs(importlib.import_module(name))
 
-    gymnasium.register_envs(minigrid)
 
-
-def _minatar() -> None:
+def _minatar(_: str) -> None:
     import minatar.gym
 
     if "MinAtar/Breakout-v1" not in gymnasium.registry:
         minatar.gym.register_envs()
 
 
-def _ours(module: str) -> None:
-    importlib.import_module(f"reverie.envs.{module}").register()
+def _miniworld(_: str) -> None:
+    if _is_headless():
+        os.environ.setdefault("PYGLET_HEADLESS", "1")
+    import miniworld
+
+    gymnasium.register_envs(miniworld)
 
 
+def _super_mario(_: str) -> None:
+    import gym_super_mario_bros  # for Python 3.12 and before, with the old Gym
+
+    if hasattr(gym_super_mario_bros, "SuperMarioBrosEnv") and find_spec("gym"):
+        import gym
+
+        for old in [name for name in gym.envs.registry if name.startswith("SuperMarioBros")]:
+            _add(old, "super_mario", old_id=old)
+
+
+def _memory_maze(_: str) -> None:
+    _dm_control()
+    importlib.import_module("memory_maze.tasks")
+    for size in ("9x9", "11x11", "13x13", "15x15"):
+        _add(f"MemoryMaze-{size}-v0", "MemoryMaze", size=size)
+
+
+def _procgen(_: str) -> None:
+    for name in importlib.import_module("procgen.env").ENV_NAMES:
+        _add(f"procgen-{name}-v0", "Procgen", name=name)
+
+
+def _craftax(_: str) -> None:
+    importlib.import_module("craftax")
+    for name in ("Craftax-Symbolic", "Craftax-Pixels", "Craftax-Classic-Symbolic", "Craftax-Classic-Pixels"):
+        _add(f"{name}-v1", "Craftax", name=f"{name}-v1")
+
+
+def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
+    """Return what registers any id ``SUITE/NAME``, or any id: ``maker`` gets ``NAME``, or the whole id."""
+
+    def register(env_id: str) -> None:
+        importlib.import_module(package)
+        if env_id:
+            _add(env_id, maker, **{argument: env_id.rpartition("/")[2]})
+
+    return register
+
+
+def _ours(module: str) -> Callable[[str], None]:
+    return lambda _: importlib.import_module(f"reverie.envs.{module}").register()
+
+
+def _add(env_id: str, maker: str, **kwargs: str) -> None:
+    if env_id not in gymnasium.registry:
+        gymnasium.register(env_id, entry_point=f"{FOREIGN}:{maker}", kwargs=kwargs)
+
+
+class Suite(NamedTuple):
+    """Environments of one package, recognised by the ``prefixes`` of their ids."""
+
+    title: str
+    prefixes: tuple[str, ...]
+    package: str
+    extra: str
+    """The extra that installs it; empty if there is none."""
+    register: Callable[[str], None] | None
+    """Registers an id. None: Gymnasium has done so."""
+    tried: str
+    """Algorithm, environment and options of `reverie train` with which it was trained."""
+    why: str = ""
+    """Why it was not trained, but its adapter was tested against the interface that it documents. Empty: it was."""
+
+
+JAVA = "its Minecraft needs Java 8 and is downloaded when it is built"
+# fmt: off
 SUITES = (
-    Suite(("ALE/",), "ale_py", "atari", _atari),
-    Suite(("dm_control/",), "dm_control", "dmc", _dm_control),
-    Suite(("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", _minigrid),
-    Suite(("MinAtar/",), "minatar", "minatar", _minatar),
-    Suite(("Crafter",), "crafter", "crafter", functools.partial(_ours, "crafter")),
-    Suite(("reverie/",), "reverie", "", functools.partial(_ours, "dummy")),
+    Suite("Atari", ("ALE/",), "ale_py", "atari", _atari, "dqn --env ALE/Pong-v5"),
+    Suite("DeepMind Control", ("dm_control/",), "dm_control", "dmc", _dm_control,
+          "dreamer_v3 --env dm_control/cartpole-balance-v0"),
+    Suite("MiniGrid, BabyAI", ("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", _module("minigrid"),
+          "dreamer_v3 --env MiniGrid-Dynamic-Obstacles-5x5-v0"),
+    Suite("MinAtar", ("MinAtar/",), "minatar", "minatar", _minatar, "dqn --env MinAtar/Breakout-v1"),
+    Suite("Crafter", ("Crafter",), "crafter", "crafter", _ours("crafter"), "dreamer_v3 --env CrafterReward-v1"),
+    Suite("Box2D", ("LunarLander", "BipedalWalker", "CarRacing"), "Box2D", "box2d", None, "dqn --env LunarLander-v3"),
+    Suite("MuJoCo", ("Ant-", "HalfCheetah-", "Hopper-", "Humanoid", "InvertedDoublePendulum-", "InvertedPendulum-",
+          "Pusher-", "Reacher-", "Swimmer-", "Walker2d-"), "mujoco", "mujoco", None, "sac --env HalfCheetah-v5"),
+    Suite("Gymnasium-Robotics", ("FetchReach", "FetchPush", "FetchSlide", "FetchPick", "HandReach", "HandManipulate",
+          "AdroitHand", "FrankaKitchen-", "PointMaze_", "AntMaze_"),
+          "gymnasium_robotics", "robotics", _module("gymnasium_robotics"), "sac --env FetchReach-v4"),
+    Suite("MiniWorld", ("MiniWorld-",), "miniworld", "miniworld", _miniworld, "dreamer_v3 --env MiniWorld-OneRoom-v0"),
+    Suite("Memory Maze", ("MemoryMaze-",), "memory_maze", "memory_maze", _memory_maze,
+          "dreamer_v3 --env MemoryMaze-9x9-v0"),
+    Suite("ProcGen", ("procgen-",), "procgen", "procgen", _procgen, "dreamer_v3 --env procgen-coinrun-v0"),
+    Suite("Craftax", ("Craftax-",), "craftax", "craftax", _craftax, "dqn --env Craftax-Classic-Symbolic-v1"),
+    Suite("Flappy Bird", ("FlappyBird-",), "flappy_bird_gymnasium", "flappy_bird", _module("flappy_bird_gymnasium"),
+          "dqn --env FlappyBird-v0"),
+    Suite("Super Mario Bros.", ("SuperMarioBros",), "gym_super_mario_bros", "mario", _super_mario,
+          "dreamer_v3 --env SuperMarioBros-v3"),
+    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "OneAgent", "name"),
+          "dqn --env pettingzoo/classic.connect_four_v3"),
+    Suite("DIAMBRA", ("diambra/",), "diambra", "diambra", _any("diambra.arena", "diambra", "game"),
+          "dreamer_v3 --env diambra/doapp", "its games run in a container, from files that one must own"),
+    Suite("DeepMind Lab", ("dmlab/",), "deepmind_lab", "", _any("deepmind_lab", "DmLab", "level"),
+          "dreamer_v3 --env dmlab/explore_goal_locations_small", "no package index has it: it is built with Bazel"),
+    Suite("MineRL", ("MineRL",), "minerl", "", _any("minerl", "minerl", "task"),
+          "dreamer_v3 --env MineRLNavigateDense-v0", JAVA),
+    Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
+          "dreamer_v3 --env minedojo/harvest_milk", JAVA),
+    Suite("tests", ("reverie/",), "reverie", "", _ours("dummy"), "dqn --env reverie/Count-v0"),
 )
+# fmt: on
+"""The last one has environments with known best returns, for tests of learners."""
 
 
 def load_suite(env_id: str) -> None:
     """Register the suite that ``env_id`` belongs to, if any."""
     for suite in SUITES:
-        if env_id.startswith(suite.prefixes):
+        if suite.register is not None and env_id.startswith(suite.prefixes):
             try:
-                suite.register()
+                suite.register(env_id)
             except ImportError as error:
-                raise EnvError(
-                    f"environment '{env_id}' needs the package '{suite.package}' ({error}). Install it with: "
-                    f"{_pip(suite)}"
-                ) from error
+                if env_id in gymnasium.registry:  # a user's, with a name like those of the suite
+                    return
+                pip = f'Install it with: pip install "reverie-rl[{suite.extra}]"'
+                how = pip if suite.extra else f"Note that {suite.why}."
+                needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
+                raise EnvError(f"{needs}. {how}") from error
+            except gymnasium.error.Error as error:
+                raise EnvError(f"environment '{env_id}': {error}") from error
 
 
 def check_id(env_id: str) -> None:
     """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing."""
     load_suite(env_id)
+    if env_id.startswith(ENVPOOL):
+        return
     if env_id not in gymnasium.registry and not any(known.startswith(f"{env_id}-v") for known in gymnasium.registry):
         raise unknown(env_id)
 
@@ -102,14 +205,75 @@ def unknown(env_id: str) -> EnvError:
         if difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.8):
             break
         with contextlib.suppress(Exception):
-            suite.register()
-    missing = [_pip(suite) for suite in SUITES if find_spec(suite.package) is None]
-    extras = f" More environments come with {', '.join(missing)}." if missing else ""
+            if suite.register is not None:
+                suite.register("")
+    missing = [suite.extra for suite in SUITES if suite.extra and find_spec(suite.package) is None]
+    extras = f' More environments come with pip install "reverie-rl[{",".join(missing)}]".' if missing else ""
     rule = " For an environment of your own, use 'module:Id', where importing the module registers Id."
     if env_id.endswith(".py") and Path(env_id).is_file():
         rule = f" {env_id} is a file: use '{Path(env_id).stem}:Id' in its folder, where it registers Id."
     return EnvError(f"unknown environment '{env_id}'.{did_you_mean(name, gymnasium.registry)}{extras}{rule}")
 
 
-def _pip(suite: Suite) -> str:
-    return f'pip install "reverie-rl[{suite.extra}]"'
+# ---------------------------------------------------------------- drawing without a screen
+
+
+def choose_renderer() -> None:
+    """Set ``MUJOCO_GL`` where there is no screen and the user has not set it: EGL, else OSMesa, else no renderer.
+
+    MuJoCo's own default is a window toolkit, which fails without a screen. A backend that does not work fails on
+    import, even if nothing is ever drawn.
+    """
+    if "MUJOCO_GL" in os.environ or not _is_headless():
+        return
+    if _egl_works():
+        os.environ["MUJOCO_GL"] = "egl"
+    else:
+        os.environ["MUJOCO_GL"] = "osmesa" if ctypes.util.find_library("OSMesa") else "disable"
+
+
+def _is_headless() -> bool:
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return not screen and sys.platform.startswith("linux")
+
+
+def _egl_works() -> bool:
+    """Return whether EGL can open a display on some device (a GPU, or Mesa's software renderer)."""
+    try:
+        egl = ctypes.CDLL("libEGL.so.1")
+        egl.eglGetProcAddress.restype = ctypes.c_void_p
+        query = _function(egl, b"eglQueryDevicesEXT", ctypes.c_uint)
+        display_of = _function(egl, b"eglGetPlatformDisplayEXT", ctypes.c_void_p)
+    except (OSError, AttributeError):
+        return False
+    devices, count = (ctypes.c_void_p * 16)(), ctypes.c_int()
+    if not query(ctypes.c_int(16), devices, ctypes.byref(count)):
+        return False
+    for device in devices[: count.value]:
+        display = display_of(ctypes.c_uint(EGL_PLATFORM_DEVICE), ctypes.c_void_p(device), None)
+        if display and egl.eglInitialize(ctypes.c_void_p(display), None, None):
+            return True
+    return False
+
+
+def _function(egl: ctypes.CDLL, name: bytes, result: type) -> Callable[..., Any]:
+    address = egl.eglGetProcAddress(ctypes.c_char_p(name))
+    if not address:
+        raise AttributeError(name)
+    return ctypes.CFUNCTYPE(result)(address)
+
+
+def _forget_removed_fields() -> None:
+    """Remove fields that the installed MuJoCo no longer has from dm_control's list of fields.
+
+    dm_control 1.0.50 reads every field of MuJoCo 3.17's structures by name. MuJoCo 4 has removed some fields of
+    flexible bodies, which no task of the suite uses.
+    """
+    import mujoco  # type: ignore[import-untyped, import-not-found, unused-ignore]  # has no types
+    from dm_control.mujoco.wrapper.mjbindings import sizes
+
+    model = mujoco.MjModel.from_xml_string("<mujoco/>")
+    for name, struct in (("mjmodel", model), ("mjdata", mujoco.MjData(model))):
+        fields = sizes.array_sizes[name]
+        for field in [field for field in fields if not hasattr(struct, field)]:
+            del fields[field]

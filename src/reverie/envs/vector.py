@@ -21,6 +21,7 @@ from reverie.core.spaces import surely_finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.core.words import Say
+from reverie.envs.batched import Batched
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, Summary
 from reverie.envs.flat import make_flat
@@ -38,7 +39,7 @@ def make_env(
     render: bool = False,
     say: Say = warn,
     new: bool = True,
-) -> VectorEnv:
+) -> VectorEnv | Batched:
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
@@ -51,6 +52,8 @@ def make_env(
         ConfigError: ``seed`` is negative, or ``factory`` is something else.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
+    if config.vector == "native":
+        return Batched(config, make, seeds[0])
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     try:
         if config.vector == "process":

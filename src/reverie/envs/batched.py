@@ -1,0 +1,155 @@
+"""A vector of Gymnasium or EnvPool as rows: implements the ``Env`` protocol without slots, processes and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from reverie.core.errors import DataError, EnvError, ReverieError, told
+from reverie.core.images import ImageOptions
+from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested
+from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.types import Step
+from reverie.envs.config import EnvConfig
+from reverie.envs.make import MakeEnv
+from reverie.envs.together import check_alone, make_together, mode_of
+
+CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
+
+
+class Batched:
+    """N environments that one object steps; satisfies ``core.protocols.Env``. Rows are as those of ``VectorEnv``.
+
+    Ended environments begin anew in the next step, whenever the vector resets them itself. One that resets them in the
+    same step, or not at all, has them reset again for it: it must understand ``options={"reset_mask": ...}``.
+    """
+
+    def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int) -> None:
+        check_alone(config)
+        self._vector = make_together(config, factory, config.num)
+        self._mode, self._seed, self._clip = mode_of(self._vector), seed, CLIPS[config.clip_reward]
+        self._actions = self._vector.single_action_space
+        self._codec = ActionCodec(self._actions)
+        space: Any = self._vector.single_observation_space
+        self._mask = None
+        if isinstance(space, spaces.Dict) and MASK in space.spaces and config.keeps(MASK):
+            self._mask = MaskCodec(self._actions)
+            space = spaces.Dict({**space.spaces, MASK: spaces.MultiBinary(self._mask.spec.width)})
+        self._obs = ObsCodec(space, config.keeps, config.channels)
+        self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale)
+        self.num_envs: int = config.num
+        self.obs_spec: ObsSpec = self._options.spec
+        self.action_spec: ActionSpec = self._codec.spec
+        self._none = np.zeros(self.num_envs, bool)
+        self._ended: np.ndarray | None = None
+        self._only_some = False  # whether it was seen that a reset of some leaves the others alone
+        self.exact_rewards: list[float] = []
+        """The rewards of the current rows before they became float32."""
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
+        seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
+        obs, _ = self._call("reset", seed=seed)
+        self._ended = self._none
+        return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.
+
+        Raises:
+            DataError: an action has the wrong shape or is not finite, or an environment returned invalid values.
+            EnvError: an environment failed, or there was no ``reset``.
+        """
+        if self._ended is None:
+            raise EnvError("step() was called before reset(). Call reset() first to begin an episode.")
+        flat = action.detach().to("cpu", torch.float32).numpy()
+        if flat.shape != (self.num_envs, self.action_spec.width) or not np.isfinite(flat).all():
+            raise DataError(
+                f"the action has shape {flat.shape}: expected finite [N, A] = {self.num_envs, self.action_spec.width}."
+            )
+        given = nested(self._actions, self._codec.decode(flat, self._none), "action")
+        obs, reward, terminal, truncated, info = self._call("step", given)
+        first, terminal = self._ended, np.asarray(terminal, bool)
+        last = (terminal | np.asarray(truncated, bool)) & ~first
+        if first.any() and self._mode != AutoresetMode.NEXT_STEP:
+            obs = self._anew(first, obs)
+        rows = self._rows(obs, last)
+        if last.any() and self._mode == AutoresetMode.SAME_STEP:
+            ends = self._rows(_stacked(self._vector.single_observation_space, info["final_obs"][last]), last[last])
+            for key, values in ends.items():
+                rows[key][last] = values
+        if last.any() and self._mode == AutoresetMode.DISABLED:
+            self._anew(last, obs)
+        self._ended = last
+        return self._step(rows, np.where(first, 0.0, reward), first, last, terminal & last)
+
+    def _anew(self, which: np.ndarray, obs: Any) -> Any:
+        """Reset some environments and return all observations, those of the others as in ``obs``."""
+        paths = [] if self._only_some else [leaf.path for leaf in self._obs.leaves]
+        before = [np.array(follow(obs, path)) for path in paths]
+        found, _ = self._call("reset", options={"reset_mask": which.copy()})
+        for path, values in zip(paths, before, strict=True):
+            if not np.array_equal(np.asarray(follow(found, path))[~which], values[~which]):
+                raise EnvError(
+                    f"env.vector = native: {self._vector} has autoreset mode {self._mode.value}, and a reset of "
+                    "some of its environments changes the others. Make it with autoreset_mode = NEXT_STEP."
+                )
+        self._only_some = self._only_some or not which.all()
+        return found
+
+    def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
+        if self._mask is not None:
+            spec = self._mask.spec
+            flags = [with_choice(self._mask(one), spec, over) for one, over in zip(obs[MASK], last, strict=True)]
+            obs = {**obs, MASK: np.array(flags, np.int8)}
+        columns = {column("obs", leaf.path): np.asarray(follow(obs, leaf.path)) for leaf in self._obs.leaves}
+        rows = self._options(self._obs.encode(columns), "obs/")
+        return {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
+
+    def _step(
+        self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
+    ) -> Step:
+        reward = self._clip(np.asarray(reward, np.float64))
+        if not np.isfinite(reward).all():
+            bad = int(np.argmin(np.isfinite(reward)))
+            raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
+        self.exact_rewards = reward.tolist()
+        return Step(
+            obs={key: torch.from_numpy(values) for key, values in rows.items()},
+            reward=torch.from_numpy(reward.astype(np.float32)),
+            is_first=torch.from_numpy(first.copy()),
+            is_last=torch.from_numpy(last.copy()),
+            is_terminal=torch.from_numpy(terminal.copy()),
+        )
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self._vector, method)(*args, **kwargs)
+        except ReverieError:
+            raise
+        except Exception as error:
+            raise EnvError(f"the environments failed in {method}(): {told(error)}") from error
+
+    def render(self) -> np.ndarray | None:
+        """Return nothing: vectors draw all their environments at once, or none."""
+        return None
+
+    def close(self) -> None:
+        """Close all environments. May be called twice."""
+        self._vector.close()
+
+
+def _stacked(space: Any, values: Any) -> Any:
+    """Return single observations of ``space`` as one of a vector."""
+    if isinstance(space, spaces.Dict):
+        return {key: _stacked(part, [value[key] for value in values]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_stacked(part, [value[i] for value in values]) for i, part in enumerate(space.spaces))
+    return np.stack(list(values))

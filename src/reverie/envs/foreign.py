@@ -1,0 +1,325 @@
+"""Environments with another interface than Gymnasium's: the old Gym's, ProcGen's, JAX's, DeepMind Lab's, PettingZoo's.
+
+Their packages are imported when an environment is made. This file must not import torch: workers import it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import EnvError
+
+Reset = tuple[Any, dict[str, Any]]
+Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
+Base = gymnasium.Env[Any, Any]
+SEEDS = 2**31 - 1
+
+
+def space_of(space: Any) -> spaces.Space[Any]:
+    """Return a space of the old Gym, or of a package derived from it, as Gymnasium's."""
+    kinds = {kind.__name__ for kind in type(space).__mro__}
+    if "Dict" in kinds:
+        return spaces.Dict({str(key): space_of(inner) for key, inner in space.spaces.items()})
+    if "Tuple" in kinds:
+        return spaces.Tuple([space_of(inner) for inner in space.spaces])
+    if "Box" in kinds:
+        return spaces.Box(space.low, space.high, space.shape, space.dtype)
+    if "Discrete" in kinds:
+        return spaces.Discrete(int(space.n))
+    if "MultiDiscrete" in kinds:
+        return spaces.MultiDiscrete(space.nvec)
+    if "MultiBinary" in kinds:
+        return spaces.MultiBinary(space.n)
+    raise EnvError(f"the space {space} of the old Gym is not supported: expected a Box, a discrete space, or a Dict.")
+
+
+def in_old(space: Any, action: Any) -> Any:
+    """Return an action of ``space_of(space)`` as one of ``space``: MineRL names the choices of its ``Enum``."""
+    if isinstance(action, Mapping):
+        return {key: in_old(space.spaces[key], part) for key, part in action.items()}
+    return space.values[action] if type(space).__name__ == "Enum" else action
+
+
+class OldGym(Base):
+    """An environment of the Gym before 0.26, whose ``step`` returns ``done``; also one that returns five values."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
+
+    def __init__(self, env: Any, render_mode: str | None = None) -> None:
+        self._old, self.render_mode = env, render_mode
+        self.observation_space, self.action_space = space_of(env.observation_space), space_of(env.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode; a ``seed`` is passed on to ``seed()``, if it is there."""
+        super().reset(seed=seed)
+        if seed is not None and callable(getattr(self._old, "seed", None)):
+            self._old.seed(seed)
+        found = self._old.reset()
+        both = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)
+        return found if both else (found, {})
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``. An end is a truncation if the info says so."""
+        obs, reward, *ends, info = self._old.step(in_old(self._old.action_space, action))
+        cut = bool(ends[1] if len(ends) == 2 else info.get("TimeLimit.truncated"))
+        return obs, float(reward), bool(ends[0]) and (len(ends) == 2 or not cut), cut, info
+
+    def render(self) -> Any:
+        """Return what the environment draws; None without a render mode."""
+        return self._old.render(mode="rgb_array") if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._old.close()
+
+
+def super_mario(
+    old_id: str, movement: str = "simple_movement", render_mode: str | None = None, **kwargs: Any
+) -> OldGym:
+    """Make Super Mario Bros. with one of its sets of buttons: right_only, simple_movement or complex_movement."""
+    import gym
+    import gym_super_mario_bros as mario
+    from gym_super_mario_bros import actions
+    from nes_py.wrappers import JoypadSpace
+
+    kind = mario.SuperMarioBrosRandomStagesEnv if "RandomStages" in old_id else mario.SuperMarioBrosEnv
+    made = kind(**{**gym.spec(old_id).kwargs, **kwargs})  # gym.make would wrap it for the newer interface
+    return OldGym(JoypadSpace(made, getattr(actions, movement.upper())), render_mode)
+
+
+class MemoryMaze(Base):
+    """A Memory Maze (Pasukonis et al. 2022): images ``[64, 64, 3]``, six actions; its end is a time limit."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, size: str, render_mode: str | None = None, **kwargs: Any) -> None:
+        from memory_maze import tasks
+        from shimmy.utils.dm_env import dm_env_step2gym_step, dm_spec2gym_space
+
+        self.render_mode, self._read = render_mode, dm_env_step2gym_step
+        task = getattr(tasks, f"memory_maze_{size}")
+        self._make = functools.partial(task, **{"image_only_obs": True, **kwargs})
+        self._maze = self._make(seed=0)
+        self.observation_space = dm_spec2gym_space(self._maze.observation_spec())
+        self.action_space = dm_spec2gym_space(self._maze.action_spec())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode. A ``seed`` makes the maze anew, since only its constructor takes one."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._maze.close()
+            self._maze = self._make(seed=int(self.np_random.integers(SEEDS)))
+        return self._read(self._maze.reset())[0], {}
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``."""
+        stepped: Stepped = self._read(self._maze.step(action))
+        return stepped
+
+    def render(self) -> Any:
+        """Return the view from above."""
+        return self._maze.physics.render(height=256, width=256) if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._maze.close()
+
+
+def diambra(game: str, render_mode: str | None = None, rank: int = 0, **settings: Any) -> Base:
+    """Make a game of DIAMBRA Arena; ``settings`` are those of its EnvironmentSettings."""
+    from diambra import arena
+
+    made: Base = arena.make(game, arena.EnvironmentSettings(**settings), render_mode=render_mode, rank=rank)
+    return made
+
+
+def minerl(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym:
+    """Make a task of MineRL, such as ``MineRLNavigateDense-v0``, without the wrappers of ``gym.make``."""
+    importlib.import_module("minerl")
+    return OldGym(importlib.import_module("gym").make(task, **kwargs).unwrapped, render_mode)
+
+
+def minedojo(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym:
+    """Make a task of MineDojo, such as ``harvest_milk``, with images of 64 x 64 pixels."""
+    return OldGym(importlib.import_module("minedojo").make(task, **{"image_size": (64, 64), **kwargs}), render_mode)
+
+
+class Procgen(Base):
+    """ProcGen (Cobbe et al. 2020): images ``[64, 64, 3]``, 15 actions. It begins the next episode by itself.
+
+    The last observation of an episode is never shown: the one before it stands in its place.
+    """
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
+        self.render_mode, self._given = render_mode, {"env_name": name, "num": 1, **kwargs}
+        self._game: Any = None
+        self.observation_space, self.action_space = spaces.Box(0, 255, (64, 64, 3), np.uint8), spaces.Discrete(15)
+        self._image: np.ndarray
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode. A ``seed`` makes the game anew, since only its constructor takes one."""
+        super().reset(seed=seed)
+        if self._game is None or seed is not None:
+            from procgen import ProcgenGym3Env
+
+            own = {"rand_seed": int(self.np_random.integers(SEEDS)), "num_threads": 0}
+            self._game = ProcgenGym3Env(**own | self._given)
+        elif not self._game.observe()[2][0]:
+            self._game.act(np.array([-1]))  # ends the episode
+        self._image = self._game.observe()[1]["rgb"][0].copy()
+        return self._image, {}
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``; every end is a termination, as ProcGen does not tell its time limit apart."""
+        self._game.act(np.array([action]))
+        reward, obs, first = self._game.observe()
+        if not first[0]:
+            self._image = obs["rgb"][0].copy()
+        return self._image, float(reward[0]), bool(first[0]), False, {}
+
+    def render(self) -> np.ndarray | None:
+        """Return the image that the agent sees."""
+        return self._image if self.render_mode == "rgb_array" else None
+
+
+class Craftax(Base):
+    """Craftax (Matthews et al. 2024), compiled by JAX: a vector of symbols, or an image of ``...-Pixels-v1``."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, name: str, render_mode: str | None = None) -> None:
+        import jax
+        from craftax.craftax_env import make_craftax_env_from_name
+
+        self.render_mode, self._jax, self._game = render_mode, jax, make_craftax_env_from_name(name, auto_reset=False)
+        self._params = self._game.default_params
+        seen = self._game.observation_space(self._params)
+        self._pixels = "Pixels" in name
+        high, kind = (255, np.uint8) if self._pixels else (seen.high, np.float32)
+        self.observation_space: spaces.Space[Any] = spaces.Box(0, high, seen.shape, kind)
+        self.action_space = spaces.Discrete(int(self._game.action_space(self._params).n))
+
+    def _key(self) -> Any:
+        return self._jax.random.PRNGKey(int(self.np_random.integers(SEEDS)))
+
+    def _seen(self, obs: Any) -> np.ndarray:
+        return np.rint(np.asarray(obs) * 255).astype(np.uint8) if self._pixels else np.asarray(obs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode in a new world."""
+        super().reset(seed=seed)
+        obs, self._state = self._game.reset(self._key(), self._params)
+        return self._seen(obs), {}
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``. The info holds the achievements, such as ``Achievements/collect_wood``."""
+        obs, self._state, reward, done, info = self._game.step(self._key(), self._state, int(action), self._params)
+        late = bool(self._state.timestep >= self._params.max_timesteps)
+        return self._seen(obs), float(reward), bool(done) and not late, late, {k: float(x) for k, x in info.items()}
+
+
+LAB_ACTIONS = ((0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (0, 0, -1, 0, 0), (0, 0, 1, 0, 0), (-20, 0, 0, 0, 0),
+               (20, 0, 0, 0, 0), (-20, 0, 0, 1, 0), (20, 0, 0, 1, 0), (0, 0, 0, 0, 1))  # fmt: skip
+"""Look, look up, strafe, move and fire (github.com/google-deepmind/scalable_agent, environments.py)."""
+
+
+class DmLab(Base):
+    """A level of DeepMind Lab: images ``[height, width, 3]``, nine actions; ``frames`` frames for each action."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(
+        self,
+        level: str,
+        height: int = 64,
+        width: int = 64,
+        frames: int = 4,
+        renderer: str = "hardware",
+        render_mode: str | None = None,
+        **config: Any,
+    ) -> None:
+        import deepmind_lab
+
+        level = level.replace(".", "/")  # an id has no second slash
+        texts = {name: str(value) for name, value in {"height": height, "width": width, **config}.items()}
+        self._lab = deepmind_lab.Lab(level, ["RGB_INTERLEAVED"], config=texts, renderer=renderer)
+        self.render_mode, self._frames = render_mode, frames
+        self.observation_space = spaces.Box(0, 255, (height, width, 3), np.uint8)
+        self.action_space = spaces.Discrete(len(LAB_ACTIONS))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._lab.reset(seed=int(self.np_random.integers(SEEDS)))
+        self._image = self._lab.observations()["RGB_INTERLEAVED"]
+        return self._image, {}
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``. Levels end by their time limit alone, so the end is a truncation; its image is the last."""
+        look, up, strafe, move, fire = LAB_ACTIONS[action]
+        reward = self._lab.step(np.array([look, up, strafe, move, fire, 0, 0], np.intc), num_steps=self._frames)
+        if runs := self._lab.is_running():
+            self._image = self._lab.observations()["RGB_INTERLEAVED"]
+        return self._image, float(reward), False, not runs, {}
+
+    def render(self) -> np.ndarray | None:
+        """Return the image that the agent sees."""
+        return self._image if self.render_mode == "rgb_array" else None
+
+
+class OneAgent(Base):
+    """One agent of a PettingZoo environment, such as ``classic.connect_four_v3``; the others act at random.
+
+    They, too, take only actions that a mask in their observation or info allows. ``agent`` is its place in the order.
+    """
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
+        module = importlib.import_module(f"pettingzoo.{name}")
+        self.render_mode, self._world = render_mode, module.env(render_mode=render_mode, **kwargs)
+        self._own = self._world.possible_agents[agent]
+        self.observation_space = self._world.observation_space(self._own)
+        self.action_space = self._world.action_space(self._own)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode; agents that come before take their first actions."""
+        super().reset(seed=seed)
+        own = int(self.np_random.integers(SEEDS))
+        self._world.reset(seed=own)
+        for number, agent in enumerate(self._world.possible_agents):
+            self._world.action_space(agent).seed(own + number)
+        obs, *_, info = self._now()
+        return obs, info
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``, and let the others act until it is this agent's turn again. Rewards are summed meanwhile."""
+        self._world.step(action)
+        obs, reward, terminated, truncated, info = self._now()
+        return obs, float(reward), bool(terminated), bool(truncated), info
+
+    def _now(self) -> Any:
+        while (other := self._world.agent_selection) != self._own:
+            obs, _, terminated, truncated, info = self._world.last()
+            mask = (obs if isinstance(obs, dict) else info).get("action_mask")
+            space = self._world.action_space(other)
+            over = terminated or truncated
+            self._world.step(None if over else space.sample(None if mask is None else np.asarray(mask, np.int8)))
+        return self._world.last()
+
+    def render(self) -> Any:
+        """Return what the environment draws."""
+        return self._world.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._world.close()

@@ -1,0 +1,129 @@
+"""Environments that are a vector already: Gymnasium's, EnvPool's, or a function's; and the view of a single one.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
+from reverie.core.importing import module_of
+from reverie.envs.config import EnvConfig
+from reverie.envs.suites import ENVPOOL, load_suite
+
+Vector = VectorEnv[Any, Any, Any]
+ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "time_limit", "frame_stack", "pixels", "mission",
+         "full_view", "map_view", "log_info")  # fmt: skip
+"""Settings that need single environments."""
+
+
+def check_alone(config: EnvConfig) -> None:
+    """Raise ConfigError if a setting cannot be applied to environments that are made together."""
+    usual = EnvConfig()
+    for name in ALONE:
+        if (value := getattr(config, name)) != getattr(usual, name):
+            raise ConfigError(
+                f"env.{name} = {value!r} with env.vector = native: environments that are made together are taken as "
+                "they are. Leave it out, or use env.vector = serial."
+            )
+
+
+def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
+    """Make ``num`` environments at once: ``factory(num_envs=num)``, EnvPool's, or by Gymnasium's ``make_vec``.
+
+    Raises:
+        EnvError: they cannot be made.
+    """
+    module, _, name = config.id.rpartition(":")
+    try:
+        if factory is not None:
+            made = factory(num_envs=num, **config.kwargs)
+        elif config.id.startswith(ENVPOOL):
+            package, task = importlib.import_module("envpool"), config.id.removeprefix(ENVPOOL)
+            kwargs = {"env_type": "gymnasium", "num_envs": num, **config.kwargs}
+            made = Pool(functools.partial(package.make, task, **kwargs))
+        else:
+            if module:
+                module_of(config.id, f"environment '{config.id}'", EnvError)
+            load_suite(name)
+            made = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
+    except ReverieError:
+        raise
+    except Exception as error:
+        what = config.id if factory is None else brief(factory)
+        raise EnvError(f"env.vector = native: {what} with num_envs = {num} could not be made: {told(error)}") from error
+    if not isinstance(made, VectorEnv) or made.num_envs != num:
+        raise EnvError(
+            f"env.vector = native: the factory returned {brief(made)} for num_envs = {num}: expected a "
+            f"gymnasium.vector.VectorEnv of {num}."
+        )
+    if isinstance(made.unwrapped, SyncVectorEnv):
+        made.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once, and needs no further resets
+    return made
+
+
+def mode_of(vector: Vector) -> AutoresetMode:
+    """Return when ended environments of ``vector`` are reset."""
+    if isinstance(vector.unwrapped, SyncVectorEnv):
+        return vector.unwrapped.autoreset_mode
+    return AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+
+
+class OneOf(gymnasium.Env[Any, Any]):
+    """The only environment of a vector of one, for whatever plays a single one."""
+
+    def __init__(self, vector: Vector) -> None:
+        self._vector, self._same = vector, mode_of(vector) == AutoresetMode.SAME_STEP
+        self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        return _first(self._vector.reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take ``action``."""
+        obs, reward, terminated, truncated, info = self._vector.step(_batch(action))
+        over = terminated[0] or truncated[0]
+        shown = info["final_obs"][0] if over and self._same else _first(obs)
+        return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._vector.close()
+
+
+def _first(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _first(part) for key, part in value.items()}
+    return tuple(map(_first, value)) if isinstance(value, tuple) else value[0]
+
+
+def _batch(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _batch(part) for key, part in value.items()}
+    return tuple(map(_batch, value)) if isinstance(value, tuple) else np.asarray(value)[None]
+
+
+class Pool(VectorWrapper):
+    """Environments of EnvPool, which takes a seed only when it is made."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+        super().__init__(make(seed=0))
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all episodes; a ``seed`` makes the environments anew."""
+        if seed is not None:
+            self.env.close()
+            self.env = self._make(seed=int(seed) % 2**31)
+        obs, info = self.env.reset()
+        return obs, info

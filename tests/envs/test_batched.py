@@ -1,0 +1,156 @@
+"""Environments that are a vector already: the rows of serial ones, whenever they reset themselves."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from test_vector import check_endings, rows
+
+import reverie
+from reverie.core.errors import ConfigError, EnvError
+from reverie.envs.config import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.vector import make_env
+from tiny import FEW
+
+ENDS = [(0, 3), (2, 5), (0, 1)]
+UP = torch.tensor([[0.0, 1.0]])
+
+
+class Kept(SyncVectorEnv):
+    """A vector whose mode cannot be chosen afterwards, as that of a simulator."""
+
+    @property
+    def unwrapped(self):
+        return None
+
+
+def vector(kind, mode, num_envs, ends=ENDS):
+    """``num_envs`` counting environments with these ends."""
+    queue = [functools.partial(Count, *ends[i % len(ends)]) for i in range(num_envs)]
+    return kind(queue, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("kind", [SyncVectorEnv, Kept])
+def test_rows_are_those_of_serial_environments(kind, mode):
+    env = make_env(EnvConfig(num=3, vector="native"), seed=0, factory=functools.partial(vector, kind, mode))
+    got = rows(env, 15, UP.expand(3, 2))
+    check_endings(got, ENDS)
+    env.close()
+    env.close()
+    queue = list(ENDS)
+    same = rows(make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(*queue.pop(0))), 15, UP.expand(3, 2))
+    assert all(torch.equal(got[key], same[key]) for key in same)
+
+
+def test_worker_processes_of_gymnasium():
+    make = functools.partial(vector, AsyncVectorEnv, AutoresetMode.SAME_STEP)
+    env = make_env(EnvConfig(num=2, vector="native"), seed=0, factory=make)
+    check_endings(rows(env, 15, UP.expand(2, 2)), ENDS[:2])
+    env.close()
+
+
+class Together(VectorEnv):
+    """A vector in arrays: dictionaries with a mask, and images; every third step ends an episode of each."""
+
+    single_observation_space = spaces.Dict({"eye": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+                                            "action_mask": spaces.MultiBinary(5)})  # fmt: skip
+    single_action_space = spaces.Dict({"turn": spaces.Discrete(3, start=1), "push": spaces.Box(-2, 2, (2,))})
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs, obeys=True):
+        self.num_envs, self.obeys, self.time, self.given = num_envs, obeys, np.zeros(num_envs, int), []
+
+    def _seen(self, time):
+        mask = np.array([[1, 1, 1, 1, t % 2] for t in time], np.int8)
+        return {"eye": np.tile(time.astype(np.uint8)[:, None, None, None], (1, 4, 4, 3)), "action_mask": mask}
+
+    def reset(self, *, seed=None, options=None):
+        which = options["reset_mask"] if options and self.obeys else np.ones(self.num_envs, bool)
+        self.time = np.where(which, 0, self.time)
+        return self._seen(self.time), {}
+
+    def step(self, actions):
+        self.given.append(actions)
+        self.time = self.time + np.arange(1, self.num_envs + 1)
+        over = self.time >= 6
+        last, info = self._seen(self.time), {}
+        if over.any():
+            final = np.array(
+                [{key: x[i] for key, x in last.items()} if over[i] else None for i in range(self.num_envs)]
+            )
+            info = {"final_obs": final}
+        self.time = np.where(over, 0, self.time)
+        return self._seen(self.time), np.full(self.num_envs, -3.0), over, np.zeros(self.num_envs, bool), info
+
+
+def test_dictionaries_masks_images_and_options():
+    made = []
+    config = EnvConfig(num=2, vector="native", resize=(2, 2), grayscale=True, clip_reward="sign")
+    env = make_env(config, seed=0, factory=lambda num_envs: made.append(Together(num_envs)) or made[-1])
+    assert env.obs_spec["eye"].shape == (2, 2, 1)
+    assert env.action_spec.width == 5
+    got = rows(env, 8, torch.tensor([[0.5, -1.0, 0.0, 0.0, 1.0]] * 2))
+    assert got["eye"][:, 1, 0, 0, 0].tolist() == [0, 2, 4, 6, 0, 2, 4, 6]
+    assert got["is_last"][:, 1].tolist() == [False, False, False, True] * 2
+    assert got["eye"][:, 0, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert got["reward"][:, 1].tolist() == [0, -1, -1, -1] * 2
+    assert got["action_mask"][1, :, -1].tolist() == [1, 0]
+    assert made[0].given[0]["turn"].tolist() == [3, 3]
+    np.testing.assert_array_equal(made[0].given[0]["push"], [[1.0, -2.0]] * 2)
+
+
+def test_a_reset_of_all_is_noticed():
+    env = make_env(EnvConfig(num=2, vector="native"), seed=0, factory=lambda num_envs: Together(num_envs, obeys=False))
+    with pytest.raises(EnvError, match="a reset of some of its environments changes the others"):
+        rows(env, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "factory", "message"),
+    [
+        ({"frame_stack": 2}, None, "env.frame_stack = 2 with env.vector = native"),
+        ({"wrappers": ("flatten",)}, None, "env.wrappers = .* with env.vector = native"),
+        ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
+        ({}, lambda num_envs: Count(), "expected a gymnasium.vector.VectorEnv of 2"),
+        ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
+        ({}, lambda: Together(2), "could not be made: TypeError"),
+        ({"id": "envpool/Pong-v5"}, None, "envpool"),
+    ],
+)
+def test_what_does_not_fit(options, factory, message):
+    if "envpool" in message:
+        message = "could not be made" if not gymnasium.envs.registration.importlib.util.find_spec("envpool") else ""
+    if message:
+        with pytest.raises((ConfigError, EnvError), match=message):
+            make_env(EnvConfig(num=2, vector="native").merge(options), seed=0, factory=factory)
+
+
+def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_path):
+    options = {"vector": "native", "num": 3}
+    run = reverie.train("dqn", "CartPole-v1", env_options=options, run=tmp_path / "run", **FEW)
+    assert run.evaluation.lengths[0] > 5
+    agent = reverie.load(tmp_path / "run")
+    env = agent.make_env()
+    obs, _ = env.reset(seed=3)
+    action, _ = agent.act(obs, None)
+    assert env.observation_space.contains(env.step(action)[0])
+    assert agent.evaluate(episodes=2).scores[0] > 5
+
+
+def test_envpool():
+    pytest.importorskip("envpool")
+    config = EnvConfig(id="envpool/CartPole-v1", vector="native", num=3)
+    one, two, other = (make_env(config, seed=seed) for seed in (4, 4, 5))
+    got, same = rows(one, 40, UP.expand(3, 2)), rows(two, 40, UP.expand(3, 2))
+    assert all(torch.equal(got[key], same[key]) for key in got)
+    assert got["is_last"].any()
+    assert torch.equal(got["is_first"][1:], got["is_last"][:-1])
+    assert not torch.equal(other.reset().obs["observation"], got["observation"][0])

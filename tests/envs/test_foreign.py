@@ -1,0 +1,267 @@
+"""Adapters of environments with other interfaces, against what their packages document, and with those installed."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from reverie.core.errors import EnvError
+from reverie.envs.config import EnvConfig
+from reverie.envs.foreign import OldGym
+from reverie.envs.suites import SUITES, load_suite
+from reverie.envs.vector import make_env
+
+
+def play(count=30, **options):
+    """Rows of random actions, and the specs."""
+    env = make_env(EnvConfig(restarts=0, **options), seed=3)
+    generator = torch.Generator().manual_seed(0)
+    steps = [env.reset()]
+    for _ in range(count - 1):
+        steps.append(env.step(torch.randn(1, env.action_spec.width, generator=generator)))
+    env.close()
+    return env, steps
+
+
+@pytest.mark.parametrize("suite", [suite for suite in SUITES if not suite.why], ids=lambda suite: suite.title)
+def test_each_suite_that_is_installed(suite):
+    if find_spec(suite.package) is None:  # not imported: MiniWorld must learn first that there is no screen
+        pytest.skip(suite.package)
+    env_id = suite.tried.split("--env ")[1].split()[0]
+    (_, one), (_, two) = play(id=env_id), play(id=env_id)
+    for step, again in zip(one, two, strict=True):
+        assert all(torch.equal(step.obs[key], again.obs[key]) for key in step.obs)
+        assert torch.equal(step.reward, again.reward)
+
+
+def test_every_id_of_minigrid_and_babyai():
+    load_suite("MiniGrid-Empty-5x5-v0")
+    ids = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
+    assert len(ids) > 150
+    for name in ids:
+        if "-WFC-" not in name:  # they read images that the package lacks
+            env, _ = play(10, id=name)
+            assert env.obs_spec["image"].shape[2] == 20, name
+
+
+def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatch):
+    monkeypatch.setitem(sys.modules, "miniworld", None)
+    monkeypatch.delitem(gymnasium.registry, "MiniWorld-OneRoom-v0", raising=False)
+    with pytest.raises(EnvError, match=r"needs the package 'miniworld' .*pip install \"reverie-rl\[min"):
+        make_env(EnvConfig(id="MiniWorld-OneRoom-v0"), seed=0)
+    with pytest.raises(EnvError, match=r"needs the package 'deepmind_lab' .*Note that no package index has it"):
+        make_env(EnvConfig(id="dmlab/rooms_watermaze"), seed=0)
+    monkeypatch.setitem(
+        gymnasium.registry, "MiniWorld-Mine-v0", gymnasium.envs.registration.EnvSpec(
+            "MiniWorld-Mine-v0", entry_point="reverie.envs.dummy:Grid")
+    )  # fmt: skip
+    assert play(3, id="MiniWorld-Mine-v0")[0].obs_spec["image"].kind == "image"
+
+
+# ---------------------------------------------------------------- the old Gym
+
+
+class Box(types.SimpleNamespace):
+    """A space of the old Gym, which has these names."""
+
+
+class Discrete(types.SimpleNamespace):
+    """One that is discrete."""
+
+
+class MultiDiscrete(types.SimpleNamespace):
+    """Several choices."""
+
+
+class Dict(types.SimpleNamespace):
+    """Several parts."""
+
+
+class Enum(Discrete):
+    """MineRL's: choices that have names."""
+
+
+CAMERA = Box(low=np.full(2, -180, np.float32), high=np.full(2, 180, np.float32), shape=(2,), dtype=np.float32)
+IMAGE = Box(low=0, high=255, shape=(8, 8, 3), dtype=np.uint8)
+
+
+class Old:
+    """An environment of the Gym before 0.26: episodes of three steps."""
+
+    observation_space = Dict(spaces={"pov": IMAGE, "inventory": Dict(spaces={"dirt": Discrete(n=5)})})
+    action_space = Dict(spaces={"camera": CAMERA, "craft": Enum(n=2, values=np.array(["none", "planks"]))})
+
+    def __init__(self, **given):
+        self.given, self.seeds, self.actions, self.time = given, [], [], 0
+        self.unwrapped = self
+
+    def seed(self, seed):
+        self.seeds.append(seed)
+
+    def _seen(self):
+        return {"pov": np.full((8, 8, 3), self.time, np.uint8), "inventory": {"dirt": self.time}}
+
+    def reset(self):
+        self.time = 0
+        return self._seen()
+
+    def step(self, action):
+        self.time += 1
+        self.actions.append(action)
+        return self._seen(), 1, self.time == 3, {"TimeLimit.truncated": True} if self.given.get("limit") else {}
+
+    def render(self, mode="human"):
+        return np.zeros((4, 4, 3), np.uint8) if mode == "rgb_array" else None
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("limit", [False, True])
+def test_the_old_step_tells_truncations_by_its_info(limit):
+    env = OldGym(old := Old(limit=limit), render_mode="rgb_array")
+    obs, info = env.reset(seed=5)
+    assert (old.seeds, obs["inventory"]["dirt"], info) == ([5], 0, {})
+    action = {"camera": np.zeros(2, np.float32), "craft": 1}
+    ends = [env.step(action)[2:4] for _ in range(3)]
+    assert ends[0] == (False, limit)
+    assert ends[2] == (not limit, limit)
+    assert old.actions[0]["craft"] == "planks"
+    assert env.render().shape == (4, 4, 3)
+    assert env.observation_space.contains(obs)
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """Puts modules in the place of packages."""
+
+    def put(**modules):
+        for name, parts in modules.items():
+            module = types.ModuleType(name)
+            vars(module).update(parts)
+            monkeypatch.setitem(sys.modules, name, module)
+        before = dict(gymnasium.registry)
+        monkeypatch.setattr(gymnasium.envs.registration, "registry", before)
+        monkeypatch.setattr(gymnasium, "registry", before)
+
+    return put
+
+
+def test_minerl(packages):
+    made = []
+    packages(minerl={}, gym={"make": lambda task, **given: made.append(Old(task=task, **given)) or made[-1]})
+    env, steps = play(8, id="MineRLNavigateDense-v0", kwargs={"resolution": 64})
+    assert made[0].given == {"task": "MineRLNavigateDense-v0", "resolution": 64}
+    assert {key: part.kind for key, part in env.obs_spec.items()} == {"inventory/dirt": "categorical", "pov": "image"}
+    assert {key: part.width for key, part in env.action_spec.parts.items()} == {"camera": 2, "craft": 2}
+    assert [t for t, step in enumerate(steps) if step.is_terminal] == [3, 7]
+    assert {action["craft"] for action in made[0].actions} <= {"none", "planks"}
+
+
+def test_minedojo(packages):
+    class Dojo(Old):
+        action_space = MultiDiscrete(nvec=np.array([3, 3, 4, 25, 25, 8, 244, 36]))
+
+    made = []
+    packages(minedojo={"make": lambda task_id, **given: made.append(Dojo(task=task_id, **given)) or made[-1]})
+    env, _ = play(8, id="minedojo/harvest_milk")
+    assert made[0].given == {"task": "harvest_milk", "image_size": (64, 64)}
+    assert env.action_spec.width == 348
+    assert made[0].actions[0].shape == (8,)
+
+
+def test_diambra(packages):
+    @dataclass
+    class EnvironmentSettings:
+        difficulty: int = 1
+
+    class Fight(gymnasium.Env):
+        observation_space = spaces.Dict(
+            {"frame": spaces.Box(0, 255, (8, 9, 3), np.uint8), "P1": spaces.Dict({"wins": spaces.Discrete(3)})}
+        )
+        action_space = spaces.MultiDiscrete([9, 4])
+
+        def reset(self, *, seed=None, options=None):
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), 0.5, False, False, {}
+
+    calls = []
+
+    def make(game_id, env_settings=None, render_mode=None, rank=0):
+        calls.append((game_id, env_settings, rank))
+        return Fight()
+
+    arena = types.ModuleType("diambra.arena")
+    arena.make, arena.EnvironmentSettings = make, EnvironmentSettings
+    packages(diambra={"arena": arena, "__path__": []}, **{"diambra.arena": vars(arena)})
+    env, _ = play(3, id="diambra/doapp", kwargs={"difficulty": 3})
+    assert calls == [("doapp", EnvironmentSettings(3), 0)]
+    assert set(env.obs_spec) == {"P1/wins", "frame"}
+    assert env.action_spec.width == 13
+
+
+def test_deepmind_lab(packages):
+    labs = []
+
+    class Lab:
+        def __init__(self, level, observations, config, renderer):
+            labs.append((level, observations, config, renderer))
+            self.left, self.taken = 0, []
+
+        def reset(self, seed):
+            self.left = 3
+
+        def observations(self):
+            assert self.left  # fails after the end, as the package does
+            return {"RGB_INTERLEAVED": np.full((64, 64, 3), self.left, np.uint8)}
+
+        def is_running(self):
+            return self.left > 0
+
+        def step(self, action, num_steps):
+            assert (action.dtype, action.shape, num_steps) == (np.intc, (7,), 4)
+            self.left -= 1
+            return 1.0
+
+    packages(deepmind_lab={"Lab": Lab})
+    env, steps = play(6, id="dmlab/contributed.dmlab30.rooms_watermaze")
+    assert labs == [
+        ("contributed/dmlab30/rooms_watermaze", ["RGB_INTERLEAVED"], {"height": "64", "width": "64"}, "hardware")
+    ]
+    assert env.action_spec.width == 9
+    assert [int(step.obs["image"][0, 0, 0, 0]) for step in steps] == [3, 2, 1, 1, 3, 2]
+    assert [(step.is_last.item(), step.is_terminal.item()) for step in steps][3] == (True, False)
+
+
+# ---------------------------------------------------------------- packages that are optional
+
+
+def test_the_other_agents_of_pettingzoo_take_legal_actions():
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    for agent in (0, 1):
+        _, steps = play(60, id="pettingzoo/classic.tictactoe_v3", kwargs={"agent": agent})
+        marks = [int((step.obs["observation"] > 0).sum()) for step in steps if step.is_first]
+        assert set(marks) == {agent}  # whoever is second sees the first move
+        assert any(step.is_terminal for step in steps)
+
+
+def test_procgen_shows_no_frame_of_the_next_level_at_an_end():
+    pytest.importorskip("procgen")
+    _, steps = play(400, id="procgen-bigfish-v0")
+    ends = [t for t, step in enumerate(steps) if step.is_last]
+    for t in ends[:-1]:
+        assert torch.equal(steps[t].obs["image"], steps[t - 1].obs["image"])
+        assert not torch.equal(steps[t + 1].obs["image"], steps[t].obs["image"])
+    _, cut = play(12, id="procgen-bigfish-v0", time_limit=5)
+    assert [t for t, step in enumerate(cut) if step.is_last] == [5, 11]
