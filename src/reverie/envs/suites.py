@@ -121,7 +121,7 @@ class Suite(NamedTuple):
     tried: str
     """Algorithm, environment and options of `reverie train` with which it was trained."""
     why: str = ""
-    """Why it was not trained, but its adapter was tested against the interface that it documents. Empty: it was."""
+    """Why it was not trained, and its adapter was tested on a stand-in with its published interface. Empty: it was."""
 
 
 JAVA = "its Minecraft needs Java 8 and is downloaded when it is built"
@@ -143,7 +143,7 @@ SUITES = (
     Suite("MiniWorld", ("MiniWorld-",), "miniworld", "miniworld", _miniworld, "dreamer_v3 --env MiniWorld-OneRoom-v0"),
     Suite("Memory Maze", ("MemoryMaze-",), "memory_maze", "memory_maze", _memory_maze,
           "dreamer_v3 --env MemoryMaze-9x9-v0"),
-    Suite("ProcGen", ("procgen-",), "procgen", "procgen", _procgen, "dreamer_v3 --env procgen-coinrun-v0"),
+    Suite("ProcGen", ("procgen-",), "procgen", "", _procgen, "dreamer_v3 --env procgen-coinrun-v0"),
     Suite("Craftax", ("Craftax-",), "craftax", "craftax", _craftax, "dqn --env Craftax-Classic-Symbolic-v1"),
     Suite("Flappy Bird", ("FlappyBird-",), "flappy_bird_gymnasium", "flappy_bird", _module("flappy_bird_gymnasium"),
           "dqn --env FlappyBird-v0"),
