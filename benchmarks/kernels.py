@@ -33,6 +33,7 @@ from machine import child, machine, write
 from replay import FORCES, MUJOCO, SAMPLERS, one_step
 from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build
 
+from reverie.bench import noise_batch, noise_step
 from reverie.core import accelerate
 from reverie.core.accelerate import Kernel, only
 from reverie.core.discover import algorithm_config
@@ -41,7 +42,6 @@ from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Update, Window
 from reverie.kernels import matmul, perceptron, tape, winograd
 from reverie.kernels.table import ROWS
-from reverie.noise import noise_batch, noise_step
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import Store
 

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 from machine import child, machine, write
 
+from reverie.build import Experiment, build
 from reverie.core.hardware import wait_for
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
-from reverie.experiment import Experiment, ExperimentConfig, build
+from reverie.experiment import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
 from reverie.presets.layers import layered

@@ -27,9 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from update import SETTINGS, config
 
 import reverie
+from reverie.bench import noise_batch
 from reverie.core.discover import version
 from reverie.kernels import gpu
-from reverie.noise import noise_batch
 
 PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"
 """Where the library lies; a clone's folder may have the same name."""

@@ -15,10 +15,23 @@ import pytest
 import torch
 
 from reverie import bench
-from reverie import noise as noise_module
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
-from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, turns_of
+from reverie.bench import (
+    Forecast,
+    Pace,
+    Report,
+    Speed,
+    Turns,
+    count_flops,
+    env_rate,
+    forecast,
+    median_seconds,
+    noise_batch,
+    noise_step,
+    pace,
+    turns_of,
+)
 from reverie.cli import main
 from reverie.cli.bench import BenchCommand, settings, shapes
 from reverie.core import hardware
@@ -28,7 +41,6 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
-from reverie.noise import Pace, median_seconds, noise_batch, noise_step, pace
 from tiny import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}
@@ -298,9 +310,7 @@ def test_an_environment_is_timed_and_closed(
 @pytest.mark.parametrize(("two_take", "chosen"), [(0.9, 1), (0.5, 2)])
 def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch, two_take: float, chosen: int) -> None:
     """``two_take``: seconds of an update with two threads; with one it takes a second."""
-    monkeypatch.setattr(
-        noise_module, "update_seconds", lambda *_, **__: two_take if torch.get_num_threads() == 2 else 1.0
-    )
+    monkeypatch.setattr(bench, "update_seconds", lambda *_, **__: two_take if torch.get_num_threads() == 2 else 1.0)
     before = torch.get_rng_state()
     found = pace(TINY, VECTOR, TURNS, 3, [1, 2])
     assert isinstance(found, Pace)

@@ -6,8 +6,9 @@ import hashlib
 
 import pytest
 
+from reverie.build import Experiment, build
 from reverie.envs.worker import WorkerSlot
-from reverie.experiment import Experiment, ExperimentConfig, build
+from reverie.experiment import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.run.collect import SteppedAtOnce
 from reverie.run.train import train

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 import reverie
 from reverie.agent.estimate import with_data
 from reverie.algos.cql import CQLObjective
+from reverie.build import write_returns
 from reverie.cli import main
 from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
@@ -29,7 +30,7 @@ from reverie.core.types import Batch, Window
 from reverie.datasets import output, writers
 from reverie.datasets.dataset import DatasetConfig, Recorded
 from reverie.datasets.detect import open_reader
-from reverie.experiment import ExperimentConfig, resolved, write_returns
+from reverie.experiment import ExperimentConfig, resolved
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset, crc32c
 from reverie.replay.storage import HostStorage
@@ -270,7 +271,8 @@ def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tm
 
 def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
-    from reverie.experiment import ExperimentConfig, build
+    from reverie.build import build
+    from reverie.experiment import ExperimentConfig
 
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
     experiment = build(resolved(config, None, quiet))

@@ -122,7 +122,7 @@ def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
         told.append("--trust" in command(runs[0]))
         raise InterruptedError
 
-    monkeypatch.setattr("reverie.api.train_runs", commanded)
+    monkeypatch.setattr("reverie.seeds.train_runs", commanded)
     config = ExperimentConfig(algo=DQNConfig(), env=EnvConfig(id="CartPole-v1"))
     for trust in (True, False):
         with trusting(trust), pytest.raises(InterruptedError):

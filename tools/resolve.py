@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Check that the pins of constraints.txt fit together for somebody whose pip sees PyPI and nothing else.
 
-All extras are resolved at once, for every Python and platform that is promised, with metadata only and without any
-setting of this machine. Since each package must be pinned, what fits together also fits for one extra alone.
+All extras but those of ``APART`` are resolved at once, for every Python and platform that is promised, with metadata
+only and without any setting of this machine. Since each package must be pinned, what fits together also fits for one
+extra alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FROM_SOURCE = ["crafter"]
 """Packages without wheels: pure Python, so that no compiler is needed. All others must have a wheel."""
 OF_TORCH = ("nvidia-", "cuda-")
 """Beginnings of packages that PyTorch pins by itself."""
+APART = ["miniworld", "memory_maze", "craftax", "flappy_bird", "robotics", "mario", "pettingzoo", "diambra"]
+"""Extras of suites that no test installs, and that exclude each other: each must resolve alone, without the pins."""
 OUTSIDE = {"uv"}
 """Packages that are pinned but belong to no extra: uv is installed by the Makefile."""
 
@@ -39,8 +42,18 @@ def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pythons = [text.rsplit(" ", 1)[-1] for text in project["classifiers"] if re.search(r":: 3\.\d+$", text)]
     targets = list(product(PLATFORMS, pythons))
+    pinned = [extra for extra in project["optional-dependencies"] if extra not in APART]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = list(pool.map(lambda target: resolve(*target, list(project["optional-dependencies"])), targets))
+        apart = list(pool.map(lambda extra: resolve("Linux x86-64", "3.11", [extra], pins=False), APART))
+        done = list(pool.map(lambda target: resolve(*target, pinned), targets))
+    unfit = [
+        f"The extra {extra} does not resolve:\n{one.stderr}"
+        for extra, one in zip(APART, apart, strict=True)
+        if one.returncode
+    ]
+    if unfit:
+        print("\n".join(unfit), file=sys.stderr)
+        return 1
     complaints: dict[str, list[str]] = {}
     for (platform, python), one in zip(targets, done, strict=True):
         if one.returncode:
@@ -56,8 +69,8 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def resolve(platform: str, python: str, extras: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run uv; its output has a line ``name==version`` for each package."""
+def resolve(platform: str, python: str, extras: list[str], pins: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run uv; its output has a line ``name==version`` for each package. Without pins, packages may lack wheels."""
     extras = [extra for extra in extras if extra not in LEFT_OUT.get(platform, [])]
     command = [
         str(UV),
@@ -70,10 +83,11 @@ def resolve(platform: str, python: str, extras: list[str]) -> subprocess.Complet
         "--no-header",
         "pyproject.toml",
     ]
-    command += ["-c", "constraints.txt", "--python", sys.executable, "--only-binary", ":all:"]
-    command += ["--python-version", python, "--python-platform", PLATFORMS[platform]]
+    if pins:
+        command += ["-c", "constraints.txt", "--only-binary", ":all:"]
+        command += [word for package in FROM_SOURCE for word in ("--no-binary", package)]
+    command += ["--python", sys.executable, "--python-version", python, "--python-platform", PLATFORMS[platform]]
     command += [word for extra in extras for word in ("--extra", extra)]
-    command += [word for package in FROM_SOURCE for word in ("--no-binary", package)]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     env["MACOSX_DEPLOYMENT_TARGET"] = "14.0"  # PyTorch's wheels ask for it
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

@@ -14,10 +14,10 @@ import update as bench
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
+from reverie.bench import noise_batch, noise_step
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ObsSpec
-from reverie.noise import noise_batch, noise_step
 
 
 def acting(policy: Policy, obs: ObsSpec) -> Callable[[int], Callable[[], object]]:

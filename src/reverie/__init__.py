@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
-    from reverie.api import SeedsResult, check_env, train, train_seeds
+    from reverie.api import check_env, train, train_seeds
     from reverie.datasets.dataset import DatasetConfig
     from reverie.envs.check import EnvReport, Finding
     from reverie.envs.config import EnvConfig
     from reverie.experiment import ExperimentConfig
     from reverie.run.evaluate import Evaluation
     from reverie.run.run import Result
+    from reverie.seeds import SeedsResult
 
 if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
@@ -96,7 +97,7 @@ _HOMES = {
     "ExperimentConfig": "reverie.experiment",
     "Evaluation": "reverie.run.evaluate",
     "Result": "reverie.run.run",
-    "SeedsResult": "reverie.api",
+    "SeedsResult": "reverie.seeds",
 }
 """Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -18,59 +16,33 @@ import torch
 from reverie import bench
 from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig, fitting
-from reverie.core.compiler import trouble
+from reverie.build import Experiment, build, paced
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_name, found_elsewhere, version
+from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
-from reverie.core.files import check_local, check_writable, writing
-from reverie.core.importing import trusts
-from reverie.core.lock import FolderLock
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.core.words import Say, plural, say_nothing
+from reverie.core.words import Say, say_nothing
 from reverie.datasets.dataset import DatasetConfig, dataset_config
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
-from reverie.experiment import (
-    OWN_ENV,
-    Experiment,
-    ExperimentConfig,
-    build,
-    fitted,
-    paced,
-    resolved,
-    saved_settings,
-    with_beginning,
-)
-from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
-from reverie.log.console import Board, Lane, tell
+from reverie.experiment import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
+from reverie.log.console import tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.presets.layers import layered
 from reverie.presets.registry import SUITES, overlay, resized
 from reverie.replay.sources import Experience
 from reverie.run.folder import (
-    SCHEMA,
     RunFolder,
-    Saved,
-    as_read,
-    found_at_end,
-    holds_run,
-    learned_otherwise,
     new_path,
     read_saved,
-    read_yaml,
-    settings_changes,
-    write_saved,
 )
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
-from reverie.run.schedule import parse_period
-from reverie.run.seeds import SeedRun, SeedsFolder, train_runs
-
-ROOT = Path("runs")
+from reverie.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
 """Algorithms to begin with: in general, and where nothing has to be seen in images."""
@@ -185,7 +157,7 @@ def train_config(
     folder = None if run is None else RunFolder.at(run)
     before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
     config = resolved(config, env, say, before)
-    folder = folder or RunFolder.at(new_path(ROOT, config.subject, config.name))
+    folder = folder or RunFolder.at(new_path(config.subject, config.name))
     title = f"{config.name} on {config.subject}"
 
     def built(start: int | None) -> Experiment:
@@ -274,140 +246,6 @@ def train_seeds(
     return train_seeds_of(settings, list(seeds), jobs=jobs, run=run, say=say)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedsResult:
-    """How several seeds ended, and the files that they left."""
-
-    run: Path
-    """Folder that holds the run folders of all seeds."""
-    seeds: list[SeedRun]
-    """State of each seed, in the order given."""
-    signal: int | None
-    """Number of the signal that interrupted the training; None if none did."""
-    aggregate: Aggregate | None
-    """Scores and curves of the seeds that finished; None if none has."""
-    files: dict[str, Path] = field(default_factory=dict)
-    """Existing files of the folder by name: "settings", "aggregate" and "curve"."""
-
-
-def train_seeds_of(
-    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell
-) -> SeedsResult:
-    """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
-
-    Args:
-        config: the settings; ``config.seed`` is ignored.
-        seeds: the seeds, different integers >= 0.
-        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
-        run: the folder for all of them; seeds found there are continued. None: a new one under ``runs/``.
-        say: called with a sentence about what is happening, now and then.
-
-    Raises:
-        ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
-            holds something else or is being written.
-    """
-    check_seeds(config, seeds, jobs)
-    check_local(run or "", "run")
-    config = resolved(config, None, say)
-    folder = SeedsFolder(
-        Path(os.path.expanduser(run)) if run is not None else new_path(ROOT, config.subject, f"{config.name}-seeds")
-    )
-    check_writable(folder.path)
-    before = None
-    if holds_run(folder.path, folder.settings, config.name, config.env.id):
-        before = dict(read_yaml(folder.settings)["experiment"])
-        config = with_beginning(config, before, folder.path)
-    plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
-    changes = [] if before is None else settings_changes(before, plain)
-    runs = [folder.run(seed) for seed in seeds]
-    if before is not None and plain[config.unit] <= before[config.unit]:
-        check_finished(folder, runs, learned_otherwise(before, plain), config.unit)
-    made = [path for path in (folder.path, folder.path.parent) if not path.exists()]
-    with writing(folder.path):
-        folder.path.mkdir(parents=True, exist_ok=True)
-    try:
-        with FolderLock(folder.path):
-            for text in changes:
-                say(text)
-            if before is None or changes:
-                with writing(folder.path):
-                    write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
-            done = () if changes else folder.finished()
-            for one in (one for one in runs if one.seed in done and one.begun):
-                one.state, one.note = "finished", "already finished"
-            return _train_seeds(config, folder, runs, jobs or default_jobs(config), say)
-    except RunError:
-        if before is None and not any(one.begun for one in runs):  # settings that no run can begin with
-            sweep([folder.settings, folder.aggregate, *(one.log for one in runs)], made)
-        raise
-
-
-def sweep(files: Sequence[Path], folders: Sequence[Path]) -> None:
-    """Delete what was written for seeds of which none could begin; of the folders those that are empty then."""
-    with contextlib.suppress(OSError):
-        for path in files:
-            path.unlink(missing_ok=True)
-        for path in folders:
-            path.rmdir()
-
-
-def _train_seeds(
-    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say
-) -> SeedsResult:
-    title, width = f"{config.name} on {config.subject}", max(len(str(one.seed)) for one in runs)
-    lanes = {
-        one.seed: Lane(f"seed {one.seed:<{width}}", RunFolder(one.run).metrics, config.length, config.unit)
-        for one in runs
-    }
-    for one in runs:
-        lanes[one.seed].state, lanes[one.seed].note = one.state, one.note
-    more = ["--trust"] * trusts()
-    left = sum(one.state == "waiting" for one in runs)
-    if left:
-        together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
-        say(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
-        if choose_device(config.device) == "cpu" and trouble():
-            say(trouble())
-    board = Board(list(lanes.values()) if left and config.console else [], title)
-
-    def command(one: SeedRun) -> list[str]:
-        settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
-        return ["train", config.name, *settings, *more]
-
-    def show(one: SeedRun | None) -> None:
-        if one is None:
-            board.update()
-            return
-        lane = lanes[one.seed]
-        if one.state == "running":
-            lane.begin()
-        else:
-            lane.read()
-            if one.state == "finished" and "eval/score" in lane.values:
-                one.note += f" at {lane.position:,} {lane.unit}, score {lane.values['eval/score']:.2f}"
-            lane.state, lane.note = one.state, one.note
-            write_seeds(config, folder, runs)
-        board.changed(lane)
-
-    with contextlib.closing(board):
-        number = train_runs(runs, command, jobs, show, say)
-    found = write_seeds(config, folder, runs)
-    if found is not None:
-        from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
-
-        with writing(folder.path):
-            seeds_curve(
-                folder.curve,
-                found.curve.measured,
-                found.curve.interval(),
-                found.final(),
-                title=f"{title}, {plural(len(found.seeds), 'seed')}",
-                what=found.curve.what,
-                unit=found.unit,
-            )
-    return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
-
-
 def check_env(
     env: EnvLike,
     *,
@@ -459,87 +297,6 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
         device = torch.device(choose_device(config.device))
         speed, learner = bench.speed_of(config.algo, report.obs_spec, report.action_spec, device, 3.0, {config.env.num})
     return bench.forecast(config, config.ratio(learner.window), speed, report.facts["steps_per_second"]).hours
-
-
-def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:
-    """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
-    how = measured_as(config)
-    ended: dict[int, OfSeed] = {}
-    for one in runs:
-        if one.state == "finished":
-            files = RunFolder(one.run)
-            ended[one.seed] = of_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
-    found = aggregate(ended, how) if ended else None
-    listed = [
-        {"seed": one.seed, "run": one.run.name, "state": one.state}
-        | {name: getattr(ended.get(one.seed), name, None) for name in ("steps", "score")}
-        for one in runs
-    ]
-    where = {"env": config.env.id, "data": config.data.path or None}
-    with writing(folder.path):
-        write_aggregate(folder.aggregate, found, {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed})
-    return found
-
-
-def measured_as(config: ExperimentConfig) -> Measured:
-    """Return how runs with these settings are measured."""
-    period, is_seconds = parse_period(config.schedule.eval_every)
-    return Measured(
-        unit="env steps" if config.unit == "steps" else config.unit,
-        evaluates=config.evaluates_on_the_way,
-        period=None if is_seconds else period,
-        early=config.stop_score is not None,
-    )
-
-
-def default_jobs(config: ExperimentConfig) -> int:
-    """Return how many seeds fit the CPU cores, given the threads of each; 1 on a GPU, which they would share."""
-    if choose_device(config.device) != "cpu":
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // (config.threads or torch.get_num_threads()))
-
-
-def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
-    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other.
-
-    Raises:
-        ConfigError: seeds are not different integers >= 0, ``jobs`` is negative, another process could not import the
-            algorithm or read a setting from a file, or all seeds would write to one store.
-    """
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
-    if jobs < 0:
-        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the CPU cores allow.")
-    custom = saved_settings(config, None).custom
-    if not found_elsewhere(type(config.algo)):
-        custom["algorithm"] = config.name
-    if custom:
-        listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
-        raise ConfigError(
-            f"{listed}: each seed runs in its own process, which must read this from a file or import it by name. "
-            "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
-            "one: reverie.train(..., seed=...)."
-        )
-    if config.replay.store not in ("auto", "none"):
-        raise ConfigError(
-            f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
-            "the folder of each run, or none."
-        )
-
-
-def check_finished(folder: SeedsFolder, runs: Sequence[SeedRun], lines: Sequence[str], unit: str) -> None:
-    """Check that no finished seed would keep a result that comes from other settings, as ``lines`` say.
-
-    Raises:
-        RunError: such seeds exist.
-    """
-    done = [str(one.seed) for one in runs if one.seed in folder.finished() and one.begun]
-    if lines and done:
-        raise RunError(
-            f"{folder.path}: seeds {', '.join(done)} finished with other settings ({'; '.join(lines)}), so their "
-            f"results would not match. Choose another --run, or increase --{unit} to continue them with the new ones."
-        )
 
 
 def settings_of(

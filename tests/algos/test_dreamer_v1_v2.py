@@ -5,6 +5,7 @@ import torch
 from dreamer import ACTIONS, CONFIGS, EARLIER, batch, build_earlier
 
 from reverie.algos.world_model import repeated
+from reverie.bench import noise_batch
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
@@ -12,7 +13,6 @@ from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
 from reverie.nn.rssm import CELLS, CellStack
-from reverie.noise import noise_batch
 from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 

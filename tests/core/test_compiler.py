@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.bench import noise_batch
 from reverie.core import compiler
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.kernels import gpu
 from reverie.nn.functional import unimix_probs
-from reverie.noise import noise_batch
 from tiny import NETWORKS
 
 MakeCompiler = Callable[[str], Path]

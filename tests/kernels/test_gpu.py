@@ -11,11 +11,11 @@ import torch
 from filtering import drawer, filtered, gradients, numbers
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.bench import noise_batch
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.kernels import gpu
 from reverie.nn import functional
-from reverie.noise import noise_batch
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")

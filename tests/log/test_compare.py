@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.api import write_seeds
 from reverie.cli import main
 from reverie.experiment import ExperimentConfig
 from reverie.log.aggregate import read_contender
-from reverie.run.seeds import SeedsFolder
+from reverie.seeds import SeedsFolder, write_seeds
 
 Captured = pytest.CaptureFixture[str]
 

@@ -12,11 +12,11 @@ from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
+from reverie.bench import noise_batch
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature
-from reverie.noise import noise_batch
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from reverie.bench import Pace
+from reverie.build import outlook
 from reverie.core.types import Window
-from reverie.experiment import ExperimentConfig, outlook
-from reverie.noise import Pace
+from reverie.experiment import ExperimentConfig
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 import torch
 import yaml
 
-from reverie import experiment as experiment_module
-from reverie import noise
+from reverie import bench
+from reverie import build as build_module
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.api import train_config as train
@@ -127,9 +127,9 @@ def test_timing_the_learner_first_changes_nothing_but_threads(tmp_path: Path, mo
         learner.update(batch)
         return 0.01
 
-    monkeypatch.setattr(noise, "update_seconds", timed)
+    monkeypatch.setattr(bench, "update_seconds", timed)
     plain = weights("plain", steps=60, threads=1)
-    monkeypatch.setattr(experiment_module, "FEW", 0)
+    monkeypatch.setattr(build_module, "FEW", 0)
     after = weights("timed", steps=60)
     assert all(torch.equal(plain[key], after[key]) for key in plain)
     train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed", say=say_nothing)

@@ -17,9 +17,9 @@ import yaml
 from resumed import assert_same
 
 import reverie
+from reverie import seeds as module
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
-from reverie.api import train_seeds_of as train_seeds
 from reverie.cli import main as cli
 from reverie.cli.train import read_seeds
 from reverie.core import signals
@@ -29,11 +29,11 @@ from reverie.core.lock import FolderLock
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
 from reverie.log.metrics import JsonlSink
-from reverie.run import seeds as module
 from reverie.run import signals as run_signals
 from reverie.run.folder import RunFolder
-from reverie.run.seeds import Child, SeedsFolder, collected_signals, verdict
 from reverie.run.signals import Interrupt
+from reverie.seeds import Child, SeedsFolder, collected_signals, verdict
+from reverie.seeds import train_seeds_of as train_seeds
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})

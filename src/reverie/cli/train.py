@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from reverie.api import train_config, train_seeds_of
+from reverie.api import train_config
 from reverie.cli.asked import Common
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
@@ -25,6 +25,7 @@ from reverie.log.console import tell
 from reverie.presets.layers import layered
 from reverie.presets.registry import SUITES
 from reverie.run.folder import RunFolder, read_saved, read_yaml
+from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
 """Flags of ``Common`` that are other names of settings."""

@@ -1,0 +1,5 @@
+"""Networks and the stateful parts of learning: encoders, RSSM, heads, distributions, optimisers, normalisation.
+
+May import objectives and core.
+Begin with ``layers``; then ``rssm`` for world models, ``actor_critic`` for model-free agents.
+"""

@@ -1,0 +1,5 @@
+"""The loop and a run's life: collect, train, evaluate, checkpoint, resume, signals.
+
+May import core alone: it sees algorithms, replay and environments through ``core.protocols``.
+Begin with ``train.train``, the loop; ``run.run`` is all around it.
+"""

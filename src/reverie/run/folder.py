@@ -61,10 +61,10 @@ class RunFolder:
         return {what: path for what, path in known.items() if path.exists()}
 
 
-def new_path(root: Path, env: str, algorithm: str) -> Path:
-    """Return a path for a new run that does not exist yet: ``<root>/<env>-<algorithm>-<time>``."""
+def new_path(env: str, algorithm: str) -> Path:
+    """Return a path for a new run that does not exist yet: ``runs/<env>-<algorithm>-<time>``."""
     name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in (env, algorithm))
-    stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    stem = Path("runs") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))]
     return next(path for path in candidates if not path.exists())
 

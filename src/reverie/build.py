@@ -1,0 +1,594 @@
+"""``build`` assembles a run from the parts of all rooms, as its settings say: the :class:`Experiment`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec
+
+from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
+from reverie.algos.cql import RETURN
+from reverie.bench import Pace, pace
+from reverie.core.clock import Clock
+from reverie.core.compiler import trouble
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError, warn
+from reverie.core.machine import available_memory, choose_device, keep_freed_memory
+from reverie.core.protocols import Env, Stateful
+from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
+from reverie.core.signature import differences, signature
+from reverie.core.space_json import text_of
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
+from reverie.core.types import FLAGS, Batch, Mode, State, Window
+from reverie.core.words import Say, plural
+from reverie.datasets.dataset import Recorded, open_recorded, shown
+from reverie.datasets.recorded_env import check_mixed, lacking
+from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
+from reverie.envs.vector import make_env
+from reverie.experiment import NO_ENV, ExperimentConfig, saved_settings
+from reverie.log.meter import Meter
+from reverie.objectives.returns import Later, returns_to_go
+from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes
+from reverie.replay.dataset import Dataset, DatasetPart
+from reverie.replay.replay import Replay
+from reverie.replay.run_store import RunStore
+from reverie.replay.sources import MixedSource, prefetch, split_window
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.collect import Collector
+from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.folder import RunFolder, Saved, check_spec, read_saved, settings_changes
+from reverie.run.run import Measured, Trainable, Which
+
+FEW = 200
+"""Updates of a run that is too short to time its learner first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Trainable):
+    """All parts of a run, built to fit each other. Nothing has been written to disk."""
+
+    config: ExperimentConfig
+    algo: Algorithm
+    env: Env | None
+    """Training environments; None in a run on recorded data alone."""
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    replay: Replay
+    """Replay of the collected rows; in a run on recorded data alone the dataset."""
+    eval_env: Env | None
+    meter: Meter = field(default_factory=Meter)
+    dataset: Dataset | None = None
+    """Recorded rows, if there are any."""
+    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
+    """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
+    remarks: tuple[str, ...] = ()
+    """What had to be assumed or left out in reading the recorded data."""
+    estimator: Any = None
+    """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
+    again: Callable[[], Env] | None = None
+    """Returns the environment instance that the user gave, after training, with its true rewards."""
+    given: EnvLike | None = None
+    """The environment that the user gave."""
+    speed: Pace | None = None
+    """Speed of the learner, if it was timed."""
+    say: Say = warn
+
+    def evaluate(
+        self, episodes: int, mode: Mode = "eval", record: bool = False, which: Which = "evaluation"
+    ) -> Evaluation:
+        """Play whole episodes, and leave every random generator of training as it was.
+
+        They are played in the evaluation environments, or in the user's single instance, whose running episode is lost:
+        so only after training. ``which`` selects the seed.
+
+        Raises:
+            ConfigError: there is no environment, or ``episodes`` is not at least 1.
+        """
+        seed = derived_seeds(self.config.seed)[which]
+        env = self.eval_env or (self.again() if self.again is not None else self.env)
+        if env is None:
+            raise ConfigError("there is no environment to evaluate in: name one with --env.")
+        explored = self.config.explored(self.clock.env_steps)
+        with reproducible(seed):
+            return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
+
+    def measure(self, which: Which) -> Measured:
+        if self.estimator is not None:
+            if which == "test":
+                updates = plural(self.config.data.estimate_updates, "update")
+                self.say(f"estimating the policy's return: {updates} of FQE")
+            found: Measured = self.estimator.measured(self.config.data.estimate_updates, self.say)
+            return found
+        if which == "test":
+            self.say(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
+        return self.evaluate(self.config.eval_episodes, which=which)
+
+    @property
+    def saved(self) -> Saved:
+        return saved_settings(self.config, self.given)
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = dict(signature(self.obs_spec, self.action_spec))
+        if self.spaces is not None:
+            with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
+                found["spaces"] = dict(zip(("observation", "action"), map(text_of, self.spaces), strict=True))
+        return found
+
+    def parts(self) -> dict[str, Stateful]:
+        parts: dict[str, Stateful] = {"meter": self.meter}
+        if self.collector is not None and self.store is not None:
+            parts |= {"replay": self.store.part, "collector": self.collector}
+        if self.dataset is not None:
+            parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
+        return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
+
+    def begin(self) -> None:
+        """Also fit the normalisation to the rows there are: recorded ones, or those that the replay begins with.
+
+        With ``init`` the statistics stay those of the other run's agent, and the rows only widen the value bounds.
+        """
+        given: list[Replay] = [] if self.dataset is None else [self.dataset]
+        if self.store is not None and self.store.begin():
+            given.append(self.replay)
+        if (watcher := self.algo.watcher) is None:
+            return
+        for number, replay in enumerate(given):
+            rows = held(replay, self.obs_spec)
+            (watcher.fit if number == 0 and self.config.init is None else watcher.widen)(rows)
+
+    def close(self, *, failed: bool = False) -> None:
+        if self.store is not None:
+            self.store.close(failed=failed)
+        for env in (self.env, self.eval_env):
+            if env is not None:
+                env.close()
+
+    def load_initial(self) -> None:
+        """Load weights, optimisers and normalisation of ``init``; steps, updates and decaying rates begin anew."""
+        if self.config.init is None:
+            return
+        given = Path(os.path.expanduser(self.config.init))
+        inside = given.parent.name == "checkpoints"
+        folder = RunFolder(given.parents[1] if inside else given)
+        if not folder.config.is_file():
+            raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
+        saved = read_saved(folder.path)
+        if not begins(type(self.config.algo), saved.algorithm):
+            raise RunError(
+                f"init = '{given}': expected a run of {self.config.name}, but it is a run of {saved.algorithm}."
+            )
+        check_spec(folder, self.spec)
+        checkpoints = Checkpoints(folder.checkpoints, say=self.say)
+        path = checkpoints.select(given.name if inside else None)
+        try:
+            checkpoints.load(path, {"algo": Shared(self.algo)})
+        except RunError as error:
+            lines = settings_changes(saved.experiment.get("algo", {}), self.config.algo.to_dict(), "algo.")
+            raise RunError(f"{error} Different settings: {'; '.join(lines) or 'none found'}.") from error
+        if isinstance(self.algo, ModelFree):
+            self.algo.renew()
+        self.say(f"starting with the agent of {path}")
+
+    def describe(self) -> None:
+        for line in described(self):
+            self.say(line)
+
+    def why_idle(self) -> str:
+        config, window, offered = self.config, self.algo.window, len(self.replay)
+        expected = config.offline or config.ratio(window) == 0
+        if self.clock.updates or expected or offered >= config.learning_starts:
+            return ""
+        within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
+        return (
+            f"no updates were made: learning starts after {config.learning_starts} windows{within}, but the replay "
+            f"offers only {offered}. Lower learning_starts, or use shorter windows (algo.batch_length)"
+        )
+
+
+class Shared:
+    """A learner that leaves out the networks of a checkpoint that it does not have."""
+
+    def __init__(self, learner: Algorithm) -> None:
+        self.learner, self.state_dict = learner, learner.state_dict
+
+    def load_state_dict(self, state: State) -> None:
+        own = {name.partition(".")[0] for name in self.state_dict()["model"]}
+        model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in own}
+        self.learner.load_state_dict({**state, "model": model})
+
+
+def begins(config: type[AlgorithmConfig], saved: str) -> bool:
+    """Return whether a run of ``saved`` has all parts of ``config``'s learner, as Plan2Explore those of DreamerV2."""
+    name = algorithm_name(config)
+    return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
+
+
+def held(replay: Replay, spec: ObsSpec) -> Batch:
+    """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
+    names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
+    rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
+    columns = {name: torch.from_numpy(x) for name, x in rows.items()}
+    return Batch.of_columns(columns, torch.arange(replay.storage.streams))
+
+
+def build(
+    config: ExperimentConfig,
+    env: EnvLike | None = None,
+    *,
+    start: int = 0,
+    run: Path | None = None,
+    estimates: Callable[..., Any] | None = None,
+    say: Say = warn,
+) -> Experiment:
+    """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
+
+    Args:
+        config: the settings.
+        env: a function that makes the environment, or an instance, in place of ``config.env.id``.
+        start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
+        run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
+        estimates: the class of the estimator of a run on recorded data that has no environment.
+        say: called with a sentence about what is happening, now and then.
+
+    Raises:
+        ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
+            or the device is missing.
+    """
+    config = config.checked()
+    check_start(config)
+    factory, share = env_factory(config.env, env), config.share
+    plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
+    # First: a simulator may be able to run only once.
+    space, env_spec = looked_at(config, factory) if share and plays else (None, None)
+    device, seeds = prepare(config, start)
+    with contextlib.ExitStack() as undo:
+        train_env = recorded = replay = collector = store = dataset = estimator = None
+        if share < 1:
+            train_env = make_env(config.env, seed=seeds["env"], factory=factory, new=start == 0)
+            undo.callback(train_env.close)
+        eval_env = make_beside(config, env, factory, train_env) if plays else None
+        if eval_env is not None:
+            undo.callback(eval_env.close)
+        seen = train_env or eval_env
+        if share:
+            recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, space)))
+            if train_env is not None:
+                check_same_task(recorded, config, env_spec)
+            if seen is not None:
+                check_fit(recorded, signature(seen.obs_spec, seen.action_spec), config.env.id)
+        learned = train_env or recorded
+        assert learned is not None
+        algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
+        windows = split_window(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
+
+        clock = Clock(
+            length=config.length,
+            unit=config.unit,
+            replay_ratio=config.ratio(algo.window),
+            learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
+            action_repeat=config.env.frames,
+        )
+        if train_env is not None:
+            replay, collector, store = collecting(
+                config, algo, train_env, windows[1], seeds, run, say, stop=lambda: clock.stop
+            )
+        if recorded is not None:
+            dataset, rewards = read(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
+            if 0 < share < 1:
+                algo.expect_recorded(windows[0].batch)
+            if config.env.id == NO_ENV and config.data.estimate_updates and estimates is not None:
+                specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
+                estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
+            recorded.close()
+        undo.pop_all()
+    sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
+    rows = replay if replay is not None else dataset
+    assert rows is not None
+    return Experiment(
+        config=config,
+        env=train_env,
+        obs_spec=learned.obs_spec,
+        action_spec=(seen or learned).action_spec,  # the environment's has bounds
+        algo=algo,
+        replay=rows,
+        source=sources[0] if len(sources) == 1 else MixedSource(*sources),
+        collector=collector,
+        clock=clock,
+        eval_env=eval_env,
+        dataset=dataset,
+        spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
+        remarks=tuple(recorded.remarks()) if recorded is not None else (),
+        estimator=estimator,
+        again=None if not isinstance(factory, Single) or share == 1 else lambda: make_eval_env(config, factory),
+        given=env,
+        store=store,
+        schedule=config.schedule,
+        stop_score=config.stop_score if config.evaluates_on_the_way else None,
+        measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
+        say=say,
+    )
+
+
+def collecting(
+    config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
+    say: Say, *, stop: Callable[[], bool],
+) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
+    """Build what collects rows and keeps them. See :func:`build` for the arguments."""
+    replay = config.replay.build(
+        obs_spec=env.obs_spec,
+        action_spec=env.action_spec,
+        extra_spec=algo.extra_spec,
+        num_envs=config.env.num,
+        window=window,
+        seed=seeds["replay"],
+        most=most_rows(config.replay, config.steps, config.env.num),
+        scratch=run,
+    )
+    replay.hindsight = algo.hindsight
+    check_memory(config.replay, replay, config.steps)
+    check_capacity(config.replay, replay, config.learning_starts)
+    store = None if run is None else RunStore(replay, config.replay, run, say, stop=stop)
+    collector = Collector(
+        env,
+        algo.policy,
+        replay,
+        seed=seeds["collector"],
+        random_steps=config.random_steps,
+        watcher=algo.watcher,
+        exact=lambda: store is not None and store.part.exact,
+        say=say,
+    )
+    return replay, collector, store
+
+
+def paced(experiment: Experiment) -> Experiment:
+    """Time the learner of a run on a CPU, unless the run is short; if ``threads`` is 0, set it to what is faster."""
+    config, algo, most = experiment.config, experiment.algo, torch.get_num_threads()
+    if algo.device.type != "cpu" or config.planned(algo.window)[0] < FEW:
+        return experiment
+    choices = [1, most] if most > 1 and not config.threads else [most]
+    found = pace(config.algo, experiment.obs_spec, experiment.action_spec, config.env.num, choices)
+    if found is None or len(choices) == 1:
+        return replace(experiment, speed=found)
+    torch.set_num_threads(found.threads)
+    return replace(experiment, speed=found, config=config.merge({"threads": found.threads}))
+
+
+def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
+    """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
+    device = choose_device(config.device)
+    if device == "cpu":
+        keep_freed_memory()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    seeds = derived_seeds(config.seed, start)
+    seed_everything(seeds["global"])
+    return device, seeds
+
+
+def make_eval_env(
+    config: ExperimentConfig,
+    factory: MakeEnv | None = None,
+    render: bool = False,
+    *,
+    true_rewards: bool = True,
+    workers: bool = False,
+) -> Env:
+    """Make the environments of evaluations: as in training, but with true rewards unless ``true_rewards`` is False.
+
+    They run in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
+    """
+    num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
+    vector = config.env.vector if workers or config.env.vector == "native" else "serial"
+    values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
+    seed = derived_seeds(config.seed)["evaluation"]
+    return make_env(values, seed=seed, factory=factory, render=render, new=False)
+
+
+def make_beside(
+    config: ExperimentConfig, env: EnvLike | None, factory: MakeEnv | None, train_env: Env | None
+) -> Env | None:
+    """Make the environments of evaluations, beside those of training if there are any; None if none are wanted.
+
+    An instance cannot be made a second time: the run is evaluated in it at its end.
+    """
+    if not config.eval_episodes:
+        return None
+    if train_env is None:
+        return make_eval_env(config, factory, workers=True)
+    if isinstance(env, gymnasium.Env):
+        if config.evaluates_on_the_way:
+            raise ConfigError(
+                f"schedule.eval_every = {config.schedule.eval_every}: evaluations during training need a second "
+                "environment, but only one instance was passed. Pass a function that creates environments, or use 0."
+            )
+        return None
+    try:
+        eval_env = make_eval_env(config, factory, workers=True)
+    except EnvError as error:
+        raise EnvError(
+            f"{error}. This was an environment for evaluations; those for training were made and are open. If only one "
+            "can be open at a time, set eval_episodes = 0 and eval_envs = 1, and evaluate the finished run. Or pass an "
+            "instance in Python, in which the run is evaluated at its end."
+        ) from error
+    one, two = (signature(made.obs_spec, made.action_spec) for made in (train_env, eval_env))
+    if found := differences(one, two, ("the training environments", "those for evaluations")):
+        eval_env.close()
+        raise EnvError(
+            f"{'; '.join(found)}: expected the same in both. Make environments whose spaces do not depend on how many "
+            "were made before, or set eval_episodes = 0."
+        )
+    return eval_env
+
+
+def check_start(config: ExperimentConfig) -> None:
+    """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps."""
+    given = config.replay.init or config.data.path
+    config.algo.check_run(
+        random_steps=sys.maxsize if given else config.random_steps,
+        learning_starts=sys.maxsize if given else config.learning_starts,
+        frame_stack=config.env.frame_stack,
+    )
+
+
+def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnasium.Space[Any], EnvSpec | None]:
+    """Return the action space of the environment as the agent sees it, and the environment's spec if it has one."""
+    env = make_gym(config.env, factory, render=False)
+    space: gymnasium.Space[Any] = env.action_space
+    spec = env.spec
+    put_away(env)
+    return space, spec
+
+
+# ---------------------------------------------------------------- recorded rows
+
+
+def read(
+    config: ExperimentConfig, recorded: Recorded, algo: Algorithm, window: Window, seed: int, scratch: Path | None
+) -> tuple[Dataset, np.ndarray | None]:
+    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
+    unclipped: list[np.ndarray] | None = [] if config.env.id == NO_ENV and recorded.clip != "none" else None
+    with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+        dataset = config.data.build(
+            recorded,
+            window=window,
+            seed=seed,
+            batch_sampler=config.replay,
+            extra_spec=algo.extra_spec,
+            scratch=scratch,
+            parts=counted(recorded.parts(unclipped)),
+        )
+    if RETURN in algo.extra_spec:
+        write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
+    try:
+        dataset.check_steps()
+    except DataError as error:
+        raise DataError(f"{recorded.where}: {error}") from None
+    return dataset, None if unclipped is None else np.concatenate(unclipped)
+
+
+def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
+    """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
+    reward, first = dataset.column("reward"), dataset.column("is_first")
+    last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
+    later = Later()
+    for stop in range(dataset.count, 0, -block):
+        rows = slice(max(0, stop - block), stop)
+        ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
+        found = returns_to_go(reward=reward[rows], discount=discount, later=later, **ends)
+        dataset.write_column(EXTRAS + RETURN, rows.start, found)
+        later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
+
+
+def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec | None) -> None:
+    """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
+
+    Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
+    purpose, as from a simulator and a robot.
+    """
+    check_mixed(recorded.about, config.env)
+    if missing := lacking(recorded.about, spec):
+        recorded.reader.note(
+            f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
+            "run is made without that: the run learns from both as from one task"
+        )
+
+
+def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
+    """Raise DataError unless the data have the observations and actions ``own``, of the environment or the agent.
+
+    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
+    """
+    name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
+    if found := differences(signature(recorded.obs_spec, recorded.action_spec), own, ("the data", name)):
+        advice = (
+            "Use data of the environment that the agent has learned about."
+            if env == NO_ENV
+            else "Use the environment that the data were recorded in with the same options (env.include and "
+            "env.exclude select observations), or other data."
+        )
+        raise DataError(f"{recorded.where} does not fit {whose}: {'; '.join(found)}. {advice}")
+
+
+# ---------------------------------------------------------------- sentences about a run
+
+
+def described(experiment: Experiment) -> list[str]:
+    """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
+    config, window, algo = experiment.config, experiment.algo.window, experiment.algo
+    lines = [f"{config.data.path}: {remark}" for remark in experiment.remarks]
+    if algo.device.type == "cpu" and trouble():
+        lines.append(trouble())
+    if experiment.dataset is not None:
+        found = experiment.dataset.statistics()
+        part = (
+            "" if config.offline else f", {split_window(window, config.share)[0].batch} of the {window.batch} windows"
+        )
+        low, mean, high = found.scores
+        lines.append(
+            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.path}"
+            f"{part and f'{part} of a batch'}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+        )
+    elif config.algo.needs_data:
+        lines.append(
+            f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
+            "collects. Pass --data PATH to add recorded data"
+        )
+    if experiment.estimator is not None:
+        lines.append(
+            f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
+            "per estimate); set data.estimate_updates = 0 to disable this"
+        )
+    if line := outlook(config, window, experiment.speed):
+        lines.append(line)
+    count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
+    needed = memory(replay_bytes(config.replay, experiment.replay, config.steps))
+    what = f"{count / 1e6:.2f}M parameters on {algo.device}"
+    if config.offline:
+        updates = plural(config.updates, "update")
+        return [*lines, f"{config.name} from recorded data alone: {what}, {updates}, {needed} of rows"]
+    free = available_memory()
+    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    if config.replay.device != "cpu" or config.replay.storage != "ram":
+        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
+    ratio = config.ratio(window)
+    each = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
+    envs = plural(config.env.num, "env")
+    return [*lines, f"{config.name} on {config.env.id}: {what}, {envs}, {each}, replay up to {needed}{room}"]
+
+
+def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str:
+    """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
+
+    The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
+    meant for a CPU and is not short there, gets a length for about an hour.
+    """
+    published, _, small = config.preset.partition("+")
+    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(small)}"] if config.preset else []
+    if speed is not None:
+        updates, decisions = config.planned(window)
+        hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
+        time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
+        here = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
+        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {here}")
+        if hours > (3 if small else 12):
+            an_hour = float(f"{config.length / hours:.1g}")
+            smaller = "" if small else ", and --preset cpu has small networks and a short run"
+            words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
+    return "; ".join([*words, *([f"published settings: --preset {published}"] if small else [])])
+
+
+def memory(size: int) -> str:
+    """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
+    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
+    return f"{size / unit:.2f} {name}"

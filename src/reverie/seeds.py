@@ -1,0 +1,459 @@
+"""Several seeds of one experiment, each trained by a process of its own; their folder, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import torch
+
+from reverie.core.compiler import trouble
+from reverie.core.discover import found_elsewhere, version
+from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.files import check_local, check_writable, writing
+from reverie.core.importing import trusts
+from reverie.core.lock import FolderLock
+from reverie.core.machine import choose_device
+from reverie.core.signals import PARENT, SIGNALS
+from reverie.core.words import Say, plural
+from reverie.experiment import ExperimentConfig, resolved, saved_settings, with_beginning
+from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
+from reverie.log.console import Board, Lane, tell
+from reverie.run.folder import (
+    SCHEMA,
+    RunFolder,
+    Saved,
+    as_read,
+    found_at_end,
+    holds_run,
+    learned_otherwise,
+    new_path,
+    read_yaml,
+    settings_changes,
+    write_saved,
+)
+from reverie.run.schedule import parse_period
+from reverie.run.signals import HANGUP, heeded, listening
+
+State = Literal["waiting", "running", "finished", "stopped", "failed"]
+
+POLL = 0.2
+"""Seconds between two polls of the child processes."""
+
+
+@dataclass(kw_only=True)
+class SeedRun:
+    """State of the run of one seed."""
+
+    seed: int
+    run: Path
+    """Run folder of this seed."""
+    log: Path
+    """File with the output of its process."""
+    state: State = "waiting"
+    """One of "waiting", "running", "finished", "stopped" and "failed"."""
+    note: str = ""
+    """A few words on the state, such as the score of a finished seed or the error of a failed one."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run of this seed."""
+        return RunFolder(self.run).config.is_file()
+
+
+class SeedsFolder:
+    """Paths in the folder of several seeds. Reading them creates nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "settings.yaml"  # shared by all seeds: as the config.yaml of a run, without a seed
+        self.aggregate = path / "aggregate.json"  # the state of each seed, and the aggregate of those that finished
+        self.curve = path / "curve.png"  # the learning curves
+
+    def run(self, seed: int) -> SeedRun:
+        """Return the run of a seed, which waits."""
+        return SeedRun(seed=seed, run=self.path / f"seed-{seed}", log=self.path / f"seed-{seed}.log")
+
+    def finished(self) -> list[int]:
+        """Return the seeds that had finished when aggregate.json was written; none if that cannot be read."""
+        try:
+            runs = json.loads(self.aggregate.read_text(encoding="utf-8"))["runs"]
+            return [int(run["seed"]) for run in runs if run["state"] == "finished"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def files(self) -> dict[str, Path]:
+        """Return the existing files that people read, by name."""
+        known = {"settings": self.settings, "aggregate": self.aggregate, "curve": self.curve}
+        return {what: path for what, path in known.items() if path.exists()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsResult:
+    """How several seeds ended, and the files that they left."""
+
+    run: Path
+    """Folder that holds the run folders of all seeds."""
+    seeds: list[SeedRun]
+    """State of each seed, in the order given."""
+    signal: int | None
+    """Number of the signal that interrupted the training; None if none did."""
+    aggregate: Aggregate | None
+    """Scores and curves of the seeds that finished; None if none has."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Existing files of the folder by name: "settings", "aggregate" and "curve"."""
+
+
+def train_seeds_of(
+    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell
+) -> SeedsResult:
+    """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
+
+    Args:
+        config: the settings; ``config.seed`` is ignored.
+        seeds: the seeds, different integers >= 0.
+        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
+        run: the folder for all of them; seeds found there are continued. None: a new one under ``runs/``.
+        say: called with a sentence about what is happening, now and then.
+
+    Raises:
+        ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
+            holds something else or is being written.
+    """
+    check_seeds(config, seeds, jobs)
+    check_local(run or "", "run")
+    config = resolved(config, None, say)
+    folder = SeedsFolder(
+        Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
+    )
+    check_writable(folder.path)
+    before = None
+    if holds_run(folder.path, folder.settings, config.name, config.env.id):
+        before = dict(read_yaml(folder.settings)["experiment"])
+        config = with_beginning(config, before, folder.path)
+    plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
+    changes = [] if before is None else settings_changes(before, plain)
+    runs = [folder.run(seed) for seed in seeds]
+    if before is not None and plain[config.unit] <= before[config.unit]:
+        check_finished(folder, runs, learned_otherwise(before, plain), config.unit)
+    made = [path for path in (folder.path, folder.path.parent) if not path.exists()]
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        with FolderLock(folder.path):
+            for text in changes:
+                say(text)
+            if before is None or changes:
+                with writing(folder.path):
+                    write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
+            done = () if changes else folder.finished()
+            for one in (one for one in runs if one.seed in done and one.begun):
+                one.state, one.note = "finished", "already finished"
+            return _train_seeds(config, folder, runs, jobs or default_jobs(config), say)
+    except RunError:
+        if before is None and not any(one.begun for one in runs):  # settings that no run can begin with
+            sweep([folder.settings, folder.aggregate, *(one.log for one in runs)], made)
+        raise
+
+
+def sweep(files: Sequence[Path], folders: Sequence[Path]) -> None:
+    """Delete what was written for seeds of which none could begin; of the folders those that are empty then."""
+    with contextlib.suppress(OSError):
+        for path in files:
+            path.unlink(missing_ok=True)
+        for path in folders:
+            path.rmdir()
+
+
+def _train_seeds(
+    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say
+) -> SeedsResult:
+    title, width = f"{config.name} on {config.subject}", max(len(str(one.seed)) for one in runs)
+    lanes = {
+        one.seed: Lane(f"seed {one.seed:<{width}}", RunFolder(one.run).metrics, config.length, config.unit)
+        for one in runs
+    }
+    for one in runs:
+        lanes[one.seed].state, lanes[one.seed].note = one.state, one.note
+    more = ["--trust"] * trusts()
+    left = sum(one.state == "waiting" for one in runs)
+    if left:
+        together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
+        say(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
+        if choose_device(config.device) == "cpu" and trouble():
+            say(trouble())
+    board = Board(list(lanes.values()) if left and config.console else [], title)
+
+    def command(one: SeedRun) -> list[str]:
+        settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
+        return ["train", config.name, *settings, *more]
+
+    def show(one: SeedRun | None) -> None:
+        if one is None:
+            board.update()
+            return
+        lane = lanes[one.seed]
+        if one.state == "running":
+            lane.begin()
+        else:
+            lane.read()
+            if one.state == "finished" and "eval/score" in lane.values:
+                one.note += f" at {lane.position:,} {lane.unit}, score {lane.values['eval/score']:.2f}"
+            lane.state, lane.note = one.state, one.note
+            write_seeds(config, folder, runs)
+        board.changed(lane)
+
+    with contextlib.closing(board):
+        number = train_runs(runs, command, jobs, show, say)
+    found = write_seeds(config, folder, runs)
+    if found is not None:
+        from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
+
+        with writing(folder.path):
+            seeds_curve(
+                folder.curve,
+                found.curve.measured,
+                found.curve.interval(),
+                found.final(),
+                title=f"{title}, {plural(len(found.seeds), 'seed')}",
+                what=found.curve.what,
+                unit=found.unit,
+            )
+    return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
+
+
+def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:
+    """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
+    how = measured_as(config)
+    ended: dict[int, OfSeed] = {}
+    for one in runs:
+        if one.state == "finished":
+            files = RunFolder(one.run)
+            ended[one.seed] = of_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
+    found = aggregate(ended, how) if ended else None
+    listed = [
+        {"seed": one.seed, "run": one.run.name, "state": one.state}
+        | {name: getattr(ended.get(one.seed), name, None) for name in ("steps", "score")}
+        for one in runs
+    ]
+    where = {"env": config.env.id, "data": config.data.path or None}
+    with writing(folder.path):
+        write_aggregate(folder.aggregate, found, {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed})
+    return found
+
+
+def measured_as(config: ExperimentConfig) -> Measured:
+    """Return how runs with these settings are measured."""
+    period, is_seconds = parse_period(config.schedule.eval_every)
+    return Measured(
+        unit="env steps" if config.unit == "steps" else config.unit,
+        evaluates=config.evaluates_on_the_way,
+        period=None if is_seconds else period,
+        early=config.stop_score is not None,
+    )
+
+
+def default_jobs(config: ExperimentConfig) -> int:
+    """Return how many seeds fit the CPU cores, given the threads of each; 1 on a GPU, which they would share."""
+    if choose_device(config.device) != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // (config.threads or torch.get_num_threads()))
+
+
+def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
+    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other.
+
+    Raises:
+        ConfigError: seeds are not different integers >= 0, ``jobs`` is negative, another process could not import the
+            algorithm or read a setting from a file, or all seeds would write to one store.
+    """
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
+    if jobs < 0:
+        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the CPU cores allow.")
+    custom = saved_settings(config, None).custom
+    if not found_elsewhere(type(config.algo)):
+        custom["algorithm"] = config.name
+    if custom:
+        listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
+        raise ConfigError(
+            f"{listed}: each seed runs in its own process, which must read this from a file or import it by name. "
+            "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
+            "one: reverie.train(..., seed=...)."
+        )
+    if config.replay.store not in ("auto", "none"):
+        raise ConfigError(
+            f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
+            "the folder of each run, or none."
+        )
+
+
+def check_finished(folder: SeedsFolder, runs: Sequence[SeedRun], lines: Sequence[str], unit: str) -> None:
+    """Check that no finished seed would keep a result that comes from other settings, as ``lines`` say.
+
+    Raises:
+        RunError: such seeds exist.
+    """
+    done = [str(one.seed) for one in runs if one.seed in folder.finished() and one.begun]
+    if lines and done:
+        raise RunError(
+            f"{folder.path}: seeds {', '.join(done)} finished with other settings ({'; '.join(lines)}), so their "
+            f"results would not match. Choose another --run, or increase --{unit} to continue them with the new ones."
+        )
+
+
+# ---------------------------------------------------------------- the processes
+
+
+class Child:
+    """A command of reverie in a child process, whose output is appended to a file.
+
+    The child has a session of its own, so Ctrl-C in the terminal does not reach it directly: the parent passes each
+    signal on, once. On Linux it ends with the parent.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
+        self.log, self.begin = log, log.stat().st_size if log.exists() else 0
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "reverie", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(own_paths()), PARENT: str(os.getpid())},
+                start_new_session=True,
+            )
+
+    def code(self) -> int | None:
+        """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
+        code = self.process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def tell(self, number: int) -> None:
+        """Send a signal to the process."""
+        with contextlib.suppress(OSError):  # the process has just ended
+            self.process.send_signal(number)
+
+    def last_words(self) -> str:
+        """Return the last line that the process wrote, or "" if it wrote none."""
+        with self.log.open("rb") as file:
+            file.seek(self.begin)
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def own_paths() -> list[str]:
+    """Return the import paths of this process, such as a script's folder, without those that belong to this Python."""
+    homes = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
+
+
+def verdict(code: int, words: str) -> tuple[State, str]:
+    """Return how a process ended, from its exit code and the last line that it wrote."""
+    if code == 0:
+        return "finished", "finished"
+    if code in [128 + number for number in SIGNALS]:
+        return "stopped", f"stopped by {signal.Signals(code - 128).name}"
+    if code > 128 and code - 128 in list(signal.Signals):
+        lack = ", possibly out of memory" if code - 128 == signal.SIGKILL else ""
+        return "failed", f"failed: killed by {signal.Signals(code - 128).name}{lack}"
+    return "failed", f"failed: {words.removeprefix('reverie: ') or f'exit code {code}'}"
+
+
+def train_runs(
+    runs: Sequence[SeedRun],
+    command: Callable[[SeedRun], Sequence[str]],
+    jobs: int,
+    show: Callable[[SeedRun | None], None],
+    say: Say,
+) -> int | None:
+    """Train each of ``runs`` that waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
+
+    Args:
+        runs: their states are kept up to date.
+        command: returns the words that train one, after ``reverie``.
+        jobs: most processes at a time.
+        show: called with each run whose state has changed, and often with None.
+        say: called with a sentence about a signal.
+    """
+    running: dict[int, Child] = {}
+    refused: list[str] = []
+
+    def hopeless() -> bool:
+        return bool(refused) and not any(run.begun for run in runs)
+
+    with collected_signals() as got, ending(running):
+        told = 0
+        while running or (not got and not hopeless() and any(run.state == "waiting" for run in runs)):
+            told = pass_on(got, told, list(running.values()), say)
+            for run in runs:
+                if run.state == "waiting" and len(running) < jobs and not got and not hopeless():
+                    with writing(run.log.parent):
+                        running[run.seed] = Child(command(run), run.log)
+                    run.state = "running"
+                    show(run)
+                elif run.seed in running and (code := running[run.seed].code()) is not None:
+                    words = running.pop(run.seed).last_words()
+                    run.state, run.note = verdict(code, words)
+                    if run.state == "failed" and words.startswith("reverie: ") and not run.begun:
+                        refused.append(words.removeprefix("reverie: "))
+                    show(run)
+            show(None)
+            time.sleep(POLL)
+    if hopeless():
+        raise RunError(refused[0])
+    return got[0] if got else None
+
+
+def pass_on(got: Sequence[int], told: int, children: Sequence[Child], say: Say) -> int:
+    """Pass received signals on, from number ``told`` on; return how many there are now.
+
+    After the second the children stop at once; the third kills them.
+    """
+    for number in got[told:]:
+        told += 1
+        if told == 1:
+            say(
+                f"{signal.Signals(number).name}: the running seeds finish their iteration, then save. Interrupt again "
+                "to stop them at once without saving."
+            )
+        for child in children:
+            child.tell(number if told < 3 else signal.SIGKILL)
+    return told
+
+
+@contextlib.contextmanager
+def collected_signals() -> Iterator[list[int]]:
+    """Collect received signals meanwhile. A hangup of the terminal, which may arrive twice, is recorded once."""
+    got: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number != HANGUP or number not in got:
+            got.append(number)
+
+    with listening(handle, heeded()):
+        yield got
+
+
+@contextlib.contextmanager
+def ending(running: dict[int, Child]) -> Iterator[None]:
+    """At the end ask the children that still run, as an error has occurred here, to save and end, and wait."""
+    try:
+        yield
+    finally:
+        for child in running.values():
+            child.tell(signal.SIGTERM)
+        for child in running.values():
+            child.process.wait()
