@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contracts import CHOOSING, CONFIGS, SPECS, TINY, batch, learned, shown
+from contracts import CHOICE, CHOOSING, CONFIGS, SPECS, TINY, batch, learned, shown
 from torch import Tensor
 
 import reverie
@@ -74,7 +74,7 @@ def test_all_legal_equals_no_mask_bit_for_bit(name: str) -> None:
 @choosing
 def test_outputs_of_illegal_actions_have_no_effect(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in acting nor in targets, maxima, soft values, imitation or penalties."""
-    legal = torch.tensor([True, True, False]) if name != "bc_choices" else torch.tensor([False, True, True])
+    legal = torch.tensor([True, True, False]) if CHOOSING[name] is CHOICE else torch.tensor([False, True, True])
     usual, acted = after_updates(learner(name), legal)
     assert not acted[:, ~legal].any()
     outputs = Network.outputs

@@ -103,7 +103,7 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
 def greedy(randomness: EpsilonSchedule, classes: int = 4) -> GreedyPolicy:
     """Prefers class 1."""
     return GreedyPolicy(
-        lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, classes, torch.device("cpu")
+        lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, (classes,), torch.device("cpu")
     )
 
 

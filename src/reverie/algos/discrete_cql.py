@@ -58,11 +58,13 @@ class DiscreteCQLObjective(QRDQNObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
 
-        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative.
+        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative. Of
+        several choices, both terms are means over them.
         """
         quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
-        losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa)
-        return pressed(losses, choice_gap(quantiles.mean(-1), batch), self.cfg.min_q_weight)
+        losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
+        gap = choice_gap(quantiles.mean(-1), batch, self.classes) / max(1, len(self.classes))
+        return pressed(losses, gap, self.cfg.min_q_weight)
 
 
 class DiscreteCQL(QRDQN):
