@@ -136,9 +136,11 @@ def test_what_imitates_is_chosen_by_the_actions():
     mixed = ActionSpec(parts={**MOVE.parts, "jump": ActionPart(kind="categorical", classes=(3,))})
     with pytest.raises(
         ConfigError,
-        match=r"^bc is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
+        match=r"^td3 is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*sac; with recorded data: bc, ",
     ):
-        learner(BCConfig(), mixed)
+        learner(TD3Config(), mixed)
+    with pytest.raises(ConfigError, match=r"clone = categorical is for .* are mixed. Use one of mixed, or"):
+        learner(BCConfig(clone=Categorical()), mixed)
 
 
 def test_standard_deviations_stay_within_their_limits():
