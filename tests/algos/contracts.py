@@ -100,8 +100,8 @@ def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
 
 
 def actions(spec, b, t, g):
-    """``[b, t, 3]``, one-hot where they are choices."""
-    given = torch.rand(b, t, 3, generator=g) * 2 - 1
+    """``[b, t, A]``, one-hot where they are choices."""
+    given = torch.rand(b, t, spec.width, generator=g) * 2 - 1
     for _, place in spec.choices():
         part = given[..., place]
         given[..., place] = F.one_hot(part.argmax(-1), part.shape[-1]).float()
