@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from windows import (
+    OBS,
     ROWS,
     SIZE,
     Case,
@@ -25,6 +26,7 @@ from windows import (
     slow,
     softmax,
     squashed_draw,
+    steps,
 )
 
 from reverie.algos.crr import Exp
@@ -35,24 +37,27 @@ from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
-from reverie.algos.sac import MixedSACObjective, SACConfig
-from reverie.core.specs import ActionPart, ActionSpec
+from reverie.algos.sac import SAC, MixedSAC, MixedSACObjective, SACConfig
+from reverie.core.errors import ConfigError
+from reverie.core.specs import MASK, ActionPart, ActionSpec
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import Stacked
 from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
+from reverie.nn.functional import legal_choice
+from reverie.objectives import categorical
 from reverie.objectives.estimators import NStep, TDLambda
 
 CLASSES, WIDTH, QUANTILES, ENTROPY = (2, 3), 5, 4, -1.5
-LAYOUT = Layout(
-    ActionSpec(
-        parts={
-            "a": ActionPart(kind="categorical", classes=(2,)),
-            "b": ActionPart(kind="continuous", size=2),
-            "c": ActionPart(kind="categorical", classes=(3,)),
-        }
-    )
+MIXED = ActionSpec(
+    parts={
+        "a": ActionPart(kind="categorical", classes=(2,)),
+        "b": ActionPart(kind="continuous", size=2),
+        "c": ActionPart(kind="categorical", classes=(3,)),
+    }
 )
 """The flat action: two classes, two numbers, three classes."""
+LAYOUT = Layout(MIXED)
 
 
 def several() -> Batch:
@@ -323,7 +328,7 @@ def state_value() -> Tiny:
 AC = {"actor": "actor", "critic": "critic"}
 ACT = AC | {"temperature": "log_temperature"}
 NET = {"critic": "network", "imitation": "network"}
-SAC = [{"temperature": 0.7}, {"temperature": 0.7, "value_estimator": TDLambda(0.8)}]
+SOFT = [{"temperature": 0.7}, {"temperature": 0.7, "value_estimator": TDLambda(0.8)}]
 IQL = [{"expectile": 0.8, "beta": 4.0, "max_weight": 0.3}]
 CASES = {
     "dqn": Case(
@@ -343,7 +348,7 @@ CASES = {
         [{"threshold": 0.8, "logit_weight": 0.5, "kappa": 0.7}], several,
     ),
     "discrete_sac": Case(
-        lambda c: DiscreteSACObjective(policy(), values(2), c, ENTROPY), DiscreteSACConfig, discrete_sac, ACT, SAC,
+        lambda c: DiscreteSACObjective(policy(), values(2), c, ENTROPY), DiscreteSACConfig, discrete_sac, ACT, SOFT,
         several,
     ),
     "discrete_crr": Case(
@@ -360,7 +365,7 @@ CASES = {
     ),
     "sac_mixed": Case(
         lambda c: MixedSACObjective(both(SquashedNormal), values(2, 2), c, ENTROPY, LAYOUT), SACConfig, hybrid_sac,
-        ACT, SAC, mixed,
+        ACT, SOFT, mixed,
     ),
 }  # fmt: skip
 EACH = [pytest.param(case, given, id=f"{name}-{i}") for name, case in CASES.items()
@@ -370,3 +375,56 @@ EACH = [pytest.param(case, given, id=f"{name}-{i}") for name, case in CASES.item
 @pytest.mark.parametrize(("case", "given"), EACH)
 def test_several_choices_are_learned_as_by_their_definition(case, given):
     check_against(case, given)
+
+
+# ---------------------------------------------------------------- a single choice
+
+
+@pytest.mark.parametrize("classes", [(), (4,)])
+def test_a_single_choice_is_computed_as_if_there_were_no_others(classes):
+    """To the last bit: also which numbers are drawn."""
+    torch.manual_seed(0)
+    q, other, more = torch.randn(7, 4), torch.randn(7, 4), torch.randn(2, 7, 4)
+    hot = F.one_hot(torch.arange(7) % 4, 4).float()
+    best = q.gather(-1, other.argmax(-1, keepdim=True)).squeeze(-1)
+    limit = other.amax(-1, keepdim=True) - 0.3
+    for found, expected in (
+        (categorical.taken_value(q, hot, classes), (q * hot).sum(-1)),
+        (categorical.best_value(q, other, classes), best),
+        (categorical.log_total(q, classes), torch.logsumexp(q, -1)),
+        (categorical.likely_values(q, other, -0.3, classes), q.masked_fill(other < limit, -math.inf)),
+        (categorical.expected_min_q(q, more, classes), (torch.softmax(q, -1) * more.amin(0)).sum(-1)),
+    ):
+        assert torch.equal(found, expected)
+
+
+def test_a_single_choice_draws_what_it_would_alone():
+    q, legal = torch.randn(64, 4), torch.rand(64, 4) < 0.7
+    legal[:, 0] = True
+    step = steps(64)
+    step = replace(step, obs=step.obs | {MASK: legal})
+    policy = GreedyPolicy(lambda obs: q, EpsilonGreedy(0.5), (4,), torch.device("cpu"))
+    torch.manual_seed(3)
+    found, _ = policy.act(step, policy.initial(64), "explore")
+    torch.manual_seed(3)
+    drawn, index = torch.rand(64), torch.randint(4, (64,))
+    index = torch.where(legal.gather(1, index[:, None]).squeeze(1), index, legal_choice(legal))
+    assert torch.equal(found, F.one_hot(torch.where(drawn < 0.5, index, q.argmax(-1)), 4).float())
+
+
+# ---------------------------------------------------------------- learners of one's own
+
+
+class OwnSAC(SAC):
+    """For numbers, as the class that it is derived from."""
+
+
+def test_a_learner_of_ones_own_is_for_the_actions_of_its_class(monkeypatch):
+    number = ActionSpec(parts={"number": ActionPart(kind="continuous", size=2)})
+    config = SACConfig().merge({"networks.units": (4,)})
+    assert type(config.build(OBS, MIXED)) is MixedSAC
+    assert config.build(OBS, MIXED).objective.target_entropy == pytest.approx(0.98 * (math.log(2) + math.log(3)) - 2)
+    monkeypatch.setattr(SACConfig, "learner", OwnSAC)
+    assert type(config.build(OBS, number)) is OwnSAC
+    with pytest.raises(ConfigError, match="learner = OwnSAC: expected a class derived from MixedSAC, as .* are mixed"):
+        config.build(OBS, MIXED)

@@ -1,6 +1,6 @@
 """Model-free agents solve environments whose best returns are known, with the targets of several estimators."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -65,9 +65,9 @@ def test_values_of_choices_solve(name, env, own, tmp_path):
 
 
 class Lock(gymnasium.Env[np.ndarray, Any]):
-    """Shows what to choose of three, what of four, and a number. Who chooses both, and comes near, has 1 and goes on."""
+    """Shows what to choose of three, what of four, and a number. Both choices, and a near number, earn 1 and go on."""
 
-    SPACES = {
+    SPACES: ClassVar[dict[str, spaces.Space[Any]]] = {
         "choices": spaces.MultiDiscrete([3, 4]),
         "mixed": spaces.Dict(one=spaces.Discrete(3), two=spaces.Discrete(4), number=spaces.Box(-1, 3, (1,))),
     }

@@ -126,7 +126,9 @@ class ReluMLP(nn.Module):
         super()._load_from_state_dict(state, prefix, *rest)
         if widths is not None and tuple(widths.tolist()) != self.layout.widths:
             errors: list[str] = rest[-1]
-            errors.append(f"{prefix}widths are {tuple(widths.tolist())} in the checkpoint, but {self.layout.widths} here.")
+            errors.append(
+                f"{prefix}widths are {tuple(widths.tolist())} in the checkpoint, but {self.layout.widths} here."
+            )
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
