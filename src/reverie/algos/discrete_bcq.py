@@ -23,7 +23,7 @@ from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.objectives.categorical import best_value, likely_values, log_total, taken_value
+from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import CriticStats, Losses, before, huber_error, mean_over
 
@@ -94,7 +94,7 @@ class DiscreteBCQObjective(TDObjective):
         values, logits = self.network(before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
         taken = taken_value(values, action, self.classes)  # [(D,) B, T-1]
-        losses = huber_error(taken, self.targets(batch), batch, self.cfg.kappa, 1 / max(1, len(self.classes)))
+        losses = huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
         unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
@@ -134,7 +134,7 @@ class DiscreteBCQ(ModelFree):
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg, classes = cfg, all_classes(action_spec)
-        network = DiscreteQEnsemble(self.preprocess.spec, classes, cfg.networks, 2, cfg.dtype)
+        network = DiscreteQEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, 2, cfg.dtype)
         self.objective = DiscreteBCQObjective(network, cfg, self.within_range, classes)
         self.to(device)
         self.optims["network"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)

@@ -109,7 +109,7 @@ class DiscreteCRR(CRR):
         """Build the networks for these specs and the losses over them."""
         c, classes = self.cfg, all_classes(action_spec)
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
-        critic = DiscreteQEnsemble(obs_spec, classes, c.networks, c.critics, c.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.critics, c.dtype)
         return self.losses(actor, critic, c, self.within_range, classes)
 
 

@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Finite
@@ -45,18 +44,9 @@ class DiscreteSACObjective(SACObjective):
         values: Tensor = self.critic(obs)  # [2, ..., A]
         return (values * action).sum(-1)
 
-    def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """pi^T min_i Q_i and the entropy, ``[...]``, with the actor's gradient: equations 11 and 12."""
-        with torch.no_grad():
-            values: Tensor = self.critic(obs)  # [2, ..., A]
-        return self._expected(obs, values)
-
-    @torch.no_grad()
-    def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """pi^T min_i Q'_i and the entropy, ``[...]``: equation 10."""
-        return self._expected(obs, self.target_critic(obs))
-
-    def _expected(self, obs: Obs, values: Tensor) -> tuple[Tensor, Tensor]:
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """pi^T min_i Q_i and the entropy, ``[...]`` each: equations 10 to 12."""
+        values: Tensor = critic(obs)  # [2, ..., A]
         log_probs: Tensor = self.actor(obs).log_probs  # [..., A]
         probs = log_probs.exp()
         return (probs * values.amin(0)).sum(-1), -(probs * log_probs).sum(-1)
@@ -72,7 +62,7 @@ class DiscreteSAC(SAC):
         """Build the networks for these specs and the losses over them."""
         c, classes = self.cfg, all_classes(action_spec)
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
-        critic = DiscreteQEnsemble(obs_spec, classes, c.networks, copies=2, dtype=c.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, copies=2, dtype=c.dtype)
         entropy = 0.98 * sum(map(math.log, classes)) if c.target_entropy is None else c.target_entropy
         return self.losses(actor, critic, c, entropy)
 

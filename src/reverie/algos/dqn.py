@@ -3,8 +3,7 @@
 With double Q-learning (van Hasselt, Guez, Silver 2016, arXiv:1509.06461) and the dueling network (Wang et al. 2016,
 arXiv:1511.06581) as options. For n-step returns choose a value estimator; priorities are a setting of the replay.
 Several choices are learned as branches: Tavakoli, Pardo, Kormushev, "Action branching architectures for deep
-reinforcement learning", AAAI 2018, arXiv:1711.08946. That paper's agent has ``double`` and ``dueling``, and another
-architecture below the branches.
+reinforcement learning", AAAI 2018, arXiv:1711.08946. That paper's agent is ``double`` and ``dueling``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from reverie.nn.actor_critic import DiscreteQNetwork, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.objectives.categorical import averaged, best_value, per_choice, taken_value
+from reverie.objectives.categorical import averaged, best_value, per_choice, share, taken_value
 from reverie.objectives.td import CriticStats, Losses, before, huber_error
 
 
@@ -71,12 +70,12 @@ class DQNObjective(TDObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm").
 
-        Of several choices, the mean of L(Q_d(s, a_d) - y) over them (Tavakoli et al., section "Methods"); priorities
-        are means too, where that paper has sums.
+        Of several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
+        means.
         """
         values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
         taken = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
-        return huber_error(taken, self.targets(batch), batch, self.cfg.kappa, 1 / max(1, len(self.classes)))
+        return huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
 
     def values(self, obs: Obs) -> Tensor:
         """Q of all actions, ``[..., A]``."""

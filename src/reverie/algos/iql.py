@@ -172,7 +172,10 @@ class IQL(ModelFree):
         self._policy = SampledPolicy(actor, device)
 
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        """Build the actor: a normal distribution, class probabilities, or both."""
+        """Build the actor: a normal distribution, class probabilities, or both.
+
+        The deviation is independent of the state, as in the authors' code, but not beside choices.
+        """
         c, kind = self.cfg, kind_of(action_spec)
         if kind == "continuous":
             return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)

@@ -69,13 +69,11 @@ class SACConfig(TDConfig):
             ConfigError: the actions are not of the kind of the own learner.
         """
         kind = kind_of(action_spec)
-        wanted = next(found for found in self.learners if kind in found.kinds)
-        learner: type[SAC] = wanted if self.learner is self.learners[0] else super().learner_for(action_spec)
+        fit = [found for found in self.learners if kind in found.kinds]
+        learner: type[SAC] = fit[0] if fit and self.learner is self.learners[0] else super().learner_for(action_spec)
         if kind not in learner.kinds:
-            raise ConfigError(
-                f"learner = {learner.__name__}: expected a class derived from {wanted.__name__}, as the actions are "
-                f"{kind}."
-            )
+            derived = "".join(f", derived from {found.__name__}" for found in fit)
+            raise ConfigError(f"learner = {learner.__name__}: expected a class whose `kinds` have {kind!r}{derived}.")
         return learner
 
 
@@ -137,11 +135,9 @@ class SACObjective(TDObjective):
         return Losses.of(metrics, actor=actor, temperature=temperature)
 
     def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each, with the actor's gradient."""
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        """min_i Q_i(s, a) and -ln pi(a | s), ``[...]`` each, with the actor's gradient."""
         with frozen(self.critic):
-            values: Tensor = self.critic(obs, action)  # [2, ...]
-        return values.amin(0), -log_pi
+            return self.expected(obs, self.critic)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -160,9 +156,13 @@ class SACObjective(TDObjective):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q'_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each: the two terms of V(s), equation 3."""
+        """min_i Q'_i(s, a) and -ln pi(a | s), ``[...]`` each: the two terms of V(s), equation 3."""
+        return self.expected(obs, self.target_critic)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        values: Tensor = self.target_critic(obs, action)  # [2, ...]
+        values: Tensor = critic(obs, action)  # [2, ...]
         return values.amin(0), -log_pi
 
 
@@ -217,17 +217,8 @@ class MixedSACObjective(SACObjective):
         values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
         return (values * classes).sum(-1)
 
-    def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """See :class:`SACObjective`: sampled numbers, and the exact expectation over the classes."""
-        with frozen(self.critic):
-            return self._expected(obs, self.critic)
-
-    @torch.no_grad()
-    def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """See :class:`SACObjective`: sampled numbers, and the exact expectation over the classes."""
-        return self._expected(obs, self.target_critic)
-
-    def _expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """See :class:`SACObjective`: of sampled numbers, and exact over the classes beside them."""
         policy = self.actor(obs)
         numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
         values: Tensor = critic(obs, numbers)  # [2, ..., D]

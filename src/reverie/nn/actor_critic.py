@@ -340,14 +340,9 @@ class DiscreteQEnsemble(Network):
     """K MLPs that share only a CNN, each with one output for each of A classes: K critics, or values and logits."""
 
     def __init__(
-        self,
-        obs_spec: ObsSpec,
-        classes: tuple[int, ...],
-        cfg: NetworkConfig,
-        copies: int,
-        dtype: torch.dtype = torch.float32,
+        self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__(obs_spec, sum(classes), cfg, dtype, copies=copies)
+        super().__init__(obs_spec, classes, cfg, dtype, copies=copies)
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""

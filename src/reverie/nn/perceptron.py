@@ -122,13 +122,12 @@ class ReluMLP(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Check the widths, as other layers can have the same number of parameters."""
         state = dict(state_dict)
-        widths = state.pop(f"{prefix}widths", None)  # absent where the network of the checkpoint has fewer parts
+        here = torch.tensor(self.layout.widths)  # a checkpoint without them has no theta either, as PyTorch tells
+        widths = tuple(state.pop(f"{prefix}widths", here).tolist())
         super()._load_from_state_dict(state, prefix, *rest)
-        if widths is not None and tuple(widths.tolist()) != self.layout.widths:
+        if widths != self.layout.widths:
             errors: list[str] = rest[-1]
-            errors.append(
-                f"{prefix}widths are {tuple(widths.tolist())} in the checkpoint, but {self.layout.widths} here."
-            )
+            errors.append(f"{prefix}widths are {widths} in the checkpoint, but {self.layout.widths} here.")
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""

@@ -1,10 +1,10 @@
 """Values of states by values of categorical actions, of one choice or of several.
 
-Of several choices, the flat ``[..., A]`` has one block of classes after the other, and ``classes`` are the numbers of
-classes of each; ``()`` is a single choice of A classes. There are two ways to value several choices. *Branching* values
-(Tavakoli, Pardo, Kormushev 2018, arXiv:1711.08946) are estimates of the same return by each choice, and are averaged.
-*Additive* values are shares of the return: Q(s, a) = sum_d Q_d(s, a_d), so expectations over a policy of independent
-choices, and sums of exponentials over all joint actions, are exact and no larger than A.
+Of D choices, the flat ``[..., A]`` has one block of classes after the other, and ``classes`` has the number of classes
+of each; ``()`` is a single choice of A classes. *Branching* values (Tavakoli, Pardo, Kormushev 2018, arXiv:1711.08946)
+are an estimate of the same return by each choice, and are averaged. *Additive* values are shares of the return,
+Q(s, a) = sum_d Q_d(s, a_d), so that expectations over a policy of independent choices, and the logarithm of a sum of
+exponentials over all joint actions, are sums over the choices.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def averaged(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 
+def share(classes: Sequence[int]) -> float:
+    """Return 1 / D, the weight of each choice in a mean over them."""
+    return 1 / max(1, len(classes))
+
+
 def taken_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tensor:
     """Return the value of the taken class of each choice, ``[D, ...]``, or ``[...]`` of a single one.
 
@@ -55,15 +60,15 @@ def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tens
 
 def log_total(values: Tensor, classes: Sequence[int]) -> Tensor:
     """Return ln sum exp of the additive ``values`` ``[..., A]`` of all joint actions, ``[...]``: a sum over choices."""
-    first, *others = [torch.logsumexp(part, -1) for part in per_choice(values, classes)]
+    first, *others = [part.logsumexp(-1) for part in per_choice(values, classes)]
     return sum(others, first)
 
 
 def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes: Sequence[int] = ()) -> Tensor:
     """Return ``values`` ``[..., A]`` of classes whose logit is at least the highest plus ``log_threshold``, else -inf.
 
-    The highest of its choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et al. 2019),
-    algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
+    The highest is that of the same choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et
+    al. 2019), algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
     """
     pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
     return joined(

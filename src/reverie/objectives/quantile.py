@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.types import Batch
-from reverie.objectives.categorical import per_choice, stacked
+from reverie.objectives.categorical import per_choice, share, stacked
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, critic_losses
 
@@ -109,4 +109,4 @@ def quantile_error(
     theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
-    return critic_losses(loss, wrong, value, target.mean(-1), batch, 1 / max(1, len(classes)))
+    return critic_losses(loss, wrong, value, target.mean(-1), batch, share(classes))

@@ -143,7 +143,8 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     """Return the term ``critic``: scale E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
 
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond; its derivative is u clipped to
-    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`.
+    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also be
+    those of the choices of one critic.
     """
     check_error(prediction, target)
     error = prediction - target  # [(K,) B, T-1]
