@@ -37,6 +37,10 @@ MODEL_FREE = {
     "qr_dqn": QRDQNConfig(target_every=1, quantiles=5),
     "gail": _GAIL,
     "gail_discrete": _GAIL,
+    "dqn_choices": DQNConfig(target_every=1, dueling=True, double=True),
+    "discrete_sac_choices": DiscreteSACConfig(),
+    "sac_mixed": SACConfig(),
+    "gail_mixed": _GAIL,
 }
 """Those that learn from environments."""
 OFFLINE = {
@@ -57,6 +61,12 @@ OFFLINE = {
     "discrete_cql": DiscreteCQLConfig(quantiles=5, target_every=2, double=True),
     "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
     "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
+    "discrete_bcq_choices": DiscreteBCQConfig(threshold=0.8),
+    "discrete_cql_choices": DiscreteCQLConfig(quantiles=5, target_every=2, dueling=True),
+    "discrete_crr_choices": DiscreteCRRConfig(target_every=2, critics=2, min_q_weight=1.0),
+    "iql_choices": IQLConfig(),
+    "iql_mixed": IQLConfig(),
+    "bc_mixed": BCConfig(),
 }
 """Those that learn from recorded data."""
 CONFIGS = MODEL_FREE | OFFLINE
@@ -74,22 +84,28 @@ MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": Actio
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
 CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
 CHOOSING = {
-    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "bc_choices": CHOICES,
-} | {name: CHOICE for name in CONFIGS if name.startswith("discrete_")}  # fmt: skip
+    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE,
+} | {name: CHOICES if name.endswith("_choices") else CHOICE
+     for name in CONFIGS if name.startswith("discrete_") or name.endswith("_choices")}  # fmt: skip
 """Those whose actions are one-hot; all actions are 3 numbers wide."""
+BOTH = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="categorical", classes=(2,))})
+ACTIONS = CHOOSING | {name: BOTH for name in CONFIGS if name.endswith("_mixed")}
+"""Those of which not all actions are numbers."""
 
 
 def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
-    agent = CONFIGS[name].merge(TINY | changes).build(SPECS[spec], CHOOSING.get(name, MOVES), device=device, seed=1)
-    agent.acts = CHOOSING.get(name, MOVES)
+    agent = CONFIGS[name].merge(TINY | changes).build(SPECS[spec], ACTIONS.get(name, MOVES), device=device, seed=1)
+    agent.acts = ACTIONS.get(name, MOVES)
     return agent
 
 
 def actions(spec, b, t, g):
-    """``[b, t, 3]``, one-hot where they are choices."""
-    given = torch.rand(b, t, 3, generator=g) * 2 - 1
-    parts = [given[..., place] for key, place in spec.slices().items() if spec.parts[key].kind == "categorical"]
-    return torch.cat([F.one_hot(x.argmax(-1), x.shape[-1]).float() for x in parts], -1) if parts else given
+    """``[b, t, A]``, one-hot where they are choices."""
+    given = torch.rand(b, t, spec.width, generator=g) * 2 - 1
+    for _, place in spec.choices():
+        part = given[..., place]
+        given[..., place] = F.one_hot(part.argmax(-1), part.shape[-1]).float()
+    return given
 
 
 def observed(spec, shape, g):

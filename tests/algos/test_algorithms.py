@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from contracts import (
-    CHOOSING,
+    ACTIONS,
     CONFIGS,
     MOVES,
     OFFLINE,
@@ -277,7 +277,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
         agent.watcher.watch(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
     none = {"normalise": None} | ({"bound_values": False} if name == "crr" else {})
-    plain = CONFIGS[name].merge(TINY | none).build(agent.preprocess.spec, CHOOSING.get(name, MOVES), seed=1)
+    plain = CONFIGS[name].merge(TINY | none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
     for i in range(4):
         data = batch(agent, spec, i)
         for one, its in ((agent, data), (plain, by_hand(agent, data))):

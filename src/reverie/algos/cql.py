@@ -115,6 +115,7 @@ RETURN = "return"
 class CQLConfig(RecordedConfig, SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     in_units_of_values: ClassVar[str] = "conservatism"
 
     conservatism: Conservatism = field(default_factory=Fixed)

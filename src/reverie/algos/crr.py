@@ -211,18 +211,19 @@ class CRR(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        actor, critic = self.build_networks(self.preprocess.spec, action_spec)
-        self.objective = self.losses(actor, critic, cfg, self.within_range)
+        self.objective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
 
-    def build_networks(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> tuple[nn.Module, nn.Module]:
-        """Build actor and critic for these specs."""
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
+        """Build the networks for these specs and the losses over them."""
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
-        return actor, QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
+        critic = QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
+        return self.losses(actor, critic, c, self.within_range)
 
 
 CRRConfig.learner = CRR

@@ -1,6 +1,8 @@
 """SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
 
-It is the version with two critics, no value network and a learned temperature.
+It is the version with two critics, no value network and a learned temperature. Actions of numbers and choices are
+learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for practical RL in video
+games", arXiv:1912.11077, 2019, here with one temperature.
 """
 
 from __future__ import annotations
@@ -15,10 +17,20 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import QEnsemble, TanhGaussianActor
+from reverie.nn.actor_critic import (
+    MixedActor,
+    MixedQEnsemble,
+    QEnsemble,
+    TanhGaussianActor,
+    all_classes,
+    all_numbers,
+    kind_of,
+)
+from reverie.nn.distributions import Layout, SquashedNormal
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
@@ -30,7 +42,9 @@ from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_
 class SACConfig(TDConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    learners: ClassVar[tuple[type[SAC], ...]]
+    """The learners, each for other kinds of actions; the first is the default of :attr:`learner`."""
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
     actor_lr: Annotated[float, Above(0)] = 3e-4
     """Learning rate of the actor."""
@@ -43,7 +57,24 @@ class SACConfig(TDConfig):
     temperature: Annotated[float, Above(0)] = 1.0
     """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none."""
     target_entropy: Annotated[float | None, Finite()] = None
-    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions."""
+    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions;
+    of choices, 0.98 ln n is added for each, n being its number of classes."""
+
+    def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
+        """Return the learner for actions of this kind.
+
+        A :attr:`learner` of a user's own is for one kind: that of the class it is derived from.
+
+        Raises:
+            ConfigError: the actions are not of the kind of the own learner.
+        """
+        kind = kind_of(action_spec)
+        fit = [found for found in self.learners if kind in found.kinds]
+        learner: type[SAC] = fit[0] if fit and self.learner is self.learners[0] else super().learner_for(action_spec)
+        if kind not in learner.kinds:
+            derived = "".join(f", derived from {found.__name__}" for found in fit)
+            raise ConfigError(f"learner = {learner.__name__}: expected a class whose `kinds` have {kind!r}{derived}.")
+        return learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +135,9 @@ class SACObjective(TDObjective):
         return Losses.of(metrics, actor=actor, temperature=temperature)
 
     def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each, with the actor's gradient."""
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        """min_i Q_i(s, a) and -ln pi(a | s), ``[...]`` each, with the actor's gradient."""
         with frozen(self.critic):
-            values: Tensor = self.critic(obs, action)  # [2, ...]
-        return values.amin(0), -log_pi
+            return self.expected(obs, self.critic)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -127,15 +156,21 @@ class SACObjective(TDObjective):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q'_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each: the two terms of V(s), equation 3."""
+        """min_i Q'_i(s, a) and -ln pi(a | s), ``[...]`` each: the two terms of V(s), equation 3."""
+        return self.expected(obs, self.target_critic)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        values: Tensor = self.target_critic(obs, action)  # [2, ...]
+        values: Tensor = critic(obs, action)  # [2, ...]
         return values.amin(0), -log_pi
 
 
 class SAC(ModelFree):
     """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
 
+    kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    """Kinds of actions that the learner is for."""
     losses: type[SACObjective] = SACObjective
     stats: type[Stats] = SACStats
 
@@ -161,4 +196,50 @@ class SAC(ModelFree):
         return self.losses(actor, critic, c, -float(width) if c.target_entropy is None else c.target_entropy)
 
 
-SACConfig.learner = SAC
+class MixedSACObjective(SACObjective):
+    """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
+
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Mixed`, and ``critic(obs, numbers)`` the values of all
+    classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
+    :mod:`~reverie.algos.discrete_sac`.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: Layout
+    ) -> None:
+        """``layout``: where numbers and classes lie in the flat action."""
+        super().__init__(actor, critic, cfg, target_entropy)
+        self.layout = layout
+
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
+        numbers, classes = self.layout.apart(action)
+        values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
+        return (values * classes).sum(-1)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """See :class:`SACObjective`: of sampled numbers, and exact over the classes beside them."""
+        policy = self.actor(obs)
+        numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
+        values: Tensor = critic(obs, numbers)  # [2, ..., D]
+        log_probs = policy.choices.log_probs  # [..., D]
+        return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
+
+
+class MixedSAC(SAC):
+    """The learner of hybrid SAC: actor, two critics and a temperature over numbers and choices."""
+
+    kinds = frozenset({"mixed"})
+    losses: type[MixedSACObjective] = MixedSACObjective
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
+        """Build the networks for these specs and the losses over them."""
+        c = self.cfg
+        actor = MixedActor(obs_spec, action_spec, c.networks, c.dtype, SquashedNormal)
+        critic = MixedQEnsemble(obs_spec, action_spec, c.networks, copies=2, dtype=c.dtype)
+        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
+        entropy = entropy if c.target_entropy is None else c.target_entropy
+        return self.losses(actor, critic, c, entropy, Layout(action_spec))
+
+
+SACConfig.learner, SACConfig.learners = SAC, (SAC, MixedSAC)

@@ -122,7 +122,8 @@ class ReluMLP(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Check the widths, as other layers can have the same number of parameters."""
         state = dict(state_dict)
-        widths = tuple(state.pop(f"{prefix}widths").tolist())
+        here = torch.tensor(self.layout.widths)  # a checkpoint without them has no theta either, as PyTorch tells
+        widths = tuple(state.pop(f"{prefix}widths", here).tolist())
         super()._load_from_state_dict(state, prefix, *rest)
         if widths != self.layout.widths:
             errors: list[str] = rest[-1]

@@ -139,16 +139,17 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
 
 
 @accelerated
-def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
-    """Return the term ``critic``: E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
+def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
+    """Return the term ``critic``: scale E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
 
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond; its derivative is u clipped to
-    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`.
+    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also be
+    those of the choices of one critic.
     """
     check_error(prediction, target)
     error = prediction - target  # [(K,) B, T-1]
     loss = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
-    return critic_losses(loss, error.detach().abs(), prediction, target, batch)
+    return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
 
 
 def check_error(prediction: Tensor, target: Tensor) -> None:
