@@ -18,6 +18,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.learners import average
 from reverie.core.types import Batch, Metrics, State, Update
 from reverie.core.words import plural
 from reverie.objectives.td import Losses
@@ -136,6 +137,8 @@ class Optim:
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
+        Of several learners, it is the mean of their gradients.
+
         Raises:
             RunError: a parameter has no gradient, because the loss does not depend on it, or was frozen since.
         """
@@ -150,6 +153,7 @@ class Optim:
                 f"{without[0]}: the loss does not depend on them, or they were frozen. Build the optimiser from the "
                 "parameters of its loss, after replacing or freezing a network."
             )
+        average(grads)
         return grads
 
     def _backward(self, loss: Tensor, keep: bool) -> None:
@@ -358,6 +362,8 @@ class Adam:
     def apply(self, found: Sequence[Tensor | None]) -> None:
         """Update the parameters with the gradients ``found``, one for each of them that is not frozen.
 
+        Of several learners, the mean of their gradients counts.
+
         Raises:
             RunError: a parameter has no gradient.
         """
@@ -370,6 +376,7 @@ class Adam:
                 f"{len(params) - len(grads)} of {len(params)} parameters have no gradient, the first of "
                 f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
             )
+        average(grads)
         self.updates += 1
         adam(params, grads, mean, square, self.updates, self.settings)
 
