@@ -117,7 +117,7 @@ def windows_of(rank, recorded):
 
 def main(rank: int, where: str, out: str) -> None:
     torch.set_num_threads(1)
-    group = join("cpu", init_method=f"file://{where}", rank=rank, world_size=2)
+    group = join("cpu", torch.distributed.FileStore(where, 2), rank, 2)
     found = {}
     for name, made, make in learners():
         whole, half = made(8), made(4)

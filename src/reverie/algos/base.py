@@ -18,9 +18,10 @@ from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.learners import averaged, several
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.types import Batch, State, Update, Window
+from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.core.words import plural
 from reverie.nn.actor_critic import NetworkConfig, kind_of
 from reverie.nn.normalise import Normalise, Running
@@ -344,10 +345,13 @@ class Algorithm(nn.Module):
         return self._policy
 
     def update(self, batch: Batch) -> Update:
-        """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result."""
+        """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result.
+
+        Of several learners, the metrics are the means of theirs.
+        """
         found: object = self.run_step(self.train_step, batch)
         if isinstance(found, Update):
-            return found
+            return replace(found, metrics=means(found.metrics)) if several() else found
         raise ConfigError(
             f"{type(self).__name__}.train_step returned {brief(found)}: expected "
             "reverie.core.types.Update(metrics={'loss/critic': ...})."
@@ -468,6 +472,12 @@ class Algorithm(nn.Module):
         for name, optim in self.optimisers().items():
             optim.load_state_dict(state[name])
         self.load_extra_state(state)
+
+
+def means(metrics: Metrics) -> Metrics:
+    """Return the mean of each metric over all learners."""
+    together = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
+    return dict(zip(metrics, together.unbind(), strict=True))
 
 
 def has_two_modes(module: nn.Module) -> bool:

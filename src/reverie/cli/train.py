@@ -25,6 +25,7 @@ from reverie.log.console import tell
 from reverie.presets.layers import layered
 from reverie.presets.registry import SUITES
 from reverie.run.folder import RunFolder, read_saved, read_yaml
+from reverie.scale.launch import launch, launched, rank
 from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -68,7 +69,12 @@ def train(args: list[str], said: Common) -> int:
     if ask := question(first, said, found):
         return fail(ask, 2)
     found = fitted(found, {name.replace("-", "_") for name in flags}, tell)
-    return (one_run if parsed.common.seeds is None else several)(found, replace(parsed.common, run=said.run))
+    common = replace(parsed.common, run=said.run)
+    if found.learners > 1 and not launched():
+        if common.seeds is not None:
+            return fail(f"--seeds {common.seeds} with --learners {found.learners}: train the seeds one by one.", 2)
+        return launch(["train", *args], found)
+    return (one_run if common.seeds is None else several)(found, common)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:
@@ -117,6 +123,8 @@ def names_env(path: Path) -> bool:
 def one_run(config: ExperimentConfig, said: Common) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=said.run)
+    if rank():  # the first learner tells how the run ended
+        return 0 if result.signal is None else 128 + result.signal
     place = "" if config.offline else f"at env step {result.env_steps:,} "
     tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
     if result.evaluation is not None:
