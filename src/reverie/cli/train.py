@@ -17,7 +17,7 @@ from reverie.cli.parse import flags_in, parse
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
-from reverie.core.words import plural
+from reverie.core.words import plural, say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig, fitted
 from reverie.log.aggregate import table
@@ -68,9 +68,10 @@ def train(args: list[str], said: Common) -> int:
     found = parsed.experiment.merge(changed | {"preset": config.preset})
     if ask := question(first, said, found):
         return fail(ask, 2)
-    found = fitted(found, {name.replace("-", "_") for name in flags}, tell)
+    starts = found.learners > 1 and not launched()  # the first of the learners says it, not each, nor who starts them
+    found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
     common = replace(parsed.common, run=said.run)
-    if found.learners > 1 and not launched():
+    if starts:
         if common.seeds is not None:
             return fail(f"--seeds {common.seeds} with --learners {found.learners}: train the seeds one by one.", 2)
         return launch(["train", *args], found)

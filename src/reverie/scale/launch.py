@@ -49,7 +49,8 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
         ConfigError: the settings cannot be divided among them.
     """
     check(config, config.learners, config.learners)
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the learners themselves say why
+    for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
     os.environ |= {PARENT: str(os.getpid()), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING}
     how = LaunchConfig(
         min_nodes=1,
@@ -60,6 +61,7 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=0,
+        monitor_interval=1.0,  # the others notice first that one has ended, and say so
         signals_to_handle=",".join(number.name for number in SIGNALS),
     )
     try:

@@ -240,7 +240,7 @@ class RanksPart:
         if self.team.group is None:
             return
         if sys.exception() is not None:  # after an error the others are elsewhere
-            raise RunError("one of several learners cannot save alone: the newest checkpoint is that of all")
+            raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
         self.team.order(SAVE)
         self.team.tell(folder)
         self.team.group.words(None)

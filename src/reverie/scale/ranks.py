@@ -80,8 +80,7 @@ class Group:
             exchange(*given, **named)
         except RuntimeError as error:
             raise LearnerLost(
-                "another learner of this run has ended without a word: it was killed, perhaps because the memory was "
-                "full. The newest checkpoint is that of all: continue the run with --resume."
+                "another learner of this run has ended without a word: it was killed, perhaps because the memory was full"
             ) from error
 
 
