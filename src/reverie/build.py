@@ -280,6 +280,7 @@ def build(
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
             action_repeat=config.env.frames,
         )
+        algo.position = lambda: clock.position
         if train_env is not None:
             replay, collector, store = collecting(
                 config, algo, train_env, windows[1], seeds, run, say, stop=lambda: clock.stop

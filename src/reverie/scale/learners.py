@@ -383,6 +383,7 @@ def shared(experiment: Experiment, whole: ExperimentConfig, team: Team, run: Pat
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
         clock = parts["clock"] = SharedClock(experiment.clock, team)
+        experiment.algo.position = lambda: clock.position
         collector, source = experiment.collector, experiment.source
         if collector is not None:
             parts["collector"] = SharedCollector(collector, source, team, clock)

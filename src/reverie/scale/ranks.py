@@ -80,7 +80,7 @@ class Group:
             exchange(*given, **named)
         except RuntimeError as error:
             raise LearnerLost(
-                "another learner of this run has ended without a word: it was killed, perhaps because the memory was full"
+                "another learner of this run has ended without a word: it was killed, perhaps as the memory was full"
             ) from error
 
 
