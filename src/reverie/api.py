@@ -44,6 +44,7 @@ from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.scale.launch import of_team, share, team_of
 from reverie.scale.learners import Shared, Team, follow, shared
+from reverie.scale.rules import scaled
 from reverie.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
@@ -167,16 +168,18 @@ def train_with(
     folder = None if run is None else RunFolder.at(run)
     before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
     config = of_team(resolved(config, env, say, before), team, say)
+    scaled(config, team.count, say)
     folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
     title = f"{config.name} on {config.subject}"
 
     def built(start: int | None) -> Shared:
         team.start(start)
         continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-        own, place = share(continued, team), team.folder(folder.path)
+        own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
         found = build(own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, say=say)
         found = paced(found) if start is None and team.count == 1 else found
-        return shared(found, found.config if team.count == 1 else continued.checked(), team, folder.path)
+        whole = continued.merge({"threads": found.config.threads}).checked()
+        return shared(found, whole, team, folder.path)
 
     @contextlib.contextmanager
     def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:

@@ -11,14 +11,17 @@ import torch
 from safetensors.torch import load_file
 
 from reverie.algos.dqn import DQNConfig
+from reverie.algos.sac import SACConfig
 from reverie.api import train_config
 from reverie.core.errors import ConfigError
+from reverie.core.ramp import Ramp
 from reverie.core.randomness import derived_seeds
 from reverie.experiment import ExperimentConfig
 from reverie.replay.durable import dealt
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
 from reverie.scale.launch import check
+from reverie.scale.rules import scaled
 from reverie.store.store import Store
 
 FLAGS = [
@@ -111,3 +114,21 @@ def test_more_learners_than_gpus_are_refused(monkeypatch):
 def test_several_learners_need_a_launcher(tmp_path):
     with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
         train_config(ExperimentConfig(learners=2), run=tmp_path / "run")
+
+
+def test_rllibs_rules_scale_batches_environments_and_learning_rates():
+    said = []
+    config = ExperimentConfig(steps=1000, scale_rules=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
+        {"env.num": 2}
+    )
+    found = scaled(config, 4, said.append)
+    assert (found.algo.batch_size, found.env.num) == (128, 8)
+    assert found.algo.lr == Ramp(((0.0, 0.0), (100.0, 2e-3)))
+    assert said == [
+        "scale_rules for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
+        "algo.lr: 0.001 -> [[0.0, 0.0], [100.0, 0.002]]"
+    ]
+    assert scaled(config.merge({"scale_rules": False}), 4, said.append).algo.lr == 1e-3
+    sac = ExperimentConfig(scale_rules=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
+    found = scaled(sac, 4, said.append).algo
+    assert (found.actor_lr.plain(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)

@@ -20,11 +20,12 @@ from torch.distributed.rendezvous import rendezvous
 from reverie.core.errors import ConfigError
 from reverie.core.machine import choose_device, gpus
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.core.words import Say, plural
+from reverie.core.words import Say, plural, say_nothing
 from reverie.experiment import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.scale.learners import Team
 from reverie.scale.ranks import join
+from reverie.scale.rules import scaled
 
 SAVING = "600"
 """Seconds that learners have to end and save after a signal."""
@@ -112,6 +113,7 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
 
     Each has its part of a batch and of the environments, and on GPUs a GPU of its own.
     """
+    config = scaled(config, count, say_nothing)
     if config.algo.batch_size % count:
         raise ConfigError(
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
@@ -135,7 +137,7 @@ def of_team(config: ExperimentConfig, team: Team, say: Say) -> ExperimentConfig:
     """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
     if team.count == 1:
         return config
-    if config.env.num < team.count and not config.offline:
+    if config.env.num < team.count and not config.offline and not config.scale_rules:
         say(f"{team.count} environments, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
