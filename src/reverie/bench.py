@@ -319,7 +319,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
     actions = random_action(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
     none = torch.zeros(b, t, dtype=torch.bool)
     extras = {}
-    for key, part in learner.extra_spec.items():
+    for key, part in {**learner.extra_spec, **learner.estimates}.items():
         dtype = getattr(torch, part.dtype)
         filled = torch.rand if dtype.is_floating_point else torch.zeros
         extras[key] = filled(b, t, *part.shape, dtype=dtype)
@@ -365,7 +365,9 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
 
 
 LONG = 16.0
-"""Seconds of an update above which :func:`pace` only times one with a single window, and counts it for each."""
+"""Seconds of an update above which :func:`pace` only times one with a part of its windows."""
+FEW = 16
+"""How many such parts a batch has at most."""
 MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
 
@@ -394,8 +396,9 @@ def pace(
         try:
             learner = algo.build(obs_spec, action_spec, "cpu")
             torch.set_num_threads(threads[-1])
-            thin = noise_batch(learner, obs_spec, action_spec, windows=1)
-            times = {threads[-1]: learner.window.batch * update_seconds(learner, thin, warm_up=1)}
+            few = max(1, learner.window.batch // FEW)
+            thin = noise_batch(learner, obs_spec, action_spec, windows=few)
+            times = {threads[-1]: learner.window.batch / few * update_seconds(learner, thin, warm_up=1)}
             if times[threads[-1]] < LONG:
                 batch = noise_batch(learner, obs_spec, action_spec)
                 for number in threads:

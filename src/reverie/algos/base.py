@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -68,6 +69,8 @@ class AlgorithmConfig(Config):
     actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
+    on_policy: ClassVar[bool] = False
+    """Whether it learns only from rows that its present policy has collected, instead of a replay."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
     """B, windows in a batch."""
@@ -307,6 +310,8 @@ class Algorithm(nn.Module):
     extra_spec: Mapping[str, ExtraPart]
     device: torch.device
     _policy: Policy[Any]
+    estimates: Mapping[str, ExtraPart] = MappingProxyType({})
+    """Columns of its batches that it computes itself from a whole rollout, beside those of ``extra_spec``."""
     tapes: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
 

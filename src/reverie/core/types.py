@@ -234,6 +234,7 @@ class Update:
     metrics: Metrics
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
+    over: Tensor | None = None  # [] bool, on-policy: nothing more is to be learned from the rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +257,11 @@ class Window:
     at each ``is_first``. Its windows cross episodes and have no context rows."""
     gives_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
+    rollout: int = 0
+    """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
+    length. 0: rows are replayed."""
+    epochs: int = 1
+    """How often each row of a rollout is learned from; 0: all of them once, in a single batch of all windows."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("length", 1), ("context", 0)):

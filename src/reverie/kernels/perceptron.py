@@ -46,7 +46,7 @@ class Activations(NamedTuple):
 
 def fits(theta: Tensor, layout: Layout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron` can be used."""
-    whole = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
+    whole = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous() and not layout.tanh
     return whole and cpu32(theta, *parts) and parts[-1].numel() > 0
 
 

@@ -6,6 +6,7 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -186,6 +187,11 @@ class Choices:
         """Return the log-probabilities ``[...]`` of one-hot actions ``[..., A]``."""
         return (self.log_probs * action).sum(-1)
 
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats, summed over the variables; classes of probability 0 add nothing."""
+        log_probs = self.log_probs
+        return -(log_probs.exp() * log_probs).sum(-1)
+
     def mean(self, values: Tensor) -> Tensor:
         """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``; for a single variable only."""
         return (self.log_probs.exp() * values).sum(-1)
@@ -363,6 +369,44 @@ class DiagonalNormal:
 
     def _log_density(self, noise: Tensor) -> Tensor:
         return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
+
+
+class FreeNormal(DiagonalNormal):
+    """N(mean, std^2) whose samples may lie outside of [-1, 1]: environments clip them, and their density is exact."""
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return actions ``[..., A]`` and their log-densities ``[...]``."""
+        noise = torch.randn_like(self.mean)
+        return self.mean + exp(self.log_std) * noise, self._log_density(noise)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats."""
+        return (self.log_std + LOG_ROOT_E).sum(-1).expand(self.mean.shape[:-1])
+
+
+class Joint:
+    """Independent parts of a mixed action, each with a distribution of its own and its place in the flat action."""
+
+    def __init__(self, parts: Sequence[tuple[Choices | FreeNormal, slice]]) -> None:
+        """``parts``: in the order of their places, which cover the action."""
+        self.parts = parts
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return actions ``[..., A]`` and the logarithms of their densities ``[...]``."""
+        drawn = [part.sample() for part, _ in self.parts]
+        return torch.cat([action for action, _ in drawn], -1), torch.stack([density for _, density in drawn]).sum(0)
+
+    def mode(self) -> Tensor:
+        """Return the most probable action, ``[..., A]``."""
+        return torch.cat([part.mode() for part, _ in self.parts], -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the logarithm of the density ``[...]`` of actions ``[..., A]``."""
+        return torch.stack([part.log_prob(action[..., place]) for part, place in self.parts]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats, of all parts together."""
+        return torch.stack([part.entropy() for part, _ in self.parts]).sum(0)
 
 
 LOG_STD = (-20.0, 2.0)

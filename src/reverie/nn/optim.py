@@ -179,6 +179,16 @@ class Optim:
             "opt/lr": rate,
         }
 
+    def renew(self) -> None:
+        """Restart a falling learning rate, with moments as at first. Change nothing if the rate is constant."""
+        if getattr(self.cfg, "linear", 0):
+            for tensor in (self.square, self.momentum, self.updates):
+                tensor.zero_()
+            self._begin()
+
+    def _begin(self) -> None:
+        """Set moments that do not begin at 0."""
+
     def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
         return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
@@ -228,6 +238,8 @@ class GlobalAdamConfig(Config):
     """Decay rate of the momentum, in [0, 1)."""
     beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """Decay rate of the mean square, in [0, 1)."""
+    linear: Annotated[int, AtLeast(0)] = 0
+    """Number of updates over which the learning rate falls linearly to 0, where it then stays; 0 keeps it constant."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
         """Return an optimiser of these parameters."""
@@ -256,20 +268,78 @@ class GlobalAdam(Optim):
     def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
         c, torchs = self.cfg, self.cfg.form == "torch"
-        norm = torch.stack(torch._foreach_norm(grads)).norm()
-        flat = torch.cat([grad.flatten() for grad in grads])  # [count]
-        if c.clip:
-            flat *= c.clip / norm.clamp(min=c.clip)
+        flat, norm = clipped(grads, c.clip)
+        share = linear_share(self.updates, c.linear)
         if c.decay:
             torch._foreach_mul_(self.params, 1 - c.decay * (c.lr if torchs else 1.0))
         self.updates += 1
         self.momentum.lerp_(flat, 1 - c.beta1)
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
         correction = (1 - c.beta2**self.updates).sqrt()
-        rate = c.lr * correction / (1 - c.beta1**self.updates)
+        rate = c.lr * share * correction / (1 - c.beta1**self.updates)
         step = self.momentum * rate / (self.square.sqrt() + (c.eps * correction if torchs else c.eps))  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         return {"opt/grad_norm": norm}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalRMSpropConfig(Config):
+    """RMSProp after clipping by the global norm: A2C."""
+
+    form: Literal["tensorflow", "torch"] = "torch"
+    """tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps is added to the root."""
+    lr: Annotated[float, Above(0)] = 7e-4
+    """Learning rate, above 0."""
+    decay: Annotated[float, Within("[0, 1)")] = 0.99
+    """Decay rate of the mean square, in [0, 1)."""
+    eps: Annotated[float, Above(0)] = 1e-5
+    """Added to the mean square or to its root, above 0."""
+    clip: Annotated[float, AtLeast(0)] = 0.5
+    """Largest norm of all gradients together; 0 does not clip."""
+    linear: Annotated[int, AtLeast(0)] = 0
+    """Number of updates over which the learning rate falls linearly to 0, where it then stays; 0 keeps it constant."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalRMSprop:
+        """Return an optimiser of these parameters."""
+        return GlobalRMSprop(parameters, self)
+
+
+class GlobalRMSprop(Optim):
+    """RMSProp (Tieleman and Hinton 2012), neither centred nor with momentum, in the form of TensorFlow or PyTorch.
+
+    s <- decay s + (1 - decay) g^2,  p <- p - lr g / sqrt(s + eps), or in PyTorch's form lr g / (sqrt(s) + eps).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalRMSpropConfig) -> None:
+        super().__init__(parameters, cfg)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.square.fill_(1.0 if self.cfg.form == "tensorflow" else 0.0)
+
+    @torch.no_grad()
+    def apply(self, grads: Tensors) -> Metrics:
+        """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
+        c = self.cfg
+        flat, norm = clipped(grads, c.clip)
+        rate = c.lr * linear_share(self.updates, c.linear)
+        self.updates += 1
+        self.square.mul_(c.decay).addcmul_(flat, flat, value=1 - c.decay)
+        root = (self.square + c.eps).sqrt() if c.form == "tensorflow" else self.square.sqrt() + c.eps
+        torch._foreach_sub_(self.params, self._parts(rate * flat / root))
+        return {"opt/grad_norm": norm}
+
+
+def clipped(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
+    """Return all gradients as one vector ``[count]`` whose norm is at most ``limit`` (0: any), and the norm before."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    flat = torch.cat([grad.flatten() for grad in grads])  # [count]
+    return (flat * (limit / norm.clamp(min=limit)) if limit else flat), norm
+
+
+def linear_share(updates: Tensor, linear: int) -> Tensor:
+    """Return the factor ``[]`` that falls linearly from 1 to 0 over ``linear`` updates; 1 if that is 0."""
+    return (1 - updates / linear).clamp(min=0) if linear else torch.ones_like(updates, dtype=torch.float32)
 
 
 def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:

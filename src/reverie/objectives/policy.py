@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from torch import Tensor
 
 from reverie.core.bounds import Within
@@ -28,6 +29,35 @@ def reinforce(*, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: T
     """
     same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
+
+
+def clipped_surrogate(*, change: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
+    """Return -min(rho A, clip(rho, 1 - eps, 1 + eps) A): PPO, Schulman et al. 2017, arXiv:1707.06347, equation 7.
+
+    Args:
+        change: ``[...]`` ln rho = ln pi(a|s) - ln mu(a|s), where mu is the policy that acted; with gradient.
+        advantage: ``[...]``; it is detached here.
+        clip: ``[]`` eps.
+
+    Returns:
+        ``[...]``.
+    """
+    same_shape(change=change, advantage=advantage)
+    ratio, gain = change.exp(), advantage.detach()
+    return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)
+
+
+def standardised(x: Tensor, mask: Tensor) -> Tensor:
+    """Return (x - mean) / (std + 1e-8) ``[...]`` over the numbers where ``mask`` ``[...]`` is 1, std with n - 1.
+
+    A single number is returned as it is.
+    """
+    same_shape(x=x, mask=mask)
+    weight = mask.to(x.dtype)
+    count = weight.sum()
+    centred = x - (x * weight).sum() / count.clamp(min=1)
+    std = ((centred * weight).square().sum() / (count - 1).clamp(min=1)).sqrt()
+    return torch.where(count > 1, centred / (std + 1e-8), x)
 
 
 @dataclass(frozen=True)

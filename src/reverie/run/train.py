@@ -89,10 +89,12 @@ def train(
             for _ in range(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
-                source.feedback(batch.index, update)  # priorities, latents
+                source.feedback(batch.index, update)  # priorities, latents, the end of a rollout
                 clock.updates += 1
                 keep.check.add(update.metrics, clock.updates)
                 meter.add(update.metrics)
+                if not len(source):  # a rollout that is over early
+                    break
             if clock.stop:
                 break
             if log_due():

@@ -1,0 +1,70 @@
+"""A2C: the synchronous form of A3C, Mnih et al., "Asynchronous methods for deep reinforcement learning", ICML 2016.
+
+Each update is a single step on a whole, short rollout of several environments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import torch
+
+from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
+from reverie.core.bounds import Above, Within
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch
+from reverie.nn.optim import GlobalRMSpropConfig, Optim
+from reverie.objectives.estimators import GAE, ValueEstimator
+from reverie.objectives.td import Losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(OnPolicyConfig):
+    """Settings of A2C: those of Stable-Baselines3."""
+
+    batch_size: int = 1
+    """Ignored: a batch is a whole rollout."""
+    rollout: int = 5
+    value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
+    """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
+    normalise_advantage: bool = False
+    lr: float = 7e-4
+    rms_form: Literal["tensorflow", "torch"] = "torch"
+    """tensorflow: the mean square begins at 1 and eps is added to it; torch: it begins at 0 and eps is added to its
+    root."""
+    rms_decay: Annotated[float, Within("[0, 1)")] = 0.99
+    """Decay rate of the mean square."""
+    rms_eps: Annotated[float, Above(0)] = 1e-5
+    """RMSProp's epsilon."""
+
+
+class A2CObjective(OnPolicyObjective):
+    """The losses of A2C: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+
+    def forward(self, batch: Batch) -> Losses:
+        """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
+        found = self.evaluate(batch)
+        return self.losses(batch, found, -found.log_prob * self.advantage(batch), found.value)
+
+
+class A2C(OnPolicy):
+    """The learner of A2C."""
+
+    losses = A2CObjective
+    cfg: A2CConfig
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: A2CConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.window = replace(self.window, batch=1, epochs=0)
+
+    def build_optim(self) -> Optim:
+        """Return RMSProp, with one norm of all gradients."""
+        c = self.cfg
+        settings = GlobalRMSpropConfig(
+            form=c.rms_form, lr=c.lr, decay=c.rms_decay, eps=c.rms_eps, clip=c.clip_gradient, linear=c.lr_decay
+        )
+        return settings.build(self.parameters())
+
+
+A2CConfig.learner = A2C
