@@ -114,25 +114,23 @@ class Decision(NamedTuple):
 
 
 class PolicyValue(nn.Module):
-    """Policy and value of rows. ``critic``: settings of the value's perceptron, by default those of the policy's."""
+    """Policy and value of rows."""
 
     def __init__(
-        self,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        cfg: PolicyValueConfig,
-        dtype: torch.dtype = torch.float32,
-        critic: PolicyValueConfig | None = None,
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PolicyValueConfig, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        self.cfg, kind = cfg, cfg.critic_memory
+        kind = cfg.critic_memory
         inputs = Inputs(obs_spec, cfg, dtype)
         self.actor = Actor(inputs, action_spec, cfg)
         shared = cfg.memory is not None and kind == "shared"
         own = None if shared else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
-        self.critic = Branch(own, 1, critic or cfg, 1.0, cfg.memory if kind == "own" else None)
-        self.width = self.actor.width + self.critic.width
+        self.critic = Branch(own, 1, cfg, 1.0, cfg.memory if kind == "own" else None)
+
+    @property
+    def width(self) -> int:
         """S, the width of the state of both memories; 0 if there is none."""
+        return self.actor.width + self.critic.width
 
     def forward(self, obs: Obs, first: Tensor | None = None, state: Tensor | None = None) -> Decision:
         """Return the policy and the values of observations ``[B, T, *shape]``; any axes in front without memory.
