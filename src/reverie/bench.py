@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import status
 from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
@@ -315,15 +316,18 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
 
     ``windows``: their number B; 0 for the learner's own.
     """
-    b, t = windows or learner.window.batch, learner.window.rows
+    b, t, window = windows or learner.window.batch, learner.window.rows, learner.window
+    if window.rollout:
+        wanted, t = b, window.context + window.rollout + 1
+        b = -(-wanted * window.length // window.rollout)
     actions = random_action(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
     none = torch.zeros(b, t, dtype=torch.bool)
     extras = {}
-    for key, part in {**learner.extra_spec, **learner.estimates}.items():
+    for key, part in learner.extra_spec.items():
         dtype = getattr(torch, part.dtype)
         filled = torch.rand if dtype.is_floating_point else torch.zeros
         extras[key] = filled(b, t, *part.shape, dtype=dtype)
-    return Batch(
+    rows = Batch(
         obs={key: noise(part, b, t) for key, part in obs_spec.items()},
         action=actions.view(b, t, -1),
         reward=torch.randn(b, t),
@@ -334,6 +338,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         index=torch.arange(b),
         extras=extras,
     )
+    return learner.estimated(rows).map(lambda x: x[:wanted]) if isinstance(learner, OnPolicy) else rows
 
 
 # ---------------------------------------------------------------- times

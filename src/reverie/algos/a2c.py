@@ -5,14 +5,11 @@ Each update is a single step on a whole, short rollout of several environments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
-
-import torch
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
 from reverie.core.bounds import Above, Within
-from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch
 from reverie.nn.optim import GlobalRMSpropConfig, Optim
 from reverie.objectives.estimators import GAE, ValueEstimator
@@ -23,8 +20,8 @@ from reverie.objectives.td import Losses
 class A2CConfig(OnPolicyConfig):
     """Settings of A2C: those of Stable-Baselines3."""
 
-    batch_size: int = 1
-    """Ignored: a batch is a whole rollout."""
+    batch_size: Annotated[int, Within("[1, 1]")] = 1
+    """A batch is always one whole rollout."""
     rollout: int = 5
     value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
     """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
@@ -53,10 +50,6 @@ class A2C(OnPolicy):
 
     losses = A2CObjective
     cfg: A2CConfig
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: A2CConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, action_spec, cfg, device)
-        self.window = replace(self.window, batch=1, epochs=0)
 
     def build_optim(self) -> Optim:
         """Return RMSProp, with one norm of all gradients."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -310,8 +309,6 @@ class Algorithm(nn.Module):
     extra_spec: Mapping[str, ExtraPart]
     device: torch.device
     _policy: Policy[Any]
-    estimates: Mapping[str, ExtraPart] = MappingProxyType({})
-    """Columns of its batches that it computes itself from a whole rollout, beside those of ``extra_spec``."""
     tapes: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
 

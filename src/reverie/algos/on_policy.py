@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -67,11 +66,6 @@ class OnPolicyConfig(ValueConfig):
             raise ConfigError(
                 f"networks.memory = {self.networks.memory.text()}, batch_length = 1: from single rows no memory is "
                 "learned. Set batch_length to the rows of a sequence, such as 16."
-            )
-        if self.batch_size % self.batch_length:
-            raise ConfigError(
-                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
-                "holds whole sequences."
             )
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
@@ -196,14 +190,13 @@ class OnPolicy(ModelFree):
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
         self.window = replace(
-            self.window, batch=cfg.batch_size // cfg.batch_length, rollout=cfg.rollout, epochs=1,
+            self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
             crosses_episodes=True, gives_priorities=False,
         )  # fmt: skip
         network = self.build_network(self.preprocess.spec, action_spec)
         self.objective = self.losses(network, cfg)
         self.to(device)
         self.optim = self.build_optim()
-        self.estimates: Mapping[str, ExtraPart] = {name: ExtraPart(shape=(), dtype="float32") for name in ESTIMATES}
         if network.width:
             self.extra_spec = {MEMORY: ExtraPart(shape=(network.width,), dtype="float32")}
             self._policy = RecurrentPolicy(network, device)

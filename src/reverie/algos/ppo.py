@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective, OnPolicyStats
 from reverie.core.bounds import Above, AtLeast
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.optim import GlobalAdamConfig, Optim, linear_share
@@ -39,6 +40,14 @@ class PPOConfig(OnPolicyConfig):
     """Stop learning from a rollout at a minibatch whose KL divergence is above 1.5 times this; None: never."""
     adam_eps: Annotated[float, Above(0)] = 1e-5
     """Adam's epsilon, added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size % self.batch_length:
+            raise ConfigError(
+                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
+                "holds whole sequences."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +98,7 @@ class PPO(OnPolicy):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PPOConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.window = replace(self.window, epochs=cfg.epochs)
+        self.window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
 
     def build_optim(self) -> Optim:
         """Return Adam in PyTorch's form, with one norm of all gradients."""

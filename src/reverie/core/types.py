@@ -125,11 +125,12 @@ class Batch:
             fits = fits and x.shape[:2] == size
         if not fits:
             raise DataError(self._misfit())
-        if window is not None and (size[1] != window.rows if window.context else size[1] < min(2, window.rows)):
+        exact = window is not None and window.context > 0 and not window.rollout
+        if window is not None and (size[1] != window.rows if exact else size[1] < min(2, window.length)):
             rows = f"{window.rows} rows, {window.context} of context and {window.length} to learn from"
             raise DataError(
                 f"the batch has shape {list(size)}, windows and their rows: expected "
-                f"{rows if window.context else '2 rows or more, as a transition is from one row to the next'}. Sample "
+                f"{rows if exact else '2 rows or more, as a transition is from one row to the next'}. Sample "
                 f"windows of learner.window.rows = {window.rows} rows."
             )
 
@@ -259,7 +260,7 @@ class Window:
     """Whether updates return new priorities of their windows (``Update.priority``)."""
     rollout: int = 0
     """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
-    length. 0: rows are replayed."""
+    length. The context is before these, and no part of batches. 0: rows are replayed."""
     epochs: int = 1
     """How often each row of a rollout is learned from; 0: all of them once, in a single batch of all windows."""
 

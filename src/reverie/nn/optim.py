@@ -314,6 +314,10 @@ class GlobalRMSprop(Optim):
         super().__init__(parameters, cfg)
         self._begin()
 
+    def state_dict(self) -> State:
+        """See :class:`Optim`; there is no momentum."""
+        return {name: x for name, x in super().state_dict().items() if name != "momentum"}
+
     def _begin(self) -> None:
         self.square.fill_(1.0 if self.cfg.form == "tensorflow" else 0.0)
 
