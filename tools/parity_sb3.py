@@ -84,7 +84,7 @@ class Recording:
 
     def learner(self) -> OnPolicy:
         """Our learner with the recorded settings."""
-        m, common = self.meta, {"graph": False, "rollout": self.steps, "batch_size": int(self.meta["batch_size"])}
+        m, common = self.meta, {"graph": False, "rollout": self.steps}
         common |= {
             "discount": m["gamma"], "value_estimator": GAE(m["gae_lambda"]), "value_coef": m["vf_coef"],
             "normalise_advantage": bool(m["normalize_advantage"]), "entropy_coef": m["ent_coef"],
@@ -94,7 +94,7 @@ class Recording:
             config: Any = A2CConfig(**common)
         else:
             of_ppo = {"clip": m["clip_range"], "clip_value": m["clip_range_vf"], "target_kl": m["target_kl"]}
-            config = PPOConfig(**common, **of_ppo, epochs=int(m["n_epochs"]))
+            config = PPOConfig(**common, **of_ppo, epochs=int(m["n_epochs"]), batch_size=int(m["batch_size"]))
         recording, kind = self, A2C if m["algorithm"] == "A2C" else PPO
 
         class Recorded(kind):  # type: ignore[misc, valid-type]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
 from reverie.core.bounds import Above, Within
+from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.nn.optim import GlobalRMSpropConfig, Optim
 from reverie.objectives.estimators import GAE, ValueEstimator
@@ -20,8 +21,8 @@ from reverie.objectives.td import Losses
 class A2CConfig(OnPolicyConfig):
     """Settings of A2C: those of Stable-Baselines3."""
 
-    batch_size: Annotated[int, Within("[1, 1]")] = 1
-    """A batch is always one whole rollout."""
+    batch_size: int = 1
+    """Always 1: a batch is one whole rollout."""
     rollout: int = 5
     value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
     """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
@@ -34,6 +35,14 @@ class A2CConfig(OnPolicyConfig):
     """Decay rate of the mean square."""
     rms_eps: Annotated[float, Above(0)] = 1e-5
     """RMSProp's epsilon."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size != 1:
+            raise ConfigError(
+                f"batch_size = {self.batch_size}: a batch is one whole rollout, algo.rollout = {self.rollout} rows of "
+                "each environment. Leave it out."
+            )
 
 
 class A2CObjective(OnPolicyObjective):
