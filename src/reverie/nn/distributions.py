@@ -200,7 +200,7 @@ class Choices:
         return (x,) if len(self.classes) == 1 else torch.split(x, list(self.classes), -1)
 
     def _highest(self, x: Tensor) -> Tensor:
-        return torch.cat([F.one_hot(part.argmax(-1), part.shape[-1]) for part in self._each(x)], -1).to(x.dtype)
+        return torch.cat([one_hot(part.argmax(-1), part) for part in self._each(x)], -1)
 
 
 # ---------------------------------------------------------------------- continuous actions of the Dreamers
