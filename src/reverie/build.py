@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
 from reverie.algos.cql import RETURN
+from reverie.algos.on_policy import OnPolicy
 from reverie.bench import Pace, pace
 from reverie.core.clock import Clock
 from reverie.core.compiler import trouble
@@ -40,6 +41,7 @@ from reverie.objectives.returns import Later, returns_to_go
 from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
 from reverie.replay.replay import Replay
+from reverie.replay.rollout import Rollout
 from reverie.replay.run_store import RunStore
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.checkpoint import Checkpoints
@@ -185,7 +187,7 @@ class Experiment(Trainable):
 
     def why_idle(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
-        expected = config.offline or config.ratio(window) == 0
+        expected = config.offline or config.algo.on_policy or config.ratio(window) == 0
         if self.clock.updates or expected or offered >= config.learning_starts:
             return ""
         within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
@@ -277,6 +279,7 @@ def build(
             length=config.length,
             unit=config.unit,
             replay_ratio=config.ratio(algo.window),
+            on_policy=config.algo.on_policy,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
             action_repeat=config.env.frames,
         )
@@ -351,7 +354,20 @@ def collecting(
         exact=lambda: store is not None and store.part.exact,
         say=say,
     )
+    if isinstance(replay, Rollout):
+        assert isinstance(algo, OnPolicy)
+        check_length(config, replay)
+        replay.prepare, replay.ahead = algo.estimated, lambda: collector.step
     return replay, collector, store
+
+
+def check_length(config: ExperimentConfig, replay: Rollout) -> None:
+    """Raise ConfigError if a run is too short for a single rollout."""
+    if (rows := replay.window.rollout * config.env.num) > config.steps:
+        raise ConfigError(
+            f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {replay.window.rollout} of each of "
+            f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
+        )
 
 
 def paced(experiment: Experiment) -> Experiment:

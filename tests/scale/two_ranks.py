@@ -65,7 +65,15 @@ def one_number_a_draw():
 
 def learners():
     """Yield the name of each algorithm with what makes its learner and a batch."""
-    for name in contracts.CONFIGS:
+    for name, cfg in contracts.ON_POLICY.items():
+        size = "rollout" if name.startswith("a2c") else "batch_size"
+        rows = {size: cfg.batch_length, "normalise": "running", "graph": False}
+
+        def made(b, name=name, rows=rows, size=size):
+            return contracts.build(name, **rows | {size: b * rows[size]})
+
+        yield name, made, contracts.batch
+    for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys()):
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "sac", "iql") else {}
 
         def made(b, name=name, more=scaled):

@@ -70,6 +70,8 @@ class AlgorithmConfig(Config):
     actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
+    on_policy: ClassVar[bool] = False
+    """Whether it learns only from rows that its present policy has collected, instead of a replay."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
     """B, windows in a batch."""

@@ -188,13 +188,17 @@ class Choices:
         """Return the log-probabilities ``[...]`` of one-hot actions ``[..., A]``."""
         return (self.log_probs * action).sum(-1)
 
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats, summed over the variables; classes of probability 0 add nothing."""
+        log_probs = self.log_probs
+        return -(log_probs.exp() * log_probs).sum(-1)
+
     def mean(self, values: Tensor) -> Tensor:
         """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``, summed over the variables."""
         return (self.log_probs.exp() * values).sum(-1)
 
     def _highest(self, x: Tensor) -> Tensor:
-        parts = per_choice(x, self.classes)
-        return torch.cat([F.one_hot(part.argmax(-1), part.shape[-1]) for part in parts], -1).to(x.dtype)
+        return torch.cat([one_hot(part.argmax(-1), part) for part in per_choice(x, self.classes)], -1)
 
 
 # ---------------------------------------------------------------------- continuous actions of the Dreamers
@@ -365,6 +369,19 @@ class DiagonalNormal:
         return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
 
 
+class FreeNormal(DiagonalNormal):
+    """N(mean, std^2) whose samples may lie outside of [-1, 1]: environments clip them, and their density is exact."""
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return actions ``[..., A]`` and their log-densities ``[...]``."""
+        noise = torch.randn_like(self.mean)
+        return self.mean + exp(self.log_std) * noise, self._log_density(noise)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats."""
+        return (self.log_std + LOG_ROOT_E).sum(-1).expand(self.mean.shape[:-1])
+
+
 LOG_STD = (-20.0, 2.0)
 """Limits of ln sigma of :class:`SquashedNormal`, from the code of the authors of SAC."""
 
@@ -449,7 +466,8 @@ class Layout:
 class Mixed:
     """The product of a distribution of the numbers of an action and one of its choices."""
 
-    def __init__(self, numbers: DiagonalNormal | SquashedNormal, choices: Choices, layout: Layout) -> None:
+    def __init__(self, numbers: Any, choices: Choices, layout: Layout) -> None:
+        """``numbers`` is a normal distribution of any kind here, over ``[..., C]``."""
         self.numbers, self.choices, self.layout = numbers, choices, layout
 
     def sample(self) -> tuple[Tensor, Tensor]:
@@ -464,7 +482,13 @@ class Mixed:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-densities ``[...]`` of flat actions ``[..., A]``."""
         numbers, classes = self.layout.apart(action)
-        return self.numbers.log_prob(numbers) + self.choices.log_prob(classes)
+        density: Tensor = self.numbers.log_prob(numbers)
+        return density + self.choices.log_prob(classes)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats of both parts together; not of squashed numbers, which have none."""
+        entropy: Tensor = self.numbers.entropy()
+        return entropy + self.choices.entropy()
 
 
 # ---------------------------------------------------------------------- numbers, yes or no

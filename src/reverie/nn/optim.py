@@ -291,10 +291,7 @@ class GlobalAdam(Optim):
     def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
         c, torchs = self.cfg, self.cfg.form == "torch"
-        norm = torch.stack(torch._foreach_norm(grads)).norm()
-        flat = torch.cat([grad.flatten() for grad in grads])  # [count]
-        if c.clip:
-            flat *= c.clip / norm.clamp(min=c.clip)
+        flat, norm = clipped(grads, c.clip)
         if c.decay:
             torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
         self.updates += 1
@@ -305,6 +302,59 @@ class GlobalAdam(Optim):
         step = self.momentum * rate / (self.square.sqrt() + (c.eps * correction if torchs else c.eps))  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         return {"opt/grad_norm": norm}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalRMSpropConfig(Config):
+    """RMSProp after clipping by the global norm: A2C."""
+
+    form: Literal["tensorflow", "torch"] = "torch"
+    """tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps is added to the root."""
+    lr: Annotated[Rate, Above(0)] = 7e-4
+    """Learning rate, above 0."""
+    decay: Annotated[float, Within("[0, 1)")] = 0.99
+    """Decay rate of the mean square, in [0, 1)."""
+    eps: Annotated[float, Above(0)] = 1e-5
+    """Added to the mean square or to its root, above 0."""
+    clip: Annotated[float, AtLeast(0)] = 0.5
+    """Largest norm of all gradients together; 0 does not clip."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalRMSprop:
+        """Return an optimiser of these parameters."""
+        return GlobalRMSprop(parameters, self)
+
+
+class GlobalRMSprop(Optim):
+    """RMSProp (Tieleman and Hinton 2012), neither centred nor with momentum, in the form of TensorFlow or PyTorch.
+
+    s <- decay s + (1 - decay) g^2,  p <- p - lr g / sqrt(s + eps), or in PyTorch's form lr g / (sqrt(s) + eps).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalRMSpropConfig) -> None:
+        super().__init__(parameters, cfg)
+        self.square.fill_(1.0 if cfg.form == "tensorflow" else 0.0)
+
+    def state_dict(self) -> State:
+        """See :class:`Optim`; there is no momentum."""
+        return {name: x for name, x in super().state_dict().items() if name != "momentum"}
+
+    @torch.no_grad()
+    def apply(self, grads: Tensors) -> Metrics:
+        """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
+        c = self.cfg
+        flat, norm = clipped(grads, c.clip)
+        self.updates += 1
+        self.square.mul_(c.decay).addcmul_(flat, flat, value=1 - c.decay)
+        root = (self.square + c.eps).sqrt() if c.form == "tensorflow" else self.square.sqrt() + c.eps
+        torch._foreach_sub_(self.params, self._parts(self.rate * flat / root))
+        return {"opt/grad_norm": norm}
+
+
+def clipped(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
+    """Return all gradients as one vector ``[count]`` whose norm is at most ``limit`` (0: any), and the norm before."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    flat = torch.cat([grad.flatten() for grad in grads])  # [count]
+    return (flat * (limit / norm.clamp(min=limit)) if limit else flat), norm
 
 
 def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:

@@ -114,7 +114,7 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
     Each has its part of a batch and of the environments, and on GPUs a GPU of its own.
     """
     config = scaled(config, count, say_nothing)
-    if config.algo.batch_size % count:
+    if config.algo.batch_size % count and not whole_rollouts(config):
         raise ConfigError(
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
             f"batch. Use a batch size that {count} divides, such as {-(-config.algo.batch_size // count) * count}."
@@ -145,20 +145,26 @@ def of_team(config: ExperimentConfig, team: Team, say: Say) -> ExperimentConfig:
     return config.merge({"threads": config.threads or max(1, cores // here), "learners": team.count})
 
 
+def whole_rollouts(config: ExperimentConfig) -> bool:
+    """Return whether a batch is all rows of all environments, which are divided already."""
+    return config.algo.on_policy and config.algo.batch_size == 1
+
+
 def share(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     """Return the settings of one learner, of those of the run: its part of what is divided."""
     n = team.count
     if n == 1:
         return config
     room, place = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store
-    own: dict[str, Any] = {
-        "algo.batch_size": config.algo.batch_size // n,
-        "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
-        "learning_starts": -(-config.learning_starts // n),
-        "random_steps": -(-config.random_steps // n),
-        "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
-        "replay.store": place if place in ("auto", "none") else f"{place.rstrip('/')}/rank-{team.rank}",
-    }
+    own: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
+    if not config.algo.on_policy:
+        own |= {
+            "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
+            "learning_starts": -(-config.learning_starts // n),
+            "random_steps": -(-config.random_steps // n),
+            "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
+        }
+    own["replay.store"] = place if place in ("auto", "none") else f"{place.rstrip('/')}/rank-{team.rank}"
     if not config.offline:
         own["env.num"] = config.env.num // n
     if choose_device(config.device) != "cpu":

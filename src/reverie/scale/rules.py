@@ -23,7 +23,8 @@ def scaled(config: ExperimentConfig, count: int, say: Say) -> ExperimentConfig:
     """
     if not config.scale_rules:
         return config
-    changes = {"algo.batch_size": config.algo.batch_size * count}
+    whole = config.algo.on_policy and config.algo.batch_size == 1  # all rows of all environments
+    changes = {} if whole else {"algo.batch_size": config.algo.batch_size * count}
     if not config.offline:
         changes["env.num"] = config.env.num * count
     rates = {path: raised(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
