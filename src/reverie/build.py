@@ -226,6 +226,7 @@ def build(
     env: EnvLike | None = None,
     *,
     start: int = 0,
+    rank: int = 0,
     run: Path | None = None,
     estimates: Callable[..., Any] | None = None,
     say: Say = warn,
@@ -236,6 +237,7 @@ def build(
         config: the settings.
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
         start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
+        rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
         say: called with a sentence about what is happening, now and then.
@@ -250,7 +252,7 @@ def build(
     plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
     # First: a simulator may be able to run only once.
     space, env_spec = looked_at(config, factory) if share and plays else (None, None)
-    device, seeds = prepare(config, start)
+    device, seeds = prepare(config, start, rank)
     with contextlib.ExitStack() as undo:
         train_env = recorded = replay = collector = store = dataset = estimator = None
         if share < 1:
@@ -278,6 +280,7 @@ def build(
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
             action_repeat=config.env.frames,
         )
+        algo.position = lambda: clock.position
         if train_env is not None:
             replay, collector, store = collecting(
                 config, algo, train_env, windows[1], seeds, run, say, stop=lambda: clock.stop
@@ -364,14 +367,14 @@ def paced(experiment: Experiment) -> Experiment:
     return replace(experiment, speed=found, config=config.merge({"threads": found.threads}))
 
 
-def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
+def prepare(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
     """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
     device = choose_device(config.device)
     if device == "cpu":
         keep_freed_memory()
     if config.threads:
         torch.set_num_threads(config.threads)
-    seeds = derived_seeds(config.seed, start)
+    seeds = derived_seeds(config.seed, start, rank)
     seed_everything(seeds["global"])
     return device, seeds
 

@@ -67,6 +67,12 @@ class ExperimentConfig(Config):
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation."""
+    learners: Annotated[int, AtLeast(1)] = 1
+    """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
+    its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
+    scale_rules: bool = False
+    """RLlib's rules for n learners: batch size and environments times n, learning rates times the square root of n, and
+    raised from 0 over the first 10 % of the run. What they change is said; config.yaml keeps the settings as given."""
     device: str = "auto"
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     threads: Annotated[int, AtLeast(0)] = 0

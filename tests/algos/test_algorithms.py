@@ -187,6 +187,25 @@ def test_optimisers_hold_all_that_is_learned_by_its_settings_and_are_renewed(nam
     assert agent.bad_moment() == f"{key}_optim"
 
 
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_settings_on_ramps_follow_the_run_in_compiled_and_replayed_updates(name):
+    """A tape goes on reading the tensors of the ramps."""
+    ramp = [[0, 1e-2], [8, 1e-4]]
+    sac = {"critic_lr": ramp, "temperature": [[0, 1.0], [8, 0.1]], "temperature_lr": 0.0}
+    found = []
+    for graph in (True, False):
+        agent = build(name, graph=graph, **({"lr": ramp} if name == "dqn" else sac))
+        torch.manual_seed(5)
+        for i in range(7):
+            agent.position = lambda i=i: i
+            update = agent.update(batch(agent, seed=i))
+        assert float(agent.optims["critic"].settings.rate) == pytest.approx(1e-2 + 6 / 8 * (1e-4 - 1e-2))
+        if name == "sac":
+            assert float(update.metrics["train/temperature"]) == pytest.approx(1 - 6 / 8 * 0.9)
+        found.append(learned(agent))
+    torch.testing.assert_close(*found)
+
+
 # ---------------------------------------------------------------- ends of episodes
 
 

@@ -16,6 +16,7 @@ from reverie.core.bounds import Above
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.protocols import Policy
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Update
@@ -102,7 +103,7 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
     clone: Clone | None = None
     """Kind of policy. Continuous actions: deterministic, or stochastic, which learns their spread too. Discrete
     actions: categorical. Both: mixed. None: deterministic, categorical or mixed, by the action space."""
-    lr: Annotated[float, Above(0)] = 3e-4
+    lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:

@@ -16,6 +16,7 @@ from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import unwritten
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
@@ -109,9 +110,9 @@ class FilterConfig(Config):
     """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
     critics: Annotated[int, AtLeast(1)] = 1
     """Number of critics; their minimum is used. The paper has one."""
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critic."""
     tau: Annotated[float, Within("(0, 1]")] = 1.0
     """Step of the targets towards their networks at each target update; 1 copies them."""

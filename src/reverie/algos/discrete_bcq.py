@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes
@@ -45,7 +46,7 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
-    lr: Annotated[float, Above(0)] = 3e-4
+    lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""

@@ -22,6 +22,7 @@ from reverie.algos.sac import SAC, MixedSAC, SACConfig, SACStats
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
@@ -80,7 +81,7 @@ class GAILConfig(RecordedConfig, SACConfig):
     """B, windows in a batch, the expert's and the agent's."""
     reward: Reward = field(default_factory=Difference)
     """The agent's reward, a function of the discriminator: difference, positive or negative."""
-    discriminator_lr: Annotated[float, Above(0)] = 1e-3
+    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of the discriminator."""
     gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
     """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import (
@@ -51,14 +52,14 @@ class IQLConfig(RecordedConfig, TDConfig):
     AntMaze."""
     max_weight: Annotated[float, Within("(0, inf]")] = 100.0
     """Upper bound of the weights exp(beta A): the authors' code."""
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
     actor_cosine: Annotated[int, AtLeast(0)] = 0
     """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
     are all updates of a run."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critics."""
-    value_lr: Annotated[float, Above(0)] = 3e-4
+    value_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the value network."""
 
 

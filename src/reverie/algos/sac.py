@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite
 from reverie.core.errors import ConfigError
+from reverie.core.ramp import Ramp, Rate, first
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
@@ -32,7 +33,7 @@ from reverie.nn.actor_critic import (
 )
 from reverie.nn.distributions import Layout, SquashedNormal
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.optim import Adam, frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error, td_targets
@@ -46,19 +47,28 @@ class SACConfig(TDConfig):
     """The learners, each for other kinds of actions; the first is the default of :attr:`learner`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critics."""
-    temperature_lr: Annotated[float, AtLeast(0)] = 3e-4
+    temperature_lr: Annotated[Rate, AtLeast(0)] = 3e-4
     """Learning rate of the temperature; 0 keeps the temperature constant."""
     target_every: Annotated[int, AtLeast(1)] = 1
     """Updates between two updates of the target critics."""
-    temperature: Annotated[float, Above(0)] = 1.0
-    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none."""
+    temperature: Annotated[Rate, Above(0)] = 1.0
+    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
+    may be a ramp if temperature_lr is 0."""
     target_entropy: Annotated[float | None, Finite()] = None
     """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions;
     of choices, 0.98 ln n is added for each, n being its number of classes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.temperature, Ramp) and self.temperature_lr:
+            raise ConfigError(
+                f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
+                "a ramp is not learned. Set temperature_lr = 0."
+            )
 
     def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
         """Return the learner for actions of this kind.
@@ -98,18 +108,21 @@ class SACObjective(TDObjective):
     """
 
     cfg: SACConfig
+    set_temperature: float | Tensor
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
         """``target_entropy``: in nats, -A in the paper; that of ``cfg`` is not read, as it may be None."""
         super().__init__(cfg)
         self.actor, self.critic, self.target_entropy = actor, critic, target_entropy
         self.target_critic = Target(critic, cfg.tau, cfg.target_every)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(cfg.temperature)))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
+        let_change(self, "set_temperature", cfg.temperature)
 
     @property
     def temperature(self) -> Tensor:
         """Alpha ``[]``, the weight of the entropy; without gradient."""
-        return self.log_temperature.detach().exp()
+        own = self.set_temperature
+        return own if isinstance(own, Tensor) else self.log_temperature.detach().exp()
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""

@@ -81,6 +81,8 @@ class Clock:
     """Value of ``updates`` once all updates reported as due have been made."""
     stop: bool = False
     """Set to True to end the run after the current iteration of the loop."""
+    speaks: bool = True
+    """Whether this process tells the user about signals: of several learners, one does."""
 
     def __post_init__(self) -> None:
         self.ratio = Ratio(self.replay_ratio)

@@ -16,6 +16,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
+from reverie.core.ramp import Ramp, Rate
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.functional import legal_choice
@@ -167,8 +168,8 @@ class EpsilonSchedule(Choice):
 class EpsilonGreedy(EpsilonSchedule):
     """A random action with probability epsilon, which may be annealed linearly."""
 
-    epsilon: Annotated[float, Within("[0, 1]")] = 1.0
-    """Probability of a random action at the start, in [0, 1]."""
+    epsilon: Annotated[Rate, Within("[0, 1]")] = 1.0
+    """Probability of a random action at the start, in [0, 1]; or its ramp, [[0, 1], [1e4, 0.1]], without the others."""
     final_epsilon: Annotated[float | None, Within("[0, 1]")] = None
     """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
     anneal_steps: int = 0
@@ -177,9 +178,13 @@ class EpsilonGreedy(EpsilonSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
+        if isinstance(self.epsilon, Ramp) and self.anneal_steps:
+            raise ConfigError(f"epsilon = {self.epsilon}, anneal_steps = {self.anneal_steps}: set only one of them.")
 
     def chance(self, steps: Tensor) -> Tensor | float:
         """See :class:`EpsilonSchedule`."""
+        if isinstance(self.epsilon, Ramp):
+            return self.epsilon.at(int(steps.sum()))
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 

@@ -13,7 +13,9 @@ from reverie.core.errors import unwritten
 from reverie.core.shapes import same_shape
 
 
-def reinforce(*, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: Tensor, entropy_scale: float) -> Tensor:
+def reinforce(
+    *, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: Tensor, entropy_scale: float | Tensor
+) -> Tensor:
     """Return -w [sg(A) ln pi(a|s) + eta H(pi(.|s))]: Williams (1992); DreamerV3 (Hafner et al. 2025), equation 6.
 
     Args:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
+from reverie.core.learners import averaged, several
 from reverie.core.shapes import expect
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Obs, Update
@@ -82,11 +83,21 @@ def after(obs: Obs) -> Obs:
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
 
+    Of several learners, each returns its share: the mean of what they return is that over the rows of all.
+
     Raises:
         ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
     """
     expect(x.shape, mask=mask)
-    return (x * mask).sum() / mask.sum().clamp(min=1)
+    return (x * mask).sum() / counted(mask)
+
+
+def counted(mask: Tensor) -> Tensor:
+    """Return the number of rows where ``mask`` is 1, at least 1; of several learners, the mean of their numbers."""
+    count = mask.sum()
+    if not several():
+        return count.clamp(min=1)
+    return averaged(count.float()).clamp(min=1e-6)  # where it is 0, so is each sum
 
 
 def td_targets(
@@ -182,7 +193,7 @@ def critic_losses(
     """
     check_rows(target, batch)
     mask = transition_mask(batch.is_last)  # [B, T-1]
-    weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
+    weight = mask * (scale * batch.weight / counted(mask))[:, None]  # [B, T-1]
     total = (weight * loss).sum()
     with torch.no_grad():
         if loss.ndim > 2:
