@@ -322,7 +322,7 @@ class OwnPart:
         with safe_open(self.main / TENSORS, framework="pt") as file:
             own = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
-        if far := [name for name in own if name in learned or "_optim/" in name]:
+        if far := [name for name in own if name in learned or "optim/" in name]:
             raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
         return {"tensors": own}
 
