@@ -42,6 +42,7 @@ from reverie.run.folder import (
 )
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
+from reverie.scale.feed import feeding
 from reverie.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
@@ -162,7 +163,7 @@ def train_config(
 
     def built(start: int | None) -> Experiment:
         continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-        found = build(continued, env, start=start or 0, run=folder.path, estimates=Estimator, say=say)
+        found = build(continued, env, start=start or 0, run=folder.path, estimates=Estimator, actors=feeding, say=say)
         return paced(found) if start is None else found
 
     def opened(experiment: Any, again: Mapping[str, float] | None) -> contextlib.AbstractContextManager[Sequence[Sink]]:

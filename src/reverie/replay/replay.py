@@ -212,8 +212,8 @@ class Replay:
 
     # ------------------------------------------------------------------ windows
 
-    def sample(self) -> Batch:
-        """Return B windows of T rows, copied, on the storage's device; ``index`` is on the CPU.
+    def sample(self, count: int | None = None) -> Batch:
+        """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` is on the CPU.
 
         Raises:
             RunError: there is no complete window yet.
@@ -225,7 +225,7 @@ class Replay:
         if self.stale and self.hindsight is not None:
             self.hindsight.filled(self.storage)
         self.stale = False
-        handles, weights = self.batch_sampler.draw()
+        handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device
         if (resets := self.batch_sampler.resets) is not None:
