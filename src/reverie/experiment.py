@@ -63,8 +63,8 @@ class ExperimentConfig(Config):
     actors: Annotated[int, AtLeast(0)] = 0
     """Processes that act beside the learner, each with `env.num` environments and the newest weights it has. 0: the
     learner acts, in turn with its updates."""
-    ratio_slack: Annotated[float, AtLeast(0)] = 100.0
-    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. inf: nobody waits,
+    ratio_slack: Annotated[float | None, AtLeast(0)] = 100.0
+    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nobody waits,
     and the ratio is what this machine makes of it."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows that the replay must hold before learning starts."""
@@ -140,7 +140,7 @@ class ExperimentConfig(Config):
     @property
     def slack(self) -> float | None:
         """Updates by which the ratio need not hold; None if it holds in every turn, as without actors."""
-        return self.ratio_slack if self.actors else None
+        return None if not self.actors else math.inf if self.ratio_slack is None else self.ratio_slack
 
     @property
     def unit(self) -> Literal["steps", "updates"]:

@@ -82,8 +82,8 @@ class LooseRatio(Ratio):
 
     @property
     def room(self) -> float:
-        """Env steps that may be taken before the next update; before learning starts as many as anyone likes."""
-        if self.seen is None or not self.ratio or self.slack == math.inf:
+        """Env steps that may be taken before the next update, if learning has started."""
+        if not self.ratio or self.slack == math.inf:
             return math.inf
         return math.ceil((max(1.0, self.slack) - self.credit) / self.ratio - 1e-9)
 

@@ -231,22 +231,16 @@ class Feed:
     """
 
     def __init__(
-        self, config: ExperimentConfig, factory: MakeEnv | None, algo: Algorithm, env: Env, replays: Sequence[Replay],
+        self, config: ExperimentConfig, factory: MakeEnv | None, algo: Algorithm, env: Env, source: Lanes,
         clock: Clock, meter: Meter, seed: int, say: Say,
     ) -> None:  # fmt: skip
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
-        self.config, self.factory, self.clock, self.meter, self.say, self.seed = (
-            config,
-            factory,
-            clock,
-            meter,
-            say,
-            seed,
-        )
         assert isinstance(clock.ratio, LooseRatio)
+        self.config, self.factory, self.seed = config, factory, seed
+        self.source, self.clock, self.meter, self.say = source, clock, meter, say
         self.algo, self.obs_spec, self.ratio = algo, env.obs_spec, clock.ratio
         self.columns = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
-        self.lanes = [Lane(number, replay) for number, replay in enumerate(replays)]
+        self.lanes = [Lane(number, replay) for number, replay in enumerate(source.replays)]
         self.published, self.due = -1, 0.0  # version of the newest weights; when others may follow
         self.env_steps, self.restarts_before = 0, 0
         self.finished: list[EpisodeStats] = []
@@ -351,7 +345,8 @@ class Feed:
 
     def allow(self) -> None:
         """Tell each actor how far it may go: by the ratio, and to the end of the run."""
-        room = min(self.ratio.room, self.clock.length - self.clock.env_steps)
+        missing = 0 if self.ratio.counts else max(0, self.clock.learning_starts - len(self.source))
+        room = min(missing + self.ratio.room, self.clock.length - self.clock.env_steps)
         each = max(0, math.ceil(room / len(self.lanes)))
         for lane in self.lanes:
             if lane.process is not None:
@@ -452,7 +447,7 @@ def feeding(
     if run is not None:
         own = [RunStore(replay, each, run, say, stop=lambda: clock.stop) for replay in replays]
         stores = LaneStores(own, lanes)
-    return lanes, Feed(config, factory, algo, env, replays, clock, meter, seeds["collector"], say), stores
+    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"], say), stores
 
 
 def lane_config(config: ExperimentConfig, row_bytes: int) -> ReplayConfig:
