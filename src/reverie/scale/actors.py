@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import as_numpy
+from reverie.core.errors import ReverieError
 from reverie.core.protocols import Annealed, Env
 from reverie.core.randomness import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
@@ -26,7 +27,7 @@ from reverie.envs.worker import ONE_THREAD
 from reverie.experiment import ExperimentConfig
 from reverie.run.collect import Collector
 from reverie.scale.weights import Board, acting, adopt
-from reverie.scale.wire import NAP, SOON, TURNS, Over, Port, Rows
+from reverie.scale.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def act(work: Callable[[], Work], port: Port, board: Board) -> None:
         pass
     except BaseException as error:
         with contextlib.suppress(Over):
-            port.fail("".join(traceback.format_exception(error)))
+            ours = isinstance(error, ReverieError)
+            port.fail(Failure(str(error) if ours else "".join(traceback.format_exception(error)), ours))
         raise SystemExit(1) from None
     finally:
         if actor is not None:

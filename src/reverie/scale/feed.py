@@ -355,13 +355,13 @@ class Feed:
 
     def take(self, lane: Lane) -> int:
         """Take one message of an actor; return its env steps."""
+        message: Block | Failure
         try:
             message = lane.wire.receive()
         except (EOFError, OSError):
-            self.lost(lane, "")
-            return 0
+            message = Failure("", final=False)
         if isinstance(message, Failure):
-            self.lost(lane, message.text)
+            self.lost(lane, message)
             return 0
         try:
             check_rows(message.rows, lane.ended, self.obs_spec)
@@ -392,18 +392,24 @@ class Feed:
         measured = {"train/staleness": behind, "actors/queue": float(lane.wire.waiting)}
         self.meter.add({name: torch.tensor(value) for name, value in measured.items()})
 
-    def lost(self, lane: Lane, why: str) -> None:
-        """Start an actor again that has ended, unless it ends too often or has never acted."""
-        self.selector.unregister(lane.wire.pipe)
+    def lost(self, lane: Lane, failure: Failure) -> None:
+        """Start an actor again that has ended.
+
+        Raises:
+            RunError: it fails too often, or would fail again.
+        """
         process = lane.process
+        self.selector.unregister(lane.wire.pipe)
         lane.stop(PATIENCE)
         lane.deaths.append(time.monotonic())
-        why = why or f"its process died (exit code {process.exitcode}); its output, if any, is above"
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
-        if often or (not lane.acted and why):
-            times = f"died {DEATHS} times within {WITHIN:.0f} seconds" if often else "could not begin"
-            raise RunError(f"actor {lane.number} {times}: {why.rstrip()}")
-        self.say(f"actor {lane.number} is started again, in new episodes: {why.rstrip().splitlines()[-1]}")
+        why = failure.text.rstrip() or f"its process died (exit code {process.exitcode}); its output is above, if any"
+        if often or failure.final or not lane.acted:
+            times = (
+                f" {DEATHS} times within {WITHIN:.0f} seconds" if often else "" if lane.acted else " before it acted"
+            )
+            raise RunError(f"actor {lane.number} failed{times}: {why}")
+        self.say(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
         self.start(lane)
 
 

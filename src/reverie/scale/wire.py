@@ -56,6 +56,8 @@ class Failure(NamedTuple):
     """The error that has ended an actor."""
 
     text: str
+    final: bool
+    """Whether another process would fail as well: a setting, or an environment that has failed too often."""
 
 
 class Signs(NamedTuple):
@@ -108,9 +110,9 @@ class Port:
         self._say(HEAD.pack(ROWS, self.used % self.slots, turns, version, restarts) + said.encode())
         self.used += 1
 
-    def fail(self, text: str) -> None:
+    def fail(self, failure: Failure) -> None:
         """Report the error that ends the actor."""
-        self._say(HEAD.pack(FAILED, 0, 0, 0, 0) + text[-20_000:].encode())
+        self._say(HEAD.pack(FAILED, 0, 0, 0, 0) + json.dumps([failure.text[-20_000:], failure.final]).encode())
 
     def _say(self, message: bytes) -> None:
         try:
@@ -157,11 +159,11 @@ class Wire:
         message = self.pipe.recv_bytes()
         try:
             kind, slot, turns, version, restarts = HEAD.unpack_from(message)
-            said = message[HEAD.size :].decode()
+            said = json.loads(message[HEAD.size :])
             if kind == FAILED:
-                return Failure(said)
+                return Failure(str(said[0]), bool(said[1]))
             episodes = [EpisodeStats(float(s), int(n), {str(k): float(v) for k, v in info.items()})
-                        for s, n, info in json.loads(said)]  # fmt: skip
+                        for s, n, info in said]  # fmt: skip
             if kind != ROWS or slot != self.received % self.slots or not 0 < turns <= TURNS or version < 0:
                 raise ValueError(f"kind {kind}, slot {slot}, {turns} turns, version {version}")
         except (struct.error, ValueError, TypeError, AttributeError) as error:
