@@ -21,6 +21,8 @@ from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.core.words import say_nothing
+from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
@@ -69,13 +71,17 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path) -> None:
     assert 500 <= made.env_steps < 510
     assert killer.values["train/staleness"] >= 0
     assert abs(made.updates - 0.5 * (made.env_steps - 60)) < 110  # the ratio, but for the slack
-    rows = Store(run / "replay", say=print).rows()
-    files = sorted(made.files["checkpoint"].glob("replay/*/version.npy"))
-    versions = [np.load(file) for file in files]
-    assert len(files) == 2
-    assert sum(version.size for version in versions) == rows > 500
-    assert all((np.diff(version) >= 0).all() and 0 <= version.min() <= version.max() <= made.updates
-               for version in versions)  # fmt: skip
+    store = Store(run / "replay", say=print)
+    rows, histories = store.rows(), store.histories()
+    assert len(histories) == 2
+    assert rows > 500
+    for history in histories:
+        chunks = [chunk for segment, start, stop in history for chunk in store.read(segment, start, stop)]
+        version = np.concatenate([chunk.rows["version"][0] for chunk in chunks])
+        assert (np.diff(version) >= 0).all()
+        assert 0 <= version.min() <= version.max() <= made.updates
+    with open_reader(str(run), DatasetConfig()) as reader:
+        assert all("version" not in part for part in reader.parts())
 
     again = reverie.train("dqn", run=run, steps=560, say=said.append, **QUICK)
     assert "actors start new episodes: a run with actors is not resumed within them" in said

@@ -32,7 +32,7 @@ from reverie.core.columns import columns_of
 from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Env, Meter
 from reverie.core.randomness import derived_seeds
-from reverie.core.specs import EXTRAS, ExtraPart
+from reverie.core.specs import EXTRAS
 from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
 from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
@@ -46,8 +46,6 @@ from reverie.scale.actors import Work, act
 from reverie.scale.weights import Board, acting, packed
 from reverie.scale.wire import Block, Failure, Wire, check_rows
 
-VERSION = "version"
-"""Extra column: the version of the policy that acted, which is the number of updates that it had had."""
 DEATHS, WITHIN = 3, 60.0
 """An actor that dies so often within so many seconds ends the run."""
 IDLE = 0.1
@@ -85,8 +83,7 @@ class Lanes:
             return self.replays[0].sample()  # raises the error that says what is missing
         counts = self.rng.multinomial(self.window.batch, windows / windows.sum()).tolist()
         self.drawn = [(replay, count) for replay, count in zip(self.replays, counts, strict=True) if count]
-        batch = joined([replay.sample(count) for replay, count in self.drawn])
-        return replace(batch, extras={key: x for key, x in batch.extras.items() if key != VERSION})
+        return joined([replay.sample(count) for replay, count in self.drawn])
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass each replay the part of the update that concerns its windows, those sampled last."""
@@ -374,7 +371,6 @@ class Feed:
 
     def add(self, lane: Lane, block: Block) -> None:
         """Add the rows of a block to the actor's replay."""
-        version = torch.full((len(lane.ended),), block.version, dtype=torch.int32)
         columns = {name: torch.from_numpy(column) for name, column in block.rows.items()}
         for turn in range(columns["reward"].shape[1]):
             row = {name: column[:, turn] for name, column in columns.items()}
@@ -386,7 +382,7 @@ class Feed:
             if self.algo.watcher is not None:
                 self.algo.watcher.watch(step)
             extras = {name.removeprefix(EXTRAS): x for name, x in row.items() if name.startswith(EXTRAS)}
-            lane.replay.add(step, row["action"], extras | {VERSION: version})
+            lane.replay.add(step, row["action"], extras, block.version)
         self.finished += block.episodes
         behind = float(self.clock.updates - block.version)
         measured = {"train/staleness": behind, "actors/queue": float(lane.wire.waiting)}
@@ -429,19 +425,19 @@ def feeding(
 
     ``env`` has the spaces of the environments of actors.
     """
-    extra_spec = {**algo.extra_spec, VERSION: ExtraPart(shape=(), dtype="int32", blank=-1)}
-    each = lane_config(config, bytes_of(columns_of(env.obs_spec, env.action_spec, extra_spec)))
+    each = lane_config(config, bytes_of(columns_of(env.obs_spec, env.action_spec, algo.extra_spec)))
     replays = []
     for number in range(config.actors):
         replay = each.build(
             obs_spec=env.obs_spec,
             action_spec=env.action_spec,
-            extra_spec=extra_spec,
+            extra_spec=algo.extra_spec,
             num_envs=config.env.num,
             window=window,
             seed=derived_seeds(seeds["replay"], number)["replay"],
             most=most_rows(each, config.steps, config.env.num),
             scratch=run,
+            versions=True,
         )
         replay.hindsight = algo.hindsight
         replays.append(replay)
