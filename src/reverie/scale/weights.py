@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.algos.base import Algorithm
@@ -28,14 +28,14 @@ HEAD = struct.Struct("<qqI")
 """In front of the weights in shared memory: version, bytes, CRC-32 of them."""
 
 
-class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it
-    """Remembers the memory that operations read."""
+class _Reads(TorchFunctionMode):
+    """Remembers the memory of tensors that operations get. A ``TorchDispatchMode`` would import TorchDynamo."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.read: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.read |= {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         return func(*args, **(kwargs or {}))
 
