@@ -28,7 +28,7 @@ from reverie.presets.layers import layered
 from reverie.run.train import train
 from reverie.scale.feed import feeding
 
-WARM_UP, SECONDS, ROUNDS = 200, 8.0, 3
+WARM_UP, SECONDS, ROUNDS = 100, 8.0, 3
 """Updates before counting begins, seconds of counting, and how often each way is measured."""
 
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0,

@@ -94,7 +94,10 @@ class Actor:
         while True:
             signs = self.port.check()
             if taken >= signs.limit:
-                self.send() if blocks.turns else time.sleep(NAP)
+                if blocks.full or (blocks.turns and signs.waits):
+                    self.send()
+                else:
+                    time.sleep(NAP)
                 continue
             if not blocks.turns:
                 self.look()

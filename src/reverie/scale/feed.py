@@ -349,6 +349,7 @@ class Feed:
             if lane.process is not None:
                 lane.wire.sign("env_steps", self.clock.env_steps)
                 lane.wire.sign("limit", lane.taken + each)
+                lane.wire.sign("waits", int(self.ratio.waits))
 
     def take(self, lane: Lane) -> int:
         """Take one message of an actor; return its env steps."""

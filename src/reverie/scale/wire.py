@@ -67,6 +67,8 @@ class Signs(NamedTuple):
     """1: the actor is to end."""
     limit: int
     """Env steps that the actor may take."""
+    waits: int
+    """1: the learner waits for rows, and takes any number of them."""
     env_steps: int
     """Env steps of the whole run."""
     sent: int
