@@ -65,7 +65,7 @@ class Experiment(Trainable):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     replay: Any
-    """Replay of the collected rows, or :class:`~reverie.scale.feed.Lanes` of actors; in a run on recorded data alone
+    """Replay of the collected rows, or :class:`~reverie.scale.lanes.Lanes` of actors; in a run on recorded data alone
     the dataset."""
     eval_env: Env | None
     meter: Meter = field(default_factory=Meter)

@@ -1,8 +1,4 @@
-"""The learner's side of actors: it starts them, takes their rows, and gives them weights.
-
-Each actor has a replay of its own, as rows of one replay come from all of its streams at once, and no actor waits for
-another. :class:`Lanes` samples from all of them; all of them write to one store, each its own segments.
-"""
+"""The learner's side of actors: it starts them, takes their rows, and gives them weights."""
 
 from __future__ import annotations
 
@@ -13,18 +9,15 @@ import multiprocessing
 import selectors
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector.utils import CloudpickleWrapper
-from torch import Tensor
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock, LooseRatio
@@ -33,7 +26,7 @@ from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Env, Meter
 from reverie.core.randomness import derived_seeds
 from reverie.core.specs import EXTRAS
-from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
+from reverie.core.types import FLAGS, State, Step, Window
 from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
 from reverie.experiment import ExperimentConfig
@@ -43,6 +36,7 @@ from reverie.replay.run_store import RunStore
 from reverie.replay.storage import bytes_of
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actors import Work, act
+from reverie.scale.lanes import Lanes, LaneStores
 from reverie.scale.weights import Board, acting, packed
 from reverie.scale.wire import Block, Failure, Wire, check_rows
 
@@ -54,129 +48,6 @@ SHARE = 0.05
 """Part of the learner's time that publishing weights may take."""
 PATIENCE = 5.0
 """Seconds that an actor has to end."""
-
-
-# ---------------------------------------------------------------- replays
-
-
-class Lanes:
-    """A ``Source`` of the windows of several replays, each window as likely as any other."""
-
-    def __init__(self, replays: Sequence[Replay], seed: int) -> None:
-        self.replays = list(replays)
-        self.window = self.replays[0].window
-        self.rng = np.random.default_rng(seed)
-        self.drawn: list[tuple[Replay, int]] = []
-        storages = [replay.storage for replay in replays]
-        streams = sum(storage.streams for storage in storages)
-        on = {"device": storages[0].device} if hasattr(storages[0], "device") else {}
-        self.storage = SimpleNamespace(streams=streams, capacity=storages[0].capacity, **on)
-        self.nbytes = sum(replay.nbytes for replay in replays)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.replays))
-
-    def sample(self) -> Batch:
-        """Return B windows; how many come from each replay is drawn by their numbers of windows."""
-        windows = np.array([len(replay) for replay in self.replays])
-        if not windows.any():
-            return self.replays[0].sample()  # raises the error that says what is missing
-        counts = self.rng.multinomial(self.window.batch, windows / windows.sum()).tolist()
-        self.drawn = [(replay, count) for replay, count in zip(self.replays, counts, strict=True) if count]
-        return joined([replay.sample(count) for replay, count in self.drawn])
-
-    def feedback(self, index: Tensor, update: Update) -> None:
-        """Pass each replay the part of the update that concerns its windows, those sampled last."""
-        start = 0
-        for replay, count in self.drawn:
-            part = slice(start, start + count)
-            priority = None if update.priority is None else update.priority[part]
-            extras = {key: value[part] for key, value in update.extras.items()}
-            replay.feedback(index[part], replace(update, priority=priority, extras=extras))
-            start += count
-
-
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Return the windows of all ``batches`` as one batch."""
-    if len(batches) == 1:
-        return batches[0]
-    found: dict[str, Any] = {}
-    for field in fields(Batch):
-        values = [getattr(batch, field.name) for batch in batches]
-        one = values[0]
-        found[field.name] = {k: torch.cat([v[k] for v in values]) for k in one} if isinstance(one, dict) else (
-            torch.cat(values)
-        )  # fmt: skip
-    return Batch(**found)
-
-
-class LaneStores:
-    """The stores of several replays as one: see :class:`reverie.replay.run_store.RunStore`. A part of a checkpoint."""
-
-    spare = True
-
-    def __init__(self, stores: Sequence[RunStore], lanes: Lanes) -> None:
-        self.stores, self.lanes = list(stores), lanes
-
-    @property
-    def part(self) -> LaneStores:
-        """What a checkpoint holds of the replays."""
-        return self
-
-    @property
-    def copied(self) -> bool:
-        """Whether loaded rows were copied to a new segment."""
-        return any(store.part.copied for store in self.stores)
-
-    def check(self) -> None:
-        """See ``RunStore``."""
-        for store in self.stores:
-            store.check()
-
-    def claim(self) -> None:
-        """See ``RunStore``."""
-        for store in self.stores:
-            store.claim()
-
-    def begin(self) -> bool:
-        """See ``RunStore``; no replay has rows."""
-        for store in self.stores:
-            store.begin()
-        return False
-
-    def saved(self, name: str, kept: Sequence[str]) -> None:
-        """See ``RunStore``."""
-        for store in self.stores:
-            store.saved(name, kept)
-
-    def close(self, *, failed: bool) -> None:
-        """See ``RunStore``."""
-        for store in self.stores:
-            store.close(failed=failed)
-
-    def state_dict(self) -> State:
-        """Return the states of all replays, and of the generator that chooses among them."""
-        return {"lanes": [store.part.state_dict() for store in self.stores], "rng": self.lanes.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        """Fill the replays with the rows that they held."""
-        for store, saved in zip(self.stores, state["lanes"], strict=True):
-            store.part.load_state_dict(saved)
-        self.lanes.rng.bit_generator.state = dict(state["rng"])
-
-    def save_files(self, folder: Path) -> None:
-        """Write the extras of each replay to a folder of its own."""
-        for number, store in enumerate(self.stores):
-            (folder / str(number)).mkdir()
-            store.part.save_files(folder / str(number))
-
-    def load_files(self, folder: Path) -> None:
-        """Load what ``save_files`` wrote."""
-        for number, store in enumerate(self.stores):
-            store.part.load_files(folder / str(number))
-
-
-# ---------------------------------------------------------------- actors
 
 
 class Lane:
@@ -239,7 +110,7 @@ class Feed:
         self.columns = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
         self.lanes = [Lane(number, replay) for number, replay in enumerate(source.replays)]
         self.published, self.due = -1, 0.0  # version of the newest weights; when others may follow
-        self.env_steps, self.restarts_before = 0, 0
+        self.taken, self.restarts_before = 0, 0  # env steps that the loop does not know of yet
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
         """Finished episodes that are not logged yet; see ``Collector``."""
@@ -262,13 +133,13 @@ class Feed:
         self.publish()
         self.allow()
         waits = self.ratio.waits
-        taken = 0
         for _ in range(len(self.lanes) * self.lanes[0].wire.slots):  # or fast actors would keep the learner for ever
-            ready = self.selector.select(IDLE if waits and not taken else 0)
+            ready = self.selector.select(IDLE if waits and not self.taken else 0)
             if not ready:
                 break
-            taken += sum(self.take(key.data) for key, _ in ready)
-        self.env_steps += taken
+            for key, _ in ready:
+                self.take(key.data)
+        taken, self.taken = self.taken, 0
         return taken
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
@@ -284,14 +155,14 @@ class Feed:
         return self.restarts_before + sum(lane.restarts_before + lane.restarts for lane in self.lanes)
 
     def state_dict(self) -> State:
-        """Return the counters, from which exploration follows. Episodes and generators of actors begin anew."""
+        """Return the counters. Exploration follows the clock; episodes and generators of actors begin anew."""
         unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged]
-        return {"env_steps": self.env_steps, "restarts": self.restarts, "unlogged": unlogged,
+        return {"taken": self.taken, "restarts": self.restarts, "unlogged": unlogged,
                 "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; actors begin new episodes."""
-        self.env_steps, self.restarts_before = int(state["env_steps"]), int(state["restarts"])
+        self.taken, self.restarts_before = int(state["taken"]), int(state["restarts"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         for lane, starts in zip(self.lanes, state["starts"], strict=True):
             lane.starts = int(starts)
@@ -351,8 +222,8 @@ class Feed:
                 lane.wire.sign("limit", lane.taken + each)
                 lane.wire.sign("waits", int(self.ratio.waits))
 
-    def take(self, lane: Lane) -> int:
-        """Take one message of an actor; return its env steps."""
+    def take(self, lane: Lane) -> None:
+        """Take one message of an actor."""
         message: Block | Failure
         try:
             message = lane.wire.receive()
@@ -360,15 +231,14 @@ class Feed:
             message = Failure("", final=False)
         if isinstance(message, Failure):
             self.lost(lane, message)
-            return 0
+            return
         try:
             check_rows(message.rows, lane.ended, self.obs_spec)
         except DataError as error:
             raise DataError(f"actor {lane.number}: {error}") from None
         self.add(lane, message)
-        steps = lane.count(message)
+        self.taken += lane.count(message)
         lane.wire.free()
-        return steps
 
     def add(self, lane: Lane, block: Block) -> None:
         """Add the rows of a block to the actor's replay."""
@@ -402,9 +272,8 @@ class Feed:
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
         why = failure.text.rstrip() or f"its process died (exit code {process.exitcode}); its output is above, if any"
         if often or failure.final or not lane.acted:
-            times = (
-                f" {DEATHS} times within {WITHIN:.0f} seconds" if often else "" if lane.acted else " before it acted"
-            )
+            early = "" if lane.acted else " before it acted"
+            times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
         self.say(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
         self.start(lane)

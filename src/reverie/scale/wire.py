@@ -17,7 +17,7 @@ import numpy as np
 
 from reverie.core.columns import Column
 from reverie.core.errors import DataError, brief
-from reverie.core.specs import EXTRAS, ObsSpec
+from reverie.core.specs import ObsSpec
 from reverie.core.types import FLAGS
 from reverie.envs.worker import shared
 from reverie.run.collect import EpisodeStats
@@ -208,8 +208,3 @@ def check_rows(rows: Rows, ended: np.ndarray, spec: ObsSpec) -> None:
             "rows arrived that break a rule: after is_last comes is_first, is_terminal is is_last too, and an is_first "
             "row has no reward."
         )
-
-
-def extras_of(rows: Rows, turn: int) -> Rows:
-    """Return the extras of one turn by key, ``[E, *shape]``."""
-    return {name.removeprefix(EXTRAS): x[:, turn] for name, x in rows.items() if name.startswith(EXTRAS)}
