@@ -42,6 +42,7 @@ from reverie.run.folder import (
 )
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
+from reverie.scale.feed import feeding
 from reverie.scale.launch import of_team, share, team_of
 from reverie.scale.learners import Shared, Team, follow, shared
 from reverie.scale.rules import scaled
@@ -176,7 +177,9 @@ def train_with(
         team.start(start)
         continued = config if start is None or before is None else with_beginning(config, before, folder.path)
         own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
-        found = build(own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, say=say)
+        found = build(
+            own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding, say=say
+        )
         found = paced(found) if start is None and team.count == 1 else found
         whole = continued.merge({"threads": found.config.threads}).checked()
         return shared(found, whole, team, folder.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -61,11 +62,13 @@ class Experiment(Trainable):
     config: ExperimentConfig
     algo: Algorithm
     env: Env | None
-    """Training environments; None in a run on recorded data alone."""
+    """Training environments; None in a run on recorded data alone. With actors, which have their own, one is made to
+    see its spaces, and closed."""
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    replay: Replay
-    """Replay of the collected rows; in a run on recorded data alone the dataset."""
+    replay: Any
+    """Replay of the collected rows, or :class:`~reverie.scale.lanes.Lanes` of actors; in a run on recorded data alone
+    the dataset."""
     eval_env: Env | None
     meter: Meter = field(default_factory=Meter)
     dataset: Dataset | None = None
@@ -151,9 +154,9 @@ class Experiment(Trainable):
     def close(self, *, failed: bool = False) -> None:
         if self.store is not None:
             self.store.close(failed=failed)
-        for env in (self.env, self.eval_env):
-            if env is not None:
-                env.close()
+        for part in (self.collector, self.eval_env):
+            if part is not None:
+                part.close()
 
     def load_initial(self) -> None:
         """Load weights, optimisers and normalisation of ``init``; steps, updates and decaying rates begin anew."""
@@ -231,6 +234,7 @@ def build(
     rank: int = 0,
     run: Path | None = None,
     estimates: Callable[..., Any] | None = None,
+    actors: Callable[..., Any] | None = None,
     say: Say = warn,
 ) -> Experiment:
     """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
@@ -242,6 +246,7 @@ def build(
         rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
+        actors: builds what takes the rows of ``config.actors`` processes, :func:`reverie.scale.feed.feeding`.
         say: called with a sentence about what is happening, now and then.
 
     Raises:
@@ -258,7 +263,7 @@ def build(
     with contextlib.ExitStack() as undo:
         train_env = recorded = replay = collector = store = dataset = estimator = None
         if share < 1:
-            train_env = make_env(config.env, seed=seeds["env"], factory=factory, new=start == 0)
+            train_env = make_training_env(config, factory, seeds["env"], new=start == 0)
             undo.callback(train_env.close)
         eval_env = make_beside(config, env, factory, train_env) if plays else None
         if eval_env is not None:
@@ -282,12 +287,13 @@ def build(
             on_policy=config.algo.on_policy,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
             action_repeat=config.env.frames,
+            slack=config.slack,
         )
         algo.position = lambda: clock.position
+        meter = Meter()
         if train_env is not None:
-            replay, collector, store = collecting(
-                config, algo, train_env, windows[1], seeds, run, say, stop=lambda: clock.stop
-            )
+            gather = collecting if actors is None or not config.actors else functools.partial(actors, factory, meter)
+            replay, collector, store = gather(config, algo, train_env, windows[1], seeds, run, say, clock)
         if recorded is not None:
             dataset, rewards = read(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
             if 0 < share < 1:
@@ -310,6 +316,7 @@ def build(
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         collector=collector,
         clock=clock,
+        meter=meter,
         eval_env=eval_env,
         dataset=dataset,
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
@@ -325,9 +332,24 @@ def build(
     )
 
 
+def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
+    """Make the environments of training. For actors, which make their own, one whose spaces are known, closed."""
+    if not config.actors:
+        return make_env(config.env, seed=seed, factory=factory, new=new)
+    if isinstance(factory, Single):
+        raise ConfigError(
+            f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
+            "a function that makes environments, or its class."
+        )
+    vector = "native" if config.env.vector == "native" else "serial"
+    env = make_env(config.env.merge({"num": 1, "vector": vector}), seed=seed, factory=factory, new=new)
+    env.close()
+    return env
+
+
 def collecting(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
-    say: Say, *, stop: Callable[[], bool],
+    say: Say, clock: Clock,
 ) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
     """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
@@ -343,7 +365,7 @@ def collecting(
     replay.hindsight = algo.hindsight
     check_memory(config.replay, replay, config.steps)
     check_capacity(config.replay, replay, config.learning_starts)
-    store = None if run is None else RunStore(replay, config.replay, run, say, stop=stop)
+    store = None if run is None else RunStore(replay, config.replay, run, say, stop=lambda: clock.stop)
     collector = Collector(
         env,
         algo.policy,
@@ -583,6 +605,8 @@ def described(experiment: Experiment) -> list[str]:
     ratio = config.ratio(window)
     each = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
     envs = plural(config.env.num, "env")
+    if config.actors:
+        envs = f"{plural(config.actors, 'actor')} with {envs} each"
     return [*lines, f"{config.name} on {config.env.id}: {what}, {envs}, {each}, replay up to {needed}{room}"]
 
 

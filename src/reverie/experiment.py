@@ -26,6 +26,7 @@ from reverie.datasets.recorded_env import env_as_recorded, env_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name, put_away
 from reverie.envs.task import named
+from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.run_store import place_of
 from reverie.replay.sources import Experience, Mixed, of_share
@@ -59,6 +60,12 @@ class ExperimentConfig(Config):
     """Gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None
     """Replayed rows per env step, in place of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
+    actors: Annotated[int, AtLeast(0)] = 0
+    """Processes that act beside the learner, each with `env.num` environments and the newest weights it has. 0: the
+    learner acts, in turn with its updates."""
+    ratio_slack: Annotated[float | None, AtLeast(0)] = 100.0
+    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nobody waits,
+    and the ratio is what this machine makes of it."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows that the replay must hold before learning starts."""
     random_steps: Annotated[int, AtLeast(0)] = 0
@@ -137,6 +144,11 @@ class ExperimentConfig(Config):
         return self.share == 1.0
 
     @property
+    def slack(self) -> float | None:
+        """Updates by which the ratio need not hold; None if it holds in every turn, as without actors."""
+        return None if not self.actors else math.inf if self.ratio_slack is None else self.ratio_slack
+
+    @property
     def unit(self) -> Literal["steps", "updates"]:
         """What the length of the run counts, which is the setting of that name."""
         return "updates" if self.offline else "steps"
@@ -198,6 +210,8 @@ class ExperimentConfig(Config):
             raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
         self.algo.check_data(recorded=recorded, lived=not self.offline)
         self._check_on_policy()
+        if self.actors:
+            self._check_actors()
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
@@ -213,6 +227,21 @@ class ExperimentConfig(Config):
                     f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as set "
                     "by algo.rollout, algo.batch_size and algo.epochs. Leave it out."
                 )
+
+    def _check_actors(self) -> None:
+        """Raise ConfigError if another setting cannot be met by actors."""
+        scale = getattr(self.algo, "reward_scale", None)
+        refused = {
+            f"learners = {self.learners}: actors send their rows to a single learner": self.learners > 1,
+            f"algorithm = {self.name}: it learns from rows of its present policy alone": self.algo.on_policy,
+            "experience = recorded: actors collect rows, and this run collects none": self.offline,
+            "replay.sequence = True: rows of several actors are no single sequence": self.replay.sequence,
+            f"replay.init = {self.replay.init}: pass these rows as --data, with --experience mixed": self.replay.init,
+            "algo.reward_scale = return_std: its running returns are of one actor": isinstance(scale, ReturnStd)
+            and self.actors > 1,
+        }
+        if why := next((why for why, found in refused.items() if found), ""):
+            raise ConfigError(f"actors = {self.actors}, {why}. Leave out one of the two.")
 
     def without_env(self) -> ExperimentConfig:
         """Return this without an environment and without evaluations."""
@@ -298,6 +327,12 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
         raise RunError(
             f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
             f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
+        )
+    if config.actors != before.get("actors", 0):
+        raise RunError(
+            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}, which cannot "
+            f"change when it continues: each actor has a replay of its own. Pass --actors {before.get('actors', 0)}, "
+            f"or begin a new run with its agent: --init {path}."
         )
     return config.merge({**had, "threads": config.threads or before.get("threads", 0)})
 

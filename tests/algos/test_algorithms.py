@@ -32,6 +32,7 @@ from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
+from reverie.scale.weights import acting, adopt, packed
 
 DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3"}
 CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]
@@ -47,6 +48,21 @@ def test_every_algorithm_is_here():
     """The Dreamers have files of their own."""
     ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
     assert {algorithm_name(type(config)) for config in CONFIGS.values()} | DREAMERS == ours
+
+
+@every
+def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
+    """A learner with these weights of another one acts as that does; a critic beside an actor is not among them."""
+    spec, moves = SPECS["everything"], ACTIONS.get(name, MOVES)
+    one, other = (CONFIGS[name].merge(TINY).build(spec, moves, seed=seed) for seed in (1, 2))
+    adopt(acting(other, spec), packed(acting(one, spec)))
+    found = []
+    for agent in (one, other):
+        torch.manual_seed(0)
+        found.append(agent.policy.act(shown("everything"), agent.policy.initial(2), "explore")[0])
+    assert torch.equal(*found)
+    if hasattr(one.objective, "actor"):
+        assert not any("critic" in key or "value" in key for key in acting(one, spec))
 
 
 # ---------------------------------------------------------------- updates

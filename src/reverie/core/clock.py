@@ -52,6 +52,42 @@ class Ratio:
         self.credit, self.seen = float(state["credit"]), state["seen"]
 
 
+class LooseRatio(Ratio):
+    """A ratio that holds but for ``slack`` updates, for rows that arrive at a pace of their own.
+
+    The learner may be so many updates ahead of the ratio, and the env steps as far: both wait only there. With an
+    infinite slack nobody waits, and the ratio is what the machine makes of it.
+    """
+
+    def __init__(self, ratio: float, slack: float) -> None:
+        super().__init__(ratio)
+        self.slack = slack
+
+    def due(self, env_steps: int) -> int:
+        """Return 1 if an update may be made now, else 0: one at a time, as rows may have arrived after it."""
+        if self.seen is not None:
+            self.credit += max(0, env_steps - self.seen) * self.ratio
+        self.seen = env_steps
+        if self.slack == math.inf:
+            self.credit = 0.0  # a run that is resumed with a bound begins without debts
+        if self.waits:
+            return 0
+        self.credit -= 1.0
+        return 1
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next update has to wait for env steps."""
+        return self.seen is None or not self.ratio or self.credit - 1.0 < -self.slack - 1e-9
+
+    @property
+    def room(self) -> float:
+        """Env steps that may be taken before the next update, if learning has started."""
+        if not self.ratio or self.slack == math.inf:
+            return math.inf
+        return math.ceil((max(1.0, self.slack) - self.credit) / self.ratio - 1e-9)
+
+
 @dataclass
 class Clock:
     """Counters of a run.
@@ -67,6 +103,8 @@ class Clock:
     action_repeat: int = 1
     on_policy: bool = False
     """Whether all windows that there are become updates at once: those of a whole rollout."""
+    slack: float | None = None
+    """Updates by which the ratio need not hold, see :class:`LooseRatio`. None: it holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
     """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
     env_steps: int = 0
@@ -87,7 +125,7 @@ class Clock:
     """Whether this process tells the user about signals: of several learners, one does."""
 
     def __post_init__(self) -> None:
-        self.ratio = Ratio(self.replay_ratio)
+        self.ratio = Ratio(self.replay_ratio) if self.slack is None else LooseRatio(self.replay_ratio, self.slack)
 
     @property
     def frames(self) -> int:

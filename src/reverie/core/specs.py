@@ -19,6 +19,9 @@ ActionKind = Literal["categorical", "continuous"]
 EXTRAS = "extras/"
 """Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
 
+VERSION = "version"
+"""Column of rows that actors have sent: the number of updates that the policy had had which chose the action."""
+
 MASK = "action_mask"
 """Key of the observation that tells which actions are legal, if the environment tells that."""
 

@@ -18,7 +18,7 @@ from reverie.core.rows import Rows, packed
 from reverie.core.signature import differences, signature
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
 from reverie.store import segment as segments
 from reverie.store.episodes import episodes
@@ -45,7 +45,7 @@ class StoreReader(Reader):
         if not layouts or any(layout != layouts[0] for layout in layouts):
             why = "its segments have different columns: they are not one dataset" if layouts else "it contains no rows"
             raise DataError(f"the store in {path} cannot be read: {why}.")
-        self.columns = layouts[0]
+        self.columns = {name: column for name, column in layouts[0].items() if name != VERSION}
         self.beside = self._beside()
         self.specs = self._specs()
         self.env = dict(self.beside.get("env") or {})
@@ -141,7 +141,11 @@ class StoreReader(Reader):
     def _episodes(self) -> Iterator[Rows]:
         met: Counter[str] = Counter()
         damaged = met.update
-        for episode in episodes(self.store, on_damage=lambda damage: damaged([f"damaged and left out: {damage}"])):
+        for episode in episodes(
+            self.store,
+            columns=list(self.columns),
+            on_damage=lambda damage: damaged([f"damaged and left out: {damage}"]),
+        ):
             if episode.unusable:
                 met[episode.unusable] += 1
                 continue

@@ -163,12 +163,12 @@ class BatchSampler:
         for sampler in self.samplers.values():
             sampler.clear()
 
-    def draw(self) -> tuple[Tensor, Tensor | None]:
-        """Return handles ``[B]`` and importance weights ``[B]`` float32, or None in place of weights that are all 1.
+    def draw(self, count: int | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return handles ``[B]``, or ``count`` of them, and their importance weights float32; None if all are 1.
 
         New windows from the online queue, each drawn once, have the weight 1.
         """
-        batch = self.window.batch
+        batch = self.window.batch if count is None else count
         online = self.online.draw(batch) if self.online is not None and self.online.queue else None
         new = 0 if online is None else len(online)
         drawn = self.sampler.draw(batch - new)

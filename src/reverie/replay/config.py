@@ -10,10 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from reverie.core.columns import columns_of
+from reverie.core.columns import Column, columns_of
 from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import VERSION, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.device import storage_on
@@ -96,16 +96,19 @@ class ReplayConfig(BatchSamplerConfig):
         seed: int,
         most: int | None = None,
         scratch: Path | None = None,
+        versions: bool = False,
     ) -> Replay:
         """Return a replay of ``num_envs`` streams that samples batches of ``window``.
 
         Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
-        files are in the folder ``scratch``, made with the first row, or in the folder for temporary files.
+        files are in the folder ``scratch``, made with the first row, or in the folder for temporary files. With
+        ``versions``, rows have a column for that of the policy.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         if window.rollout:
             check_rollout(self, ReplayConfig(), window, num_envs)
             return Rollout(storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed)
+        columns |= {VERSION: Column((), "int32")} if versions else {}
         rows = self.rows(bytes_of(columns))
         self.check(window)
         self._check_window(rows, num_envs, window)

@@ -93,7 +93,7 @@ class DurableReplay:
 
         def pieces(columns: Names) -> Iterator[Piece]:
             for store in sources.values():
-                yield from all_pieces(store, say, columns, min(1.0, room / total))
+                yield from all_pieces(store, say, columns or list(self.columns), min(1.0, room / total))
 
         self._start_with(pieces if sources else None)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from reverie.core.columns import StepRows, as_numpy
 from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Hindsight
-from reverie.core.specs import EXTRAS
+from reverie.core.specs import EXTRAS, VERSION
 from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.core.words import plural
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
@@ -79,8 +79,10 @@ class Replay:
         """Pass every row that is added from now on to ``store`` as well, or to none if None."""
         self.store = store
 
-    def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
+    def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor], version: int | None = None) -> None:
         """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras.
+
+        ``version`` of the policy that acted, if there is a column for it.
 
         Raises:
             DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
@@ -89,6 +91,8 @@ class Replay:
         rows = {f"obs/{key}": value for key, value in step.obs.items()}
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
+        if version is not None:
+            rows[VERSION] = torch.full((self.storage.streams,), version, dtype=torch.int32)
         if self.store is not None:  # first, as it can fail: then nothing is added
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
@@ -212,8 +216,8 @@ class Replay:
 
     # ------------------------------------------------------------------ windows
 
-    def sample(self) -> Batch:
-        """Return B windows of T rows, copied, on the storage's device; ``index`` is on the CPU.
+    def sample(self, count: int | None = None) -> Batch:
+        """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` is on the CPU.
 
         Raises:
             RunError: there is no complete window yet.
@@ -225,7 +229,7 @@ class Replay:
         if self.stale and self.hindsight is not None:
             self.hindsight.filled(self.storage)
         self.stale = False
-        handles, weights = self.batch_sampler.draw()
+        handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device
         if (resets := self.batch_sampler.resets) is not None:

@@ -54,8 +54,8 @@ class Rollout(Replay):
         super().begin_at(first)
         self._forget(first)
 
-    def sample(self) -> Batch:
-        """Return the next minibatch, copied, on the learner's device.
+    def sample(self, count: int | None = None) -> Batch:
+        """Return the next minibatch, copied, on the learner's device. ``count`` is without meaning here.
 
         Raises:
             RunError: the rollout is not complete yet.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import VERSION
 from reverie.core.words import Say, plural
 from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.durable import PATIENCE, DurableReplay
@@ -99,7 +100,7 @@ class RunStore:
         """Check that the rows in ``store`` have the same spaces as those of the replay."""
         own = self.part.columns
         for segment in store.segments:
-            names = {*segment.columns, *own}
+            names = {*segment.columns, *own} - {VERSION}
             if differing := sorted(name for name in names if segment.columns.get(name) != own.get(name)):
                 raise RunError(
                     f"{what}: the stored rows do not fit this environment's observations and actions. Different "

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -72,6 +72,32 @@ def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in info.items():
             found.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in sorted(found.items())}
+
+
+class Collecting(Protocol):
+    """What the loop knows of whoever collects rows: the collector of this process, or one that is fed by others."""
+
+    unlogged: list[EpisodeStats]
+    """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
+
+    @property
+    def restarts(self) -> int:
+        """How often failed environments were started again in this run, including earlier processes."""
+
+    def collect(self) -> int:
+        """Add rows to the replay; return the env steps taken, one for each row that is not ``is_last``."""
+
+    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+        """Return the episodes that ended since the last call. ``at_the_end``: nothing is collected any more."""
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint holds."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Become what ``state_dict`` described."""
+
+    def close(self) -> None:
+        """End environments and processes. May be called twice."""
 
 
 class SteppedAtOnce:
@@ -206,6 +232,10 @@ class Collector:
             self.count()
         finished, self.finished = self.finished, []
         return finished
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
 
     def state_dict(self) -> State:
         """Return counters, the generator of random actions, the current rows (waits for them) and the policy's state.

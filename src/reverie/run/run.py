@@ -29,7 +29,7 @@ from reverie.core.types import State
 from reverie.core.words import Say
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, name_of
-from reverie.run.collect import Collector
+from reverie.run.collect import Collecting
 from reverie.run.encode import encode
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
@@ -72,7 +72,7 @@ class Trainable(Protocol):
     algo: Algorithm
     source: Source
     """Source of the learner's batches."""
-    collector: Collector | None
+    collector: Collecting | None
     """None in a run on recorded data alone."""
     clock: Clock
     meter: Meter

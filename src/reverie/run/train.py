@@ -14,7 +14,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import Algorithm, Meter, Sink, Source
 from reverie.core.types import Batch
-from reverie.run.collect import Collector
+from reverie.run.collect import Collecting
 from reverie.run.finite import FiniteCheck
 from reverie.run.metrics import MetricsLog, check_names
 from reverie.run.schedule import Every, Schedule
@@ -59,7 +59,7 @@ def train(
     meter: Meter,
     *,
     sinks: Sequence[Sink] = (),
-    collector: Collector | None = None,
+    collector: Collecting | None = None,
     evaluator: Evaluator | None = None,
     checkpoint: Save | None = None,
     schedule: Schedule | None = None,

@@ -1,6 +1,6 @@
-"""More than one process for one run: learners as ranks of ``torch.distributed``, and what starts them.
+"""More than one process for one run: learners as ranks of ``torch.distributed``, and actors beside the learner.
 
 May import ``build`` and all below it; api and cli may import it. Nothing below knows it: learners tell each other
 numbers through ``core/learners.py``, and the loop gets a clock, a collector and a source that speak for all ranks.
-Begin with ``learners.py``.
+Begin with ``learners.py``; for actors with ``feed.py``, the learner's side.
 """

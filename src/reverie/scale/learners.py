@@ -353,7 +353,7 @@ class Shared(Experiment):
 
     def parts(self) -> dict[str, Stateful]:
         parts, team = {"ranks": RanksPart(self.team, self.say), **super().parts()}, self.team
-        if self.collector is not None and self.store is not None:
+        if isinstance(self.collector, Collector) and self.store is not None:
             parts["replay"] = ReplayPart(team, self.store.part, self.run, self.say)
             parts["collector"] = CollectorPart(team, self.collector, self.clock)
         return parts
@@ -385,7 +385,7 @@ def shared(experiment: Experiment, whole: ExperimentConfig, team: Team, run: Pat
         clock = parts["clock"] = SharedClock(experiment.clock, team)
         experiment.algo.position = lambda: clock.position
         collector, source = experiment.collector, experiment.source
-        if collector is not None:
+        if isinstance(collector, Collector):  # several learners have no actors
             parts["collector"] = SharedCollector(collector, source, team, clock)
         parts["source"] = SharedSource(source, team, clock, collector is not None)
         if experiment.store is not None and experiment.store.store is not None:
@@ -447,7 +447,7 @@ def load(experiment: Shared, parts: Mapping[str, Stateful], path: Path, before: 
         checkpoints.load(written_by(path, team.rank), parts)
     elif "replay" in parts:
         parts["replay"].load_state_dict({})
-        assert experiment.collector is not None
+        assert isinstance(experiment.collector, Collector)
         experiment.collector.env_steps = experiment.clock.env_steps // team.count
 
 

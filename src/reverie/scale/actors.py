@@ -1,0 +1,142 @@
+"""An actor: a process with E environments that acts with the newest weights it has, and sends blocks of rows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reverie.core.columns import as_numpy
+from reverie.core.errors import ReverieError
+from reverie.core.protocols import Annealed, Env
+from reverie.core.randomness import derived_seeds, seed_everything
+from reverie.core.signals import SIGNALS
+from reverie.core.types import FLAGS, Step
+from reverie.core.words import Say
+from reverie.envs.make import MakeEnv
+from reverie.envs.vector import make_env
+from reverie.envs.worker import ONE_THREAD
+from reverie.experiment import ExperimentConfig
+from reverie.run.collect import Collector
+from reverie.scale.weights import Board, acting, adopt
+from reverie.scale.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an actor is to do."""
+
+    config: ExperimentConfig
+    factory: MakeEnv | None
+    """Makes the environment in place of ``config.env.id``; None if there is none."""
+    number: int
+    seed: int
+
+
+class Blocks:
+    """A ``RowSink`` that fills the blocks of a port."""
+
+    def __init__(self, port: Port) -> None:
+        self.port, self.turns, self.begun = port, 0, 0.0
+        self.rows: Rows = {}
+
+    def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
+        """Write one row of each environment. Waits at the beginning of a block while too many blocks wait."""
+        if not self.turns:
+            self.rows, self.begun = self.port.room(), time.monotonic()
+        values = {"action": action, "reward": step.reward, **{name: getattr(step, name) for name in FLAGS}}
+        values |= {f"obs/{key}": x for key, x in step.obs.items()} | {f"extras/{key}": x for key, x in extras.items()}
+        for name, column in self.rows.items():
+            column[:, self.turns] = as_numpy(values[name])
+        self.turns += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to send the block."""
+        return self.turns == TURNS or (self.turns > 0 and time.monotonic() - self.begun > SOON)
+
+
+class Actor:
+    """Acts with the newest weights, at the pace of its environments."""
+
+    def __init__(self, work: Work, port: Port, board: Board) -> None:
+        """Make the environments and the policy."""
+        config, seeds = work.config, derived_seeds(work.seed)
+        seed_everything(seeds["global"])
+        self.port, self.board, self.blocks, self.version = port, board, Blocks(port), -1
+        self.env: Env = make_env(config.env, seed=seeds["env"], factory=work.factory, say=said(work.number), new=False)
+        self.algo = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
+        self.weights = acting(self.algo, self.env.obs_spec)
+        while self.version < 0:
+            self.look()
+            port.check()
+        self.collector = Collector(
+            self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps
+        )
+
+    def look(self) -> None:
+        """Take the newest weights if there are any."""
+        if (found := self.board.read(self.version)) is not None:
+            adopt(self.weights, found[1])
+            self.version = found[0]
+
+    def play(self) -> None:
+        """Act until :class:`Over`. One version acts in all rows of a block."""
+        collector, policy, blocks, taken = self.collector, self.algo.policy, self.blocks, 0
+        while True:
+            signs = self.port.check()
+            if taken >= signs.limit:
+                if blocks.full or (blocks.turns and signs.waits):
+                    self.send()
+                else:
+                    time.sleep(NAP)
+                continue
+            if not blocks.turns:
+                self.look()
+                collector.env_steps = signs.env_steps  # of all actors: exploration follows the whole run
+                if isinstance(policy, Annealed):
+                    collector.state = policy.after(collector.state, signs.env_steps)
+            taken += collector.collect()
+            if blocks.full:
+                self.send()
+
+    def send(self) -> None:
+        """Send the rows of the block, and the episodes that have ended."""
+        self.port.send(self.blocks.turns, self.version, self.collector.drain(), self.collector.restarts)
+        self.blocks.turns = 0
+
+
+def said(number: int) -> Say:
+    """Return a function that prints sentences of actor ``number`` to stderr."""
+    return lambda text: print(f"actor {number}: {text}", file=sys.stderr, flush=True)
+
+
+def act(work: Callable[[], Work], port: Port, board: Board) -> None:
+    """Run an actor until the learner asks it to end or is gone."""
+    for each in SIGNALS:  # whole jobs get them: the learner decides when actors end
+        signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
+    os.environ.update(ONE_THREAD)
+    torch.set_num_threads(1)
+    port.open()
+    actor = None
+    try:
+        actor = Actor(work(), port, board)
+        actor.play()
+    except Over:
+        pass
+    except BaseException as error:
+        with contextlib.suppress(Over):
+            ours = isinstance(error, ReverieError)
+            port.fail(Failure(str(error) if ours else "".join(traceback.format_exception(error)), ours))
+        raise SystemExit(1) from None
+    finally:
+        if actor is not None:
+            actor.env.close()

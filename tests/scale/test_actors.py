@@ -1,0 +1,293 @@
+"""Actors: processes that act beside the learner."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie.core.clock import LooseRatio
+from reverie.core.columns import Column
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step, Update, Window
+from reverie.core.words import say_nothing
+from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.detect import open_reader
+from reverie.experiment import ExperimentConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
+from reverie.run.collect import EpisodeStats
+from reverie.scale.lanes import Lanes
+from reverie.scale.weights import Board, acting, adopt, packed
+from reverie.scale.wire import HEAD, ROWS, TURNS, Failure, Over, Wire, check_rows
+from reverie.store.store import Store
+from tiny import CONFIG
+
+SPEC = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+        "token": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(3,))}  # fmt: skip
+MOVES = ActionSpec(parts={"a": ActionPart(kind="continuous", size=1)})
+QUICK: dict[str, Any] = {
+    "env": "CartPole-v1", "actors": 2, "learning_starts": 60, "eval_episodes": 0, "tensorboard": False,
+    "console": False, "threads": 1, "schedule": {"log_every": 20}, "algo": {"batch_size": 16},
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the whole
+
+
+class Killer:
+    """Kills an actor without warning once the run has made some steps."""
+
+    victim = None
+
+    def write(self, values: Mapping[str, Any], step: int) -> None:
+        self.values = values
+        if self.victim is None and step > 150:
+            self.victim = multiprocessing.active_children()[0].pid
+            os.kill(self.victim, signal.SIGKILL)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path) -> None:
+    """Every row received is kept, with the version that acted; nobody is left behind."""
+    said: list[str] = []
+    killer, run = Killer(), tmp_path / "run"
+    made = reverie.train("dqn", run=run, steps=500, sinks=[killer], say=said.append, **QUICK)
+    assert killer.victim is not None
+    assert [line for line in said if "is started again, in new episodes: its process died (exit code -9)" in line]
+    assert not multiprocessing.active_children()
+    assert 500 <= made.env_steps < 510
+    assert killer.values["train/staleness"] >= 0
+    assert abs(made.updates - 0.5 * (made.env_steps - 60)) < 110  # the ratio, but for the slack
+    store = Store(run / "replay", say=print)
+    rows, histories = store.rows(), store.histories()
+    assert len(histories) == 2
+    assert rows > 500
+    for history in histories:
+        chunks = [chunk for segment, start, stop in history for chunk in store.read(segment, start, stop)]
+        version = np.concatenate([chunk.rows["version"][0] for chunk in chunks])
+        assert (np.diff(version) >= 0).all()
+        assert 0 <= version.min() <= version.max() <= made.updates
+    with open_reader(str(run), DatasetConfig()) as reader:
+        assert all("version" not in part for part in reader.parts())
+
+    again = reverie.train("dqn", run=run, steps=560, say=said.append, **QUICK)
+    assert "actors start new episodes: a run with actors is not resumed within them" in said
+    assert 560 <= again.env_steps < 570
+    assert Store(run / "replay", say=print).rows() > rows
+    with pytest.raises(RunError, match=r"actors = 3, but .* was trained with actors = 2"):
+        reverie.train("dqn", run=run, steps=600, say=say_nothing, **(QUICK | {"actors": 3}))
+
+
+def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """A simulator that only the main process can reach."""
+    if multiprocessing.parent_process() is not None:
+        raise OSError("no licence")
+    return gymnasium.make("CartPole-v1")
+
+
+def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"actor 0 failed before it acted: .*no licence"):
+        reverie.train("dqn", run=tmp_path, steps=100, say=say_nothing,
+                      **(QUICK | {"env": elsewhere_missing, "actors": 1}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replay": {"sequence": True}}, "replay.sequence"),
+        ({"replay": {"init": ("runs/x",)}}, "--experience mixed"),
+        ({"env": gymnasium.make("CartPole-v1")}, "instance"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reverie.train("dqn", run=tmp_path / "run", steps=100, say=say_nothing, **(QUICK | changes))
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- the ratio
+
+
+def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
+    """Ratio 0.5, slack 2, counted from step 10 on."""
+    ratio = LooseRatio(0.5, 2.0)
+    assert ratio.waits
+    assert ratio.room == 4  # env steps until updates / ratio + slack / ratio
+    assert [ratio.due(10) for _ in range(4)] == [1, 1, 0, 0]  # two ahead
+    assert ratio.waits
+    assert ratio.room == 8
+    assert [ratio.due(12), ratio.due(12)] == [1, 0]
+    assert ratio.due(10 + 2 * 5 + 4) == 1  # 7 updates may have been made, and the slack; 3 were
+    assert ratio.room == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
+    assert [ratio.due(24), ratio.room] == [1, 0]
+    assert [ratio.due(24), ratio.room] == [1, 2]
+
+
+def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:
+    ratio = LooseRatio(0.5, float("inf"))
+    assert ratio.waits
+    assert [ratio.due(10) for _ in range(50)] == [1] * 50
+    assert ratio.room == float("inf")
+    assert ratio.state_dict()["credit"] == -1.0  # no debt for a resumed run with a bound
+    assert LooseRatio(0.0, float("inf")).due(10) == 0
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+def wire() -> Wire:
+    columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
+    return Wire(multiprocessing.get_context("spawn"), columns, 2)
+
+
+def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
+    line = wire()
+    port = line.port.open()
+    for number in range(line.slots + 3):
+        room = port.room()
+        room["reward"][:, :3] = number
+        port.send(3, number, [EpisodeStats(1.5, 4, {"success": 1.0})], 2)
+        assert line.waiting == 1
+        block = line.receive()
+        assert block.version == number
+        assert block.episodes == [(1.5, 4, {"success": 1.0})]
+        assert block.rows["reward"].tolist() == [[number] * 3] * 2
+        line.free()
+    port.fail(Failure("why", final=True))
+    assert line.receive() == Failure("why", final=True)
+    line.close()
+    with pytest.raises(Over):
+        port.check()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", HEAD.pack(ROWS, 1, 3, 0, 0) + b"[]", HEAD.pack(ROWS, 0, TURNS + 1, 0, 0) + b"[]",
+     HEAD.pack(7, 0, 1, 0, 0) + b"[]", HEAD.pack(ROWS, 0, 3, 0, 0) + b'[["x"]]',
+     HEAD.pack(ROWS, 0, 3, 0, 0) + b"\x80\x04."],
+)  # fmt: skip
+def test_other_messages_are_refused(message: bytes) -> None:
+    line = wire()
+    line.far.send_bytes(message)
+    with pytest.raises(DataError, match="none of an actor's"):
+        line.receive()
+    line.close()
+
+
+def rows() -> dict[str, np.ndarray]:
+    """Two streams of three rows: an episode that goes on, and one that ends."""
+    first, last = np.zeros((2, 3), bool), np.zeros((2, 3), bool)
+    first[:, 0], last[1, 2] = True, True
+    return {
+        "obs/state": np.zeros((2, 3, 2), np.float32),
+        "obs/token": np.full((2, 3), 2),
+        "action": np.ones((2, 3, 1), np.float32),
+        "reward": np.array([[0, 1, 1], [0, 1, 1]], np.float32),
+        "is_first": first,
+        "is_last": last,
+        "is_terminal": last.copy(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("obs/state", (0, 1, 0), np.nan),
+        ("obs/token", (0, 1), 3),
+        ("action", (0, 1, 0), 1.5),
+        ("reward", (0, 0), 1.0),
+        ("is_first", (0, 0), False),
+        ("is_last", (1, 2), False),
+        ("is_last", (0, 1), True),
+    ],
+)
+def test_rows_that_break_a_rule_are_refused(name: str, place: tuple[int, ...], value: float) -> None:
+    check_rows(rows(), np.ones(2, bool), SPEC)
+    wrong = rows()
+    wrong[name][place] = value
+    with pytest.raises(DataError):
+        check_rows(wrong, np.ones(2, bool), SPEC)
+
+
+def test_weights_are_checked_before_they_are_taken() -> None:
+    """The policy's alone; a torn copy counts as none; those of another network are refused."""
+    algo = CONFIG.algo.build({"state": SPEC["state"]}, MOVES)
+    weights = acting(algo, {"state": SPEC["state"]})
+    assert {name.split(".")[0] for name in weights} == {"world", "actor"}
+    assert not any(name.startswith("world.decoder") for name in weights)
+    data = packed(weights)
+    board = Board(multiprocessing.get_context("spawn"), len(data))
+    assert board.read(None) is None
+    board.publish(data, 5)
+    assert board.read(5) is None
+    assert board.read(4) == (5, data)
+    board.publish(data, 6)
+    board.memory.array()[int(board.newest.array()[0]) % 2][-1] ^= 1  # being written
+    assert board.read(5) is None
+    before = packed(weights)
+    name, x = next(iter(weights.items()))
+    for other, message in [
+        ({**weights, "more": x}, "more"),
+        ({**weights, name: x[:1]}, name),
+        ({**weights, name: x * torch.nan}, "not finite"),
+    ]:
+        with pytest.raises(RunError, match=message):
+            adopt(weights, packed(other))
+    with pytest.raises(RunError, match="safetensors"):
+        adopt(weights, data[:-1])
+    assert packed(weights) == before
+
+
+# ---------------------------------------------------------------- several replays
+
+
+def lane(rows: int, seed: int) -> Replay:
+    window = Window(batch=64, length=2)
+    replay = ReplayConfig(capacity=1000, online=False).build(
+        obs_spec={"state": SPEC["state"]}, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
+    )
+    for number in range(rows):
+        no = torch.zeros(1, dtype=torch.bool)
+        step = Step(obs={"state": torch.full((1, 2), float(seed))}, reward=torch.zeros(1), is_first=no | (number == 0),
+                    is_last=no, is_terminal=no)  # fmt: skip
+        replay.add(step, torch.zeros(1, 1), {})
+    return replay
+
+
+def test_windows_of_all_actors_are_equally_likely_and_get_their_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """31 windows and 93: a quarter and three quarters, within five standard deviations."""
+    lanes = Lanes([lane(32, 0), lane(94, 1)], seed=0)
+    assert len(lanes) == 31 + 93
+    got: list[tuple[int, list[float]]] = []
+    for number, replay in enumerate(lanes.replays):
+        monkeypatch.setattr(
+            replay, "feedback", lambda index, update, n=number: got.append((n, update.priority.tolist()))
+        )
+    share = 0.0
+    for _ in range(40):
+        batch = lanes.sample()
+        origin = batch.obs["state"][:, 0, 0]
+        share += float(origin.mean()) / 40
+        lanes.feedback(batch.index, Update(metrics={}, priority=origin))
+    assert abs(share - 0.75) < 5 * (0.75 * 0.25 / (40 * 64)) ** 0.5
+    assert all(set(priority) <= {float(number)} for number, priority in got)
+    assert sum(len(priority) for _, priority in got) == 40 * 64
+
+
+def test_slack_is_of_actors_alone() -> None:
+    assert ExperimentConfig().slack is None
+    assert ExperimentConfig(actors=1).slack == 100
+    assert ExperimentConfig(actors=1, ratio_slack=None).slack == float("inf")
