@@ -75,6 +75,12 @@ class LooseRatio(Ratio):
         self.credit -= 1.0
         return 1
 
+    def rest(self) -> int:
+        """Return the whole updates that are due still, at the end of a run."""
+        whole = max(0, int(self.credit + 1e-9))
+        self.credit -= whole
+        return whole
+
     @property
     def waits(self) -> bool:
         """Whether the next update has to wait for env steps."""
@@ -168,6 +174,8 @@ class Clock:
         if self.unit == "updates":
             return 1
         due = self.ratio.due(self.env_steps)
+        if self.env_steps >= self.length and isinstance(self.ratio, LooseRatio):
+            due += self.ratio.rest()
         self.promised = self.updates + due
         return due
 

@@ -271,7 +271,7 @@ class Feed:
         lane.deaths.append(time.monotonic())
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
         why = failure.text.rstrip() or f"its process died (exit code {process.exitcode}); its output is above, if any"
-        if often or failure.final or not lane.acted:
+        if often or failure.final or (failure.text and not lane.acted):
             early = "" if lane.acted else " before it acted"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
