@@ -89,6 +89,7 @@ def train(
             experiment's configuration.
         config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
             experiment's configuration; without settings of the algorithm beside a configuration of it.
+            ``"settings.yaml#debug"`` is what that file has below ``debug``.
         run: run folder; a run found there is continued. None: a new folder under ``runs/``.
         replay_ratio: gradient updates per env step.
         data: recorded data to learn from: a path, or settings. Short for ``data.path``.

@@ -22,9 +22,9 @@ from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig, fitted
 from reverie.log.aggregate import table
 from reverie.log.console import tell
-from reverie.presets.layers import layered
+from reverie.presets.layers import env_in, layered, sections, settings_in
 from reverie.presets.registry import SUITES
-from reverie.run.folder import RunFolder, read_saved, read_yaml
+from reverie.run.folder import RunFolder, read_saved
 from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -45,6 +45,8 @@ def train(args: list[str], said: Common) -> int:
     if named and args[1:] and not args[1].startswith("-"):
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
     said = at_its_run(said, named=named)
+    if said.configs:
+        said = replace(said, config=sections(said.configs, said.config))
     first = {name: words[0] for name, words in flags.items() if words}
     data = {path: first[path] for path in ("data.reader", "experience") if path in first}
     config = layered(
@@ -96,7 +98,13 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
     run = said.resume or (said.run is not None and RunFolder.at(said.run).config.is_file())
-    if said.env or config.data.path or run or of_preset or any(names_env(path) for path in said.config):
+    if (
+        said.env
+        or config.data.path
+        or run
+        or of_preset
+        or any(env_in(settings_in(path, said.algorithm)) for path in said.config)
+    ):
         return ""
     ask = f"reverie train {said.algorithm}"
     if config.algo.needs_data:
@@ -105,13 +113,6 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
     one, two = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
     two = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else two
     return f"in which environment? Try `{ask} --env {one}` or `{ask} --env {two}`."
-
-
-def names_env(path: Path) -> bool:
-    """Return whether a YAML file of settings names the environment."""
-    values = read_yaml(path)
-    env = values.get("experiment", values).get("env")
-    return "env.id" in values or isinstance(env, str) or (isinstance(env, dict) and "id" in env)
 
 
 def one_run(config: ExperimentConfig, said: Common) -> int:
