@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reverie.agent.extract import Extracted, extract
     from reverie.agent.imagining import Imagined, ModelState
     from reverie.agent.loading import load
+    from reverie.agent.registry import register
     from reverie.algos.base import AlgorithmConfig
     from reverie.algos.bc import BCConfig
     from reverie.algos.bcq import BCQConfig
@@ -55,6 +56,7 @@ _HOMES = {
     "Agent": "reverie.agent.agent",
     "AgentState": "reverie.agent.agent",
     "load": "reverie.agent.loading",
+    "register": "reverie.agent.registry",
     "DreamReport": "reverie.agent.dreaming",
     "dream": "reverie.agent.dreaming",
     "EstimateReport": "reverie.agent.estimate",
@@ -146,6 +148,7 @@ __all__ = [
     "estimate",
     "extract",
     "load",
+    "register",
     "train",
     "train_seeds",
 ]

@@ -29,17 +29,15 @@ from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
+from reverie.log.artifacts import local
 from reverie.log.console import tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.presets.layers import layered
 from reverie.presets.registry import SUITES, overlay, resized
 from reverie.replay.sources import Experience
-from reverie.run.folder import (
-    RunFolder,
-    new_path,
-    read_saved,
-)
+from reverie.run.checkpoint import export
+from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.seeds import SeedsResult, train_seeds_of
@@ -90,7 +88,8 @@ def train(
         config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
             experiment's configuration; without settings of the algorithm beside a configuration of it.
             ``"settings.yaml#debug"`` is what that file has below ``debug``.
-        run: run folder; a run found there is continued. None: a new folder under ``runs/``.
+        run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: a run at
+            MLflow, which is continued here.
         replay_ratio: gradient updates per env step.
         data: recorded data to learn from: a path, or settings. Short for ``data.path``.
         experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
@@ -124,6 +123,7 @@ def train(
     common |= {"data": data, "experience": experience, "eval_episodes": eval_episodes}
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
+    run = None if run is None else local(run)
     settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
     with only_training(), left_as_found(), threads_kept():
         return train_config(settings, env=given, run=run, say=say, sinks=sinks)
@@ -171,7 +171,8 @@ def train_config(
             "; training returns sum clipped rewards" if config.env.clip_reward != "none" and not config.offline else ""
         )
         plain = experiment.config.to_dict()
-        outputs = Outputs(path=folder.path, title=title, settings=plain, say=say, own=sinks, note=clipped)
+        made: dict[str, Any] = {"settings": plain, "own": sinks, "note": clipped}
+        outputs = Outputs(path=folder.path, title=title, say=say, export=export, **made)
         return outputs.open(experiment.clock, again)
 
     return run_life(built, folder, saved_settings(config, env), opened, say)
