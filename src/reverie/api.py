@@ -37,9 +37,10 @@ from reverie.presets.layers import layered
 from reverie.presets.registry import SUITES, overlay, resized
 from reverie.replay.sources import Experience
 from reverie.run.checkpoint import export
-from reverie.run.folder import RunFolder, new_path, read_saved
+from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
+from reverie.search import TuneResult, tune_of
 from reverie.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
@@ -246,6 +247,47 @@ def train_seeds(
     if not isinstance(seeds, Iterable):
         raise ConfigError(f"seeds = {brief(seeds)}: expected a number of seeds, or a list of different integers.")
     return train_seeds_of(settings, list(seeds), jobs=jobs, run=run, say=say)
+
+
+def tune(
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: str | None = None,
+    *,
+    space: Path | str | Mapping[str, Any],
+    trials: int = 20,
+    jobs: int = 0,
+    prune: bool = True,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    run: Path | str | None = None,
+    say: Say = tell,
+    **overrides: Any,
+) -> TuneResult:
+    """Search for the settings with the best final evaluation, by Optuna; continue a search that has begun.
+
+    Args:
+        algorithm: as for :func:`train_seeds`.
+        env: as for :func:`train_seeds`.
+        space: the settings to search, or a YAML file of them: ``{"algo.lr": {"low": 1e-5, "high": 1e-2, "log": True},
+            "algo.batch_size": {"choices": [32, 64]}}``.
+        trials: number of trials in all, with those of earlier calls.
+        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
+        prune: end trials early whose evaluations during training are among the worse (successive halving).
+        size: as for :func:`train`.
+        preset: as for :func:`train`.
+        config: as for :func:`train`.
+        run: the folder of the search. None: a new one under ``runs/``.
+        say: called with a sentence about what is happening, now and then.
+        **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`.
+
+    Raises:
+        ReverieError: settings do not fit together, the package optuna is missing, no trial could begin, or the folder
+            holds another search.
+    """
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
+    values, where = (read_yaml(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
+    return tune_of(settings, values, trials=trials, jobs=jobs, prune=prune, run=run, where=where, say=say)
 
 
 def check_env(

@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
     "list": ("runs", "list all algorithms, sizes and presets"),
     "info": ("info", "describe a run: its settings, progress, results and files"),
+    "tune": ("tune", "search for good settings, with Optuna"),
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
 }

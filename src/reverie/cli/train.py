@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
@@ -39,8 +40,11 @@ class TrainCommand:
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
-def train(args: list[str], said: Common) -> int:
-    """Parse ``args``, of which ``said`` holds what decides the defaults of all others; train, and print the result."""
+def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None) -> int:
+    """Parse ``args``, of which ``said`` holds what decides the defaults of all others; train, and print the result.
+
+    ``end``: does something else with the settings; ``kind``: the command that it belongs to.
+    """
     named, flags = bool(args) and not args[0].startswith("-"), dict(flags_in(args))
     if named and args[1:] and not args[1].startswith("-"):
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
@@ -59,8 +63,9 @@ def train(args: list[str], said: Common) -> int:
     if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
     shown = replace(said, env=config.env.id, envs=config.env.num, data=config.data.path)
+    name = "train" if end is None else "tune"
     words = ["--help" if word == "--help-all" else word for word in args]
-    parsed = parse(TrainCommand, words, "train", default=TrainCommand(common=shown, experiment=config))
+    parsed = parse(kind, words, name, default=kind(common=shown, experiment=config))
     if parsed.common.algorithm != said.algorithm:
         return fail("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {
@@ -70,7 +75,8 @@ def train(args: list[str], said: Common) -> int:
     if ask := question(first, said, found):
         return fail(ask, 2)
     found = fitted(found, {name.replace("-", "_") for name in flags}, tell)
-    return (one_run if parsed.common.seeds is None else several)(found, replace(parsed.common, run=said.run))
+    end = end or (one_run if parsed.common.seeds is None else several)
+    return end(found, replace(parsed.common, run=said.run))
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:
