@@ -8,7 +8,7 @@ TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test resolve lowest lint bench clean help
+.PHONY: demo test resolve lowest lint wheel bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
@@ -16,6 +16,7 @@ help:
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint     ruff, mypy and the import laws"
+	@echo "make wheel    a wheel with the kernels compiled for every processor of this architecture, in dist/"
 	@echo "make bench    the ten-seed tables of the demo and of CartPole, and the timings (an hour on two cores)"
 
 # The demo needs the library and MiniGrid; tests and lint need everything.
@@ -76,6 +77,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+wheel: $(VENV)/.demo
+	REVERIE_WHEEL=1 $(BIN)/python -m pip wheel --quiet --no-deps -w dist .
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/demo.py

@@ -128,7 +128,7 @@ def test_check_env_of_a_faulty_environment_ends_with_1(elsewhere: Path, monkeypa
     for words, code, error in (
         ([], 2, "which environment?"), (["--steps", "3"], 2, "which environment?"),
         (["CartPol-v1"], 1, "unknown environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
-        (["CartPole-v1", "--algorithm", "sac", "--no-worker"], 1, "sac is for continuous actions"),
+        (["CartPole-v1", "--algorithm", "sac", "--no-worker"], 1, "sac is for continuous or mixed actions"),
         (["CartPole-v1", "--env.pixel", "only"], 2, "Did you mean --env.pixels"),
     ):  # fmt: skip
         assert main(["check-env", *words]) == code

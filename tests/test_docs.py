@@ -18,7 +18,7 @@ import torch
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
-from reverie.core.discover import algorithm_config, algorithm_name, algorithms
+from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
@@ -143,6 +143,7 @@ def test_commands_are_understood(
 
     monkeypatch.setattr(train, "train_config", stop)
     monkeypatch.setattr(train, "train_seeds_of", stop)
+    monkeypatch.setattr(train, "launch", stop)
     monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)
@@ -311,6 +312,18 @@ def test_the_table_of_suites() -> None:
         assert state.startswith(f"not trained, {suite.why}; " if suite.why else f"reverie train {suite.tried}")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {suite.extra for suite in SUITES} <= {"", *extras}
+
+
+def test_the_table_of_actions() -> None:
+    """Each cell is tried by tests/algos/test_action_spaces.py."""
+    kinds = ("continuous", "discrete", "multi_discrete", "mixed")
+    learned = {
+        name: algorithm_config(name).action_kinds
+        for name, home in sorted(algorithms().items())
+        if home.startswith(f"{GROUP}.")
+    }
+    expected = [[name, *("yes" if kind in of else "-" for kind in kinds)] for name, of in learned.items()]
+    assert rows("docs/environments.md", "| algorithm | continuous") == expected
 
 
 def test_the_table_of_wrappers() -> None:

@@ -99,7 +99,7 @@ def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> 
     config = settings("td3", **{"algo.normalise": "running", **rows})
     built = build(config, run=tmp_path / "second", say=say_nothing)
     try:
-        built.claim()
+        built.store.claim()
         built.begin()
         normaliser = built.algo.preprocess.normaliser  # type: ignore[attr-defined]
         held = built.replay.read(built.replay.oldest, built.replay.count)["obs/observation"]

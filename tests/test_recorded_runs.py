@@ -460,7 +460,7 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
         train(pendulum, tmp_path / "run", env="MountainCarContinuous-v0", steps=10, experience="mixed")
     with pytest.raises(ConfigError, match=r"experience = mixed\(0\.5\): of the 1 windows"):
         train(pendulum, tmp_path / "run", env="Pendulum-v1", steps=10, experience="mixed", **{"algo.batch_size": 1})
-    with pytest.raises(ConfigError, match="discrete_sac is for discrete actions, but these are continuous"):
+    with pytest.raises(ConfigError, match="discrete_sac is for discrete or multi_discrete actions, but"):
         reverie.train("discrete_sac", data=pendulum, run=tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 

@@ -16,7 +16,7 @@ import torch
 from reverie import bench
 from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig, fitting
-from reverie.build import Experiment, build, paced
+from reverie.build import build, paced
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
@@ -40,6 +40,9 @@ from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
+from reverie.scale.launch import of_team, share, team_of
+from reverie.scale.learners import Shared, Team, follow, shared
+from reverie.scale.rules import scaled
 from reverie.search import TuneResult, tune_of
 from reverie.seeds import SeedsResult, train_seeds_of
 
@@ -151,6 +154,14 @@ def train_config(
     Raises:
         ReverieError: see :func:`reverie.run.run.run`.
     """
+    with team_of(config) as team:
+        return train_with(team, config, env, run, say if team.rank == 0 else say_nothing, sinks)
+
+
+def train_with(
+    team: Team, config: ExperimentConfig, env: EnvLike | None, run: Path | str | None, say: Say, sinks: Sequence[Sink]
+) -> Result:
+    """Train as one of the learners of a ``team``. See :func:`train_config` for the other arguments."""
     check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: they need a second environment, but only one instance was passed")
@@ -158,25 +169,36 @@ def train_config(
     config.to_dict()  # settings that cannot be saved are refused here
     folder = None if run is None else RunFolder.at(run)
     before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
-    config = resolved(config, env, say, before)
-    folder = folder or RunFolder.at(new_path(config.subject, config.name))
+    config = of_team(resolved(config, env, say, before), team, say)
+    scaled(config, team.count, say)
+    folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
     title = f"{config.name} on {config.subject}"
 
-    def built(start: int | None) -> Experiment:
+    def built(start: int | None) -> Shared:
+        team.start(start)
         continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-        found = build(continued, env, start=start or 0, run=folder.path, estimates=Estimator, say=say)
-        return paced(found) if start is None else found
+        own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
+        found = build(own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, say=say)
+        found = paced(found) if start is None and team.count == 1 else found
+        whole = continued.merge({"threads": found.config.threads}).checked()
+        return shared(found, whole, team, folder.path)
 
-    def opened(experiment: Any, again: Mapping[str, float] | None) -> contextlib.AbstractContextManager[Sequence[Sink]]:
+    @contextlib.contextmanager
+    def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
         clipped = (
             "; training returns sum clipped rewards" if config.env.clip_reward != "none" and not config.offline else ""
         )
         plain = experiment.config.to_dict()
         made: dict[str, Any] = {"settings": plain, "own": sinks, "note": clipped}
         outputs = Outputs(path=folder.path, title=title, say=say, export=export, **made)
-        return outputs.open(experiment.clock, again)
+        with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
+            yield opened_sinks
 
-    return run_life(built, folder, saved_settings(config, env), opened, say)
+    if team.rank:
+        return follow(team, built, folder)
+    result = run_life(built, folder, saved_settings(config, env), opened, say)
+    team.end(result)
+    return result
 
 
 @contextlib.contextmanager

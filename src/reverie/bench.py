@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import status
 from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
@@ -315,7 +316,10 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
 
     ``windows``: their number B; 0 for the learner's own.
     """
-    b, t = windows or learner.window.batch, learner.window.rows
+    b, t, window = windows or learner.window.batch, learner.window.rows, learner.window
+    if window.rollout:
+        wanted, t = b, window.context + window.rollout + 1
+        b = -(-wanted * window.length // window.rollout)
     actions = random_action(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
     none = torch.zeros(b, t, dtype=torch.bool)
     extras = {}
@@ -323,7 +327,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         dtype = getattr(torch, part.dtype)
         filled = torch.rand if dtype.is_floating_point else torch.zeros
         extras[key] = filled(b, t, *part.shape, dtype=dtype)
-    return Batch(
+    rows = Batch(
         obs={key: noise(part, b, t) for key, part in obs_spec.items()},
         action=actions.view(b, t, -1),
         reward=torch.randn(b, t),
@@ -334,6 +338,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         index=torch.arange(b),
         extras=extras,
     )
+    return learner.estimated(rows).map(lambda x: x[:wanted]) if isinstance(learner, OnPolicy) else rows
 
 
 # ---------------------------------------------------------------- times
@@ -365,7 +370,9 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
 
 
 LONG = 16.0
-"""Seconds of an update above which :func:`pace` only times one with a single window, and counts it for each."""
+"""Seconds of an update above which :func:`pace` only times one with a part of its windows."""
+FEW = 16
+"""How many such parts a batch has at most."""
 MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
 
@@ -394,8 +401,9 @@ def pace(
         try:
             learner = algo.build(obs_spec, action_spec, "cpu")
             torch.set_num_threads(threads[-1])
-            thin = noise_batch(learner, obs_spec, action_spec, windows=1)
-            times = {threads[-1]: learner.window.batch * update_seconds(learner, thin, warm_up=1)}
+            few = max(1, learner.window.batch // FEW)
+            thin = noise_batch(learner, obs_spec, action_spec, windows=few)
+            times = {threads[-1]: learner.window.batch / few * update_seconds(learner, thin, warm_up=1)}
             if times[threads[-1]] < LONG:
                 batch = noise_batch(learner, obs_spec, action_spec)
                 for number in threads:

@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
 from reverie.algos.cql import RETURN
+from reverie.algos.on_policy import OnPolicy
 from reverie.bench import Pace, pace
 from reverie.core.clock import Clock
 from reverie.core.compiler import trouble
@@ -40,6 +41,7 @@ from reverie.objectives.returns import Later, returns_to_go
 from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
 from reverie.replay.replay import Replay
+from reverie.replay.rollout import Rollout
 from reverie.replay.run_store import RunStore
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.checkpoint import Checkpoints
@@ -185,7 +187,7 @@ class Experiment(Trainable):
 
     def why_idle(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
-        expected = config.offline or config.ratio(window) == 0
+        expected = config.offline or config.algo.on_policy or config.ratio(window) == 0
         if self.clock.updates or expected or offered >= config.learning_starts:
             return ""
         within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
@@ -226,6 +228,7 @@ def build(
     env: EnvLike | None = None,
     *,
     start: int = 0,
+    rank: int = 0,
     run: Path | None = None,
     estimates: Callable[..., Any] | None = None,
     say: Say = warn,
@@ -236,6 +239,7 @@ def build(
         config: the settings.
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
         start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
+        rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
         say: called with a sentence about what is happening, now and then.
@@ -250,7 +254,7 @@ def build(
     plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
     # First: a simulator may be able to run only once.
     space, env_spec = looked_at(config, factory) if share and plays else (None, None)
-    device, seeds = prepare(config, start)
+    device, seeds = prepare(config, start, rank)
     with contextlib.ExitStack() as undo:
         train_env = recorded = replay = collector = store = dataset = estimator = None
         if share < 1:
@@ -275,9 +279,11 @@ def build(
             length=config.length,
             unit=config.unit,
             replay_ratio=config.ratio(algo.window),
+            on_policy=config.algo.on_policy,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
             action_repeat=config.env.frames,
         )
+        algo.position = lambda: clock.position
         if train_env is not None:
             replay, collector, store = collecting(
                 config, algo, train_env, windows[1], seeds, run, say, stop=lambda: clock.stop
@@ -348,7 +354,20 @@ def collecting(
         exact=lambda: store is not None and store.part.exact,
         say=say,
     )
+    if isinstance(replay, Rollout):
+        assert isinstance(algo, OnPolicy)
+        check_length(config, replay)
+        replay.prepare, replay.ahead = algo.estimated, lambda: collector.step
     return replay, collector, store
+
+
+def check_length(config: ExperimentConfig, replay: Rollout) -> None:
+    """Raise ConfigError if a run is too short for a single rollout."""
+    if (rows := replay.window.rollout * config.env.num) > config.steps:
+        raise ConfigError(
+            f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {replay.window.rollout} of each of "
+            f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
+        )
 
 
 def paced(experiment: Experiment) -> Experiment:
@@ -364,14 +383,14 @@ def paced(experiment: Experiment) -> Experiment:
     return replace(experiment, speed=found, config=config.merge({"threads": found.threads}))
 
 
-def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
+def prepare(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
     """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
     device = choose_device(config.device)
     if device == "cpu":
         keep_freed_memory()
     if config.threads:
         torch.set_num_threads(config.threads)
-    seeds = derived_seeds(config.seed, start)
+    seeds = derived_seeds(config.seed, start, rank)
     seed_everything(seeds["global"])
     return device, seeds
 

@@ -67,6 +67,12 @@ class ExperimentConfig(Config):
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation."""
+    learners: Annotated[int, AtLeast(1)] = 1
+    """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
+    its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
+    scale_rules: bool = False
+    """RLlib's rules for n learners: batch size and environments times n, learning rates times the square root of n, and
+    raised from 0 over the first 10 % of the run. What they change is said; config.yaml keeps the settings as given."""
     device: str = "auto"
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     threads: Annotated[int, AtLeast(0)] = 0
@@ -166,7 +172,10 @@ class ExperimentConfig(Config):
         return END_OF_SCHEDULES if self.offline else step
 
     def ratio(self, window: Window) -> float:
-        """Return gradient updates per env step, given by ``replay_ratio`` or by ``train_ratio``."""
+        """Return gradient updates per env step, by ``replay_ratio``, ``train_ratio``, or the rollouts of ``window``."""
+        if window.rollout:
+            rows = window.batch * window.length if window.epochs else window.rollout * self.env.num
+            return max(1, window.epochs) / rows
         if self.train_ratio is not None:
             return self.train_ratio / (window.batch * window.length)
         return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
@@ -191,12 +200,22 @@ class ExperimentConfig(Config):
             assert self.experience is not None
             raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
         self.algo.check_data(recorded=recorded, lived=not self.offline)
+        self._check_on_policy()
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
         fixed = not path or "://" in path or path.startswith("minari:")
         found = self if fixed else self.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
         return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
+
+    def _check_on_policy(self) -> None:
+        """Raise ConfigError if settings of replayed rows are given to an algorithm that replays none."""
+        for name in ("replay_ratio", "train_ratio", "learning_starts", "random_steps") if self.algo.on_policy else ():
+            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
+                raise ConfigError(
+                    f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as set "
+                    "by algo.rollout, algo.batch_size and algo.epochs. Leave it out."
+                )
 
     def without_env(self) -> ExperimentConfig:
         """Return this without an environment and without evaluations."""
@@ -301,7 +320,7 @@ def fitted(config: ExperimentConfig, said: Collection[str], say: Say) -> Experim
         kind = "on recorded data alone" if config.offline else "that collects rows"
         raise ConfigError(f"{other} has no effect on a run {kind}. Set its length with {config.unit}.")
     starts, steps = config.learning_starts, config.steps
-    if config.offline or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
+    if config.offline or config.algo.on_policy or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
         return config
     if "learning_starts" in said:
         if starts < steps:

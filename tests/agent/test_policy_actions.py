@@ -136,7 +136,7 @@ def seen(row, first):
 def test_a_policy_that_has_explored_draws_as_it_did_then():
     values = torch.tensor([0.0, 0.0, 1.0])
     policy = GreedyPolicy(
-        lambda obs: values.expand(len(obs["row"]), 3), EpsilonGreedy(1.0, 0.0, 1000), 3, torch.device("cpu")
+        lambda obs: values.expand(len(obs["row"]), 3), EpsilonGreedy(1.0, 0.0, 1000), (3,), torch.device("cpu")
     )
     data = columns((3,) * 20) | {"action": np.zeros((60, 3), np.float32)}
     for env_steps, share in {0: 0.4, 1000: 1.0}.items():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
+from reverie.algos.a2c import A2CConfig
 from reverie.algos.base import Algorithm
 from reverie.algos.bc import BCConfig, Categorical, Stochastic
 from reverie.algos.bcq import BCQConfig
@@ -20,6 +21,7 @@ from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.gail import GAILConfig
 from reverie.algos.iql import IQLConfig
+from reverie.algos.ppo import PPOConfig
 from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
@@ -37,6 +39,10 @@ MODEL_FREE = {
     "qr_dqn": QRDQNConfig(target_every=1, quantiles=5),
     "gail": _GAIL,
     "gail_discrete": _GAIL,
+    "dqn_choices": DQNConfig(target_every=1, dueling=True, double=True),
+    "discrete_sac_choices": DiscreteSACConfig(),
+    "sac_mixed": SACConfig(),
+    "gail_mixed": _GAIL,
 }
 """Those that learn from environments."""
 OFFLINE = {
@@ -57,9 +63,29 @@ OFFLINE = {
     "discrete_cql": DiscreteCQLConfig(quantiles=5, target_every=2, double=True),
     "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
     "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
+    "discrete_bcq_choices": DiscreteBCQConfig(threshold=0.8),
+    "discrete_cql_choices": DiscreteCQLConfig(quantiles=5, target_every=2, dueling=True),
+    "discrete_crr_choices": DiscreteCRRConfig(target_every=2, critics=2, min_q_weight=1.0),
+    "iql_choices": IQLConfig(),
+    "iql_mixed": IQLConfig(),
+    "bc_mixed": BCConfig(),
 }
 """Those that learn from recorded data."""
-CONFIGS = MODEL_FREE | OFFLINE
+_OWN = {"rollout": 4, "batch_length": 2}
+ON_POLICY = {
+    "ppo": PPOConfig(rollout=4),
+    "ppo_mixed": PPOConfig(rollout=4, clip_value=0.2, lr=[[0, 3e-4], [100, 0]], clip=[[0, 0.2], [100, 0.1]]),
+    "ppo_lstm": PPOConfig().merge(_OWN | {"networks.memory": "lstm(4)", "value_estimator": "n_step(2)"}),
+    "ppo_gru": PPOConfig(target_kl=100.0).merge(
+        _OWN | {"networks.memory": "gru(4, 2)", "networks.critic_memory": "shared", "networks.orthogonal": False}
+    ),
+    "a2c": A2CConfig(rollout=4),
+    "a2c_lstm": A2CConfig(rms_form="tensorflow").merge(
+        _OWN | {"networks.memory": "lstm(4)", "networks.critic_memory": "none"}
+    ),
+}
+"""Those that learn from rollouts of their present policy."""
+CONFIGS = MODEL_FREE | OFFLINE | ON_POLICY
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
@@ -74,22 +100,30 @@ MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": Actio
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
 CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
 CHOOSING = {
-    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "bc_choices": CHOICES,
-} | {name: CHOICE for name in CONFIGS if name.startswith("discrete_")}  # fmt: skip
+    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "ppo_gru": CHOICES, "a2c": CHOICE,
+} | {name: CHOICES if name.endswith("_choices") else CHOICE
+     for name in CONFIGS if name.startswith("discrete_") or name.endswith("_choices")}  # fmt: skip
 """Those whose actions are one-hot; all actions are 3 numbers wide."""
+BOTH = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="categorical", classes=(2,))})
+ACTIONS = CHOOSING | {name: BOTH for name in CONFIGS if name.endswith("_mixed")}
+"""Those of which not all actions are numbers."""
 
 
 def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
-    agent = CONFIGS[name].merge(TINY | changes).build(SPECS[spec], CHOOSING.get(name, MOVES), device=device, seed=1)
-    agent.acts = CHOOSING.get(name, MOVES)
+    own = {"batch_size": 1} if name.startswith("a2c") else {}  # a batch is a whole rollout
+    spec_of = ACTIONS.get(name, MOVES)
+    agent = CONFIGS[name].merge(TINY | own | changes).build(SPECS[spec], spec_of, device=device, seed=1)
+    agent.acts = spec_of
     return agent
 
 
 def actions(spec, b, t, g):
-    """``[b, t, 3]``, one-hot where they are choices."""
-    given = torch.rand(b, t, 3, generator=g) * 2 - 1
-    parts = [given[..., place] for key, place in spec.slices().items() if spec.parts[key].kind == "categorical"]
-    return torch.cat([F.one_hot(x.argmax(-1), x.shape[-1]).float() for x in parts], -1) if parts else given
+    """``[b, t, A]``, one-hot where they are choices."""
+    given = torch.rand(b, t, spec.width, generator=g) * 2 - 1
+    for _, place in spec.choices():
+        part = given[..., place]
+        given[..., place] = F.one_hot(part.argmax(-1), part.shape[-1]).float()
+    return given
 
 
 def observed(spec, shape, g):
@@ -105,14 +139,17 @@ def observed(spec, shape, g):
 def batch(agent, spec="vector", seed=0) -> Batch:
     g = torch.Generator().manual_seed(seed)
     b, t = agent.window.batch, agent.window.rows
+    if agent.window.rollout:
+        b, t = b * agent.window.length // agent.window.rollout, agent.window.context + agent.window.rollout + 1
     last = torch.zeros(b, t, dtype=torch.bool)
     last[:, -1] = torch.rand(b, generator=g) < 0.5
-    return Batch(
+    rows = Batch(
         obs=observed(spec, (b, t), g), action=actions(getattr(agent, "acts", MOVES), b, t, g),
         reward=torch.randn(b, t, generator=g), is_first=torch.zeros(b, t, dtype=torch.bool), is_last=last,
         is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
-        extras={key: torch.randn(b, t, generator=g) for key in agent.extra_spec},
+        extras={key: torch.randn(b, t, *part.shape, generator=g) for key, part in agent.extra_spec.items()},
     )  # fmt: skip
+    return agent.estimated(rows) if agent.window.rollout else rows
 
 
 def shown(spec="vector", envs=2, seed=0, first=True) -> Step:
@@ -126,7 +163,7 @@ def learned(agent) -> dict[str, torch.Tensor]:
     out: dict[str, torch.Tensor] = {}
     for name, part in agent.state_dict().items():
         if isinstance(part, Mapping):
-            out |= {f"{name}/{k}": v for k, v in part.items() if not k.endswith(".widths")}
+            out |= {f"{name}/{k}": v for k, v in part.items() if not k.endswith((".widths", "shapes"))}
     return out
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from contracts import (
-    CHOOSING,
+    ACTIONS,
     CONFIGS,
     MOVES,
     OFFLINE,
+    ON_POLICY,
     SPECS,
     TINY,
     batch,
@@ -37,6 +38,7 @@ CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startsw
 
 pytestmark = pytest.mark.usefixtures("plain_pytorch")
 every = pytest.mark.parametrize("name", CONFIGS)
+replaying = pytest.mark.parametrize("name", [name for name in CONFIGS if name not in ON_POLICY])
 specs = pytest.mark.parametrize("spec", SPECS)
 bounded = pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"])
 
@@ -61,7 +63,7 @@ def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
         update = agent.update(batch(agent, spec, i))
         assert isinstance(agent.stats.of(update.metrics), Stats)
     assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
-    assert update.priority is None if name in CLONES else update.priority.shape == (4,)
+    assert update.priority is None if name in {*CLONES, *ON_POLICY} else update.priority.shape == (4,)
     constant = {"model/objective.log_temperature"} if name == "cql_floor" else set()
     without = {f"model/{n}" for n, p in agent.named_parameters() if not p.requires_grad}
     assert without == constant | {f"model/{n}" for n, _ in agent.named_parameters() if ".target_" in n}
@@ -72,7 +74,7 @@ def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
     for mode in ("explore", "eval"):
         action, state = agent.policy.act(shown(spec), agent.policy.initial(2), mode)
         assert (action.shape, action.dtype, action.device.type) == ((2, 3), torch.float32, "cpu")
-        assert action.abs().max() <= 1
+        assert action.abs().max() <= 1 or name in ON_POLICY  # environments clip them
         assert agent.policy.extras(agent.policy.override(state, action)).keys() == agent.extra_spec.keys()
 
 
@@ -102,7 +104,7 @@ def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, s
     prepared = {"normalise": "running", "frames": 3, "frame_keys": ".*", **({} if name in CLONES else scaled)}
     for changes in ({}, prepared):
         agent = build(name, spec, device="meta", **changes)
-        data = batch(agent, spec).to("meta")
+        data = batch(agent, spec) if name in ON_POLICY else batch(agent, spec).to("meta")
         for step in steps(agent):
             with device_only():
                 update = step(agent.prepared(data))
@@ -166,7 +168,7 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
             torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
 
 
-@every
+@replaying
 def test_optimisers_hold_all_that_is_learned_by_its_settings_and_are_renewed(name):
     before = CONFIGS[name].to_dict()
     changes = {k: 0.9 * v for k, v in before.items() if k == "tau" or k == "lr" or k.endswith("_lr")}
@@ -187,10 +189,29 @@ def test_optimisers_hold_all_that_is_learned_by_its_settings_and_are_renewed(nam
     assert agent.bad_moment() == f"{key}_optim"
 
 
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_settings_on_ramps_follow_the_run_in_compiled_and_replayed_updates(name):
+    """A tape goes on reading the tensors of the ramps."""
+    ramp = [[0, 1e-2], [8, 1e-4]]
+    sac = {"critic_lr": ramp, "temperature": [[0, 1.0], [8, 0.1]], "temperature_lr": 0.0}
+    found = []
+    for graph in (True, False):
+        agent = build(name, graph=graph, **({"lr": ramp} if name == "dqn" else sac))
+        torch.manual_seed(5)
+        for i in range(7):
+            agent.position = lambda i=i: i
+            update = agent.update(batch(agent, seed=i))
+        assert float(agent.optims["critic"].settings.rate) == pytest.approx(1e-2 + 6 / 8 * (1e-4 - 1e-2))
+        if name == "sac":
+            assert float(update.metrics["train/temperature"]) == pytest.approx(1 - 6 / 8 * 0.9)
+        found.append(learned(agent))
+    torch.testing.assert_close(*found)
+
+
 # ---------------------------------------------------------------- ends of episodes
 
 
-@every
+@replaying
 def test_what_ends_count(name):
     """A truncated end is worth what follows it, a terminal one nothing; no action is taken in an episode's last row."""
     if name.startswith("gail"):
@@ -231,7 +252,7 @@ def test_what_ends_count(name):
 
 
 def test_windows_are_of_one_episode_or_cross_if_they_are_long():
-    for name in CONFIGS:
+    for name in CONFIGS.keys() - ON_POLICY.keys():
         window = build(name).window
         assert (window.rows, window.context, window.crosses_episodes) == (2, 0, False)
         window = build(name, frames=3, frame_keys=".*", batch_length=4).window
@@ -277,7 +298,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
         agent.watcher.watch(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
     none = {"normalise": None} | ({"bound_values": False} if name == "crr" else {})
-    plain = CONFIGS[name].merge(TINY | none).build(agent.preprocess.spec, CHOOSING.get(name, MOVES), seed=1)
+    plain = CONFIGS[name].merge(TINY | none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
     for i in range(4):
         data = batch(agent, spec, i)
         for one, its in ((agent, data), (plain, by_hand(agent, data))):
@@ -362,7 +383,7 @@ def test_targets_stay_within_what_rewards_add_up_to(name):
 
 NAN, INF = float("nan"), float("inf")
 SENSELESS = [
-    *((name, {key: value}) for name in CONFIGS for key, value in
+    *((name, {key: value}) for name in CONFIGS.keys() - ON_POLICY.keys() for key, value in
       (("batch_size", 0), ("batch_length", 1), ("discount", 1.5), ("tau", 0.0), ("lr", NAN), ("actor_lr", INF))),
     ("dqn", {"adam_eps": 0.0}), ("dqn", {"kappa": 0.0}), ("qr_dqn", {"quantiles": 0}), ("qr_dqn", {"kappa": INF}),
     ("td3", {"noise_clip": NAN}), ("td3", {"target_noise": -1.0}), ("td3", {"policy_delay": 0}),

@@ -91,18 +91,22 @@ def test_evaluation_takes_the_action_of_the_highest_value(config):
 
 def test_dueling_streams_are_joined_by_equation_9():
     torch.manual_seed(0)
-    made, x = Dueling(4, (6, 5), classes=3), torch.randn(2, 7, 4)
+    made, x = Dueling(4, (6, 5), classes=(3,)), torch.randn(2, 7, 4)
     hidden = made.shared(x).relu()
     value, advantage = made.value(hidden), made.advantage(hidden)
     assert (made.shared.layout.widths, made.value.layout.widths, made.advantage.layout.widths) == (
         (4, 6), (6, 5, 1), (6, 5, 3),
     )  # fmt: skip
     torch.testing.assert_close(made(x), value + advantage - advantage.mean(-1, keepdim=True))
-    quantiles, x = Dueling(4, (5,), classes=3, each=2), torch.randn(7, 4)  # joined one by one
+    quantiles, x = Dueling(4, (5,), classes=(3,), each=2), torch.randn(7, 4)  # joined one by one
     assert quantiles.shared is None
     advantage = quantiles.advantage(x).view(7, 3, 2)
     expected = quantiles.value(x)[:, None] + advantage - advantage.mean(1, keepdim=True)
     torch.testing.assert_close(quantiles(x).view(7, 3, 2), expected)
+    branches = Dueling(4, (5,), classes=(2, 3))  # one value, and advantages over the mean of each choice
+    one, other = branches.advantage(x).split((2, 3), -1)
+    expected = torch.cat([part - part.mean(-1, keepdim=True) for part in (one, other)], -1)
+    torch.testing.assert_close(branches(x), branches.value(x) + expected)
 
 
 # ---------------------------------------------------------------- clones and CRR
@@ -132,9 +136,11 @@ def test_what_imitates_is_chosen_by_the_actions():
     mixed = ActionSpec(parts={**MOVE.parts, "jump": ActionPart(kind="categorical", classes=(3,))})
     with pytest.raises(
         ConfigError,
-        match=r"^bc is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*plan2explore_v3\.$",
+        match=r"^td3 is for .* but these are mixed\. Suitable algorithms: dreamer_v1, .*sac; with recorded data: bc, ",
     ):
-        learner(BCConfig(), mixed)
+        learner(TD3Config(), mixed)
+    with pytest.raises(ConfigError, match=r"clone = categorical is for .* are mixed. Use one of mixed, or"):
+        learner(BCConfig(clone=Categorical()), mixed)
 
 
 def test_standard_deviations_stay_within_their_limits():

@@ -10,32 +10,34 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contracts import CHOOSING, CONFIGS, SPECS, TINY, batch, learned, shown
+from contracts import CHOICE, CHOOSING, CONFIGS, SPECS, TINY, batch, learned, shown
 from torch import Tensor
 
 import reverie
 from masked import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.core.errors import DataError
-from reverie.core.specs import MASK, ObsPart
+from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.datasets.convert import write
 from reverie.datasets.dataset import dataset_config, open_recorded
 from reverie.nn.actor_critic import Network
 from tiny import FEW
 
-PART = {MASK: ObsPart(kind="mask", shape=(3,), dtype="bool")}
+TWO = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 3), ("a", 2))})
+CHOSEN = {name: acts if acts is CHOICE else TWO for name, acts in CHOOSING.items()}
 choosing = pytest.mark.parametrize("name", CHOOSING)
 
 
 def learner(name: str, *, masked: bool = True) -> Any:
-    spec = SPECS["vector"] | (PART if masked else {})
-    agent = CONFIGS[name].merge(TINY | {"graph": False}).build(spec, CHOOSING[name], seed=1)
-    agent.acts = CHOOSING[name]
+    acts = CHOSEN[name]
+    part = {MASK: ObsPart(kind="mask", shape=(acts.width,), dtype="bool")} if masked else {}
+    agent = CONFIGS[name].merge(TINY | {"graph": False}).build(SPECS["vector"] | part, acts, seed=1)
+    agent.acts = acts
     return agent
 
 
 def rows(agent: Any, legal: Tensor | None, seed: int) -> Any:
-    """Return a batch whose rows have the mask ``legal`` ``[3]``, and legal actions."""
+    """Return a batch whose rows have the mask ``legal`` ``[A]``, and legal actions."""
     given = batch(agent, seed=seed)
     if legal is None:
         return given
@@ -46,7 +48,7 @@ def rows(agent: Any, legal: Tensor | None, seed: int) -> Any:
             weights = torch.rand(*action.shape[:2], cut.stop - cut.start, generator=torch.Generator().manual_seed(seed))
             best = weights.masked_fill(~legal[cut], -1.0).argmax(-1, keepdim=True)
             action[..., cut] = torch.zeros_like(weights).scatter_(-1, best, 1.0)
-    return replace(given, action=action, obs=given.obs | {MASK: legal.expand(*given.shape, 3)})
+    return replace(given, action=action, obs=given.obs | {MASK: legal.expand(*given.shape, len(legal))})
 
 
 def after_updates(agent: Any, legal: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
@@ -56,7 +58,7 @@ def after_updates(agent: Any, legal: Tensor | None) -> tuple[dict[str, Tensor], 
         update = agent.update(rows(agent, legal, seed))
         assert all(torch.isfinite(x).all() for x in update.metrics.values())
     step = shown(envs=64)
-    step = step if legal is None else replace(step, obs=step.obs | {MASK: legal.expand(64, 3)})
+    step = step if legal is None else replace(step, obs=step.obs | {MASK: legal.expand(64, len(legal))})
     state = agent.policy.initial(64)
     acted = torch.cat([agent.policy.act(step, state, mode)[0] for mode in ("explore", "explore", "eval")])
     return {k: v.clone() for k, v in learned(agent).items()}, acted
@@ -65,7 +67,7 @@ def after_updates(agent: Any, legal: Tensor | None) -> tuple[dict[str, Tensor], 
 @choosing
 def test_all_legal_equals_no_mask_bit_for_bit(name: str) -> None:
     none, acted = after_updates(learner(name, masked=False), None)
-    full, also = after_updates(learner(name), torch.ones(3, dtype=torch.bool))
+    full, also = after_updates(learner(name), torch.ones(CHOSEN[name].width, dtype=torch.bool))
     assert none.keys() == full.keys()
     assert [k for k in none if not torch.equal(none[k], full[k])] == []
     assert torch.equal(acted, also)
@@ -74,14 +76,15 @@ def test_all_legal_equals_no_mask_bit_for_bit(name: str) -> None:
 @choosing
 def test_outputs_of_illegal_actions_have_no_effect(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in acting nor in targets, maxima, soft values, imitation or penalties."""
-    legal = torch.tensor([True, True, False]) if name != "bc_choices" else torch.tensor([False, True, True])
+    legal = torch.tensor([True, True, False] if CHOSEN[name] is CHOICE else [False, True, True, True, False])
     usual, acted = after_updates(learner(name), legal)
     assert not acted[:, ~legal].any()
     outputs = Network.outputs
 
     def disturbed(self: Any, obs: Any, *more: Any, **given: Any) -> Tensor:
         y = outputs(self, obs, *more, **given)
-        return y + 9.0 * (~legal).float().repeat_interleave(y.shape[-1] // 3) if y.shape[-1] % 3 == 0 else y
+        each = y.shape[-1] / len(legal)
+        return y + 9.0 * (~legal).float().repeat_interleave(int(each)) if each.is_integer() else y
 
     monkeypatch.setattr(Network, "outputs", disturbed)
     other, also = after_updates(learner(name), legal)
@@ -98,6 +101,17 @@ def trained(algo: str, run: Path, actions: str = "discrete", **kwargs: Any) -> r
     kwargs |= {"actions": actions}
     reverie.train(algo, env=Masked, env_options={"kwargs": kwargs, "num": 2}, steps=100, run=run, **given)
     return reverie.load(run)
+
+
+@pytest.mark.parametrize(
+    ("algo", "offline", "actions"), [("discrete_sac", "discrete_bcq", "multi_discrete"), ("sac", "iql", "dict")]
+)
+def test_all_choices_of_an_action_are_legal(algo: str, offline: str, actions: str, tmp_path: Path) -> None:
+    agent = trained(algo, tmp_path / "online", actions=actions)
+    env = {"env": Masked, "env_options": {"kwargs": {"actions": actions}}}
+    reverie.train(offline, **env, data=tmp_path / "online", updates=20, eval_episodes=2, run=tmp_path / "off",
+                  console=False)  # fmt: skip
+    assert reverie.load(tmp_path / "off").action_spec == agent.action_spec
 
 
 @pytest.mark.parametrize("tell", ["info", "method", "observation"])

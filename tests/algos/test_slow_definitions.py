@@ -4,23 +4,28 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from windows import (
     ACTS,
+    ROWS,
+    SIZE,
     WIDE,
+    Case,
     Tiny,
     TinyCritic,
     batch,
+    check_against,
     choices,
     close,
     conservative_gap,
     huber,
     moves,
     normal_density,
+    objective,
     row,
     same_gradients,
     slow,
@@ -45,11 +50,8 @@ from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.nn.actor_critic import Stacked
 from reverie.nn.distributions import Choices, DiagonalNormal, SquashedNormal
-from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
-SIZE, ROWS = 8, 4
-"""Windows, and transitions in each."""
 ENTROPY, LATENT, SAMPLES, QUANTILES = -1.5, 3, 3, 4
 
 
@@ -400,17 +402,6 @@ def discrete_crr(made, data):
 # ---------------------------------------------------------------- all of them
 
 
-class Case(NamedTuple):
-    make: Callable[[Any], nn.Module]
-    """The losses over tiny networks, from settings."""
-    config: Any
-    slow: Callable[..., dict[str, Any]]
-    own: dict[str, str]
-    """The part of the losses that each term trains."""
-    settings: list[dict[str, Any]]
-    rows: Callable[..., Any] = batch
-
-
 AC = {"actor": "actor", "critic": "critic"}
 ACT = AC | {"temperature": "log_temperature"}
 ESTIMATORS = [{"value_estimator": x} for x in (TD0(), TDLambda(0.8))]
@@ -482,36 +473,9 @@ EACH = [pytest.param(case, given, id=f"{name}-{i}") for name, case in CASES.item
         for i, given in enumerate(case.settings)]  # fmt: skip
 
 
-def objective(case: Case, given: dict[str, Any]) -> Any:
-    """Losses of which the targets lag behind."""
-    torch.manual_seed(0)
-    made = case.make(case.config(discount=0.9, batch_length=ROWS + 1, **given)).double()
-    for target in (part for part in made.children() if isinstance(part, Target)):
-        for p in target.parameters():
-            p.data.add_(torch.randn_like(p) * 0.3)
-    return made
-
-
 @pytest.mark.parametrize(("case", "given"), EACH)
 def test_terms_and_gradients_are_those_of_the_paper(case, given):
-    made, data = objective(case, given), case.rows()
-    assert 0 < data.is_terminal.sum() < data.is_last.sum() < data.is_last.numel()
-    returns = torch.randn(*data.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    data.extras[RETURN] = torch.where(returns.abs() < 0.4, -math.inf, returns)  # not all are known
-    torch.manual_seed(7)
-    losses = made(data)
-    torch.manual_seed(7)
-    expected = case.slow(made, data)
-    assert losses.terms.keys() == {name for name in expected if "/" not in name and name != "priority"}
-    for name, x in expected.items():
-        if name == "priority" or "/" in name:
-            found = losses.priority if name == "priority" else losses.metrics[name]
-            assert not found.requires_grad
-            close(found, torch.as_tensor(x, dtype=torch.float64).detach(), name)
-        else:
-            close(losses.terms[name], x, name)
-            own = {**case.own, "multiplier": "log_multiplier"}[name]
-            same_gradients(made, losses.terms[name], x, own)
+    check_against(case, given)
 
 
 def test_clones_against_the_definition():

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.algos.cql import RETURN
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.distributions import DiagonalNormal, SquashedNormal
+from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, TD1, NStep, ValueEstimator
 
 WIDE, ACTS = 3, 2
+SIZE, ROWS = 8, 4
+"""Windows, and transitions in each."""
 OBS = {"state": ObsPart(kind="vector", shape=(WIDE,), dtype="float32")}
 MOVE = ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)})
 
@@ -174,3 +178,45 @@ def same_gradients(made: nn.Module, ours: Tensor, theirs: Tensor, own: str) -> N
             close(x, y, name)
         else:
             assert x is None or not x.any(), name
+
+
+class Case(NamedTuple):
+    make: Callable[[Any], nn.Module]
+    """The losses over tiny networks, from settings."""
+    config: Any
+    slow: Callable[..., dict[str, Any]]
+    own: dict[str, str]
+    """The part of the losses that each term trains."""
+    settings: list[dict[str, Any]]
+    rows: Callable[..., Any] = batch
+
+
+def objective(case: Case, given: dict[str, Any]) -> Any:
+    """Losses of which the targets lag behind."""
+    torch.manual_seed(0)
+    made = case.make(case.config(discount=0.9, batch_length=ROWS + 1, **given)).double()
+    for target in (part for part in made.children() if isinstance(part, Target)):
+        for p in target.parameters():
+            p.data.add_(torch.randn_like(p) * 0.3)
+    return made
+
+
+def check_against(case: Case, given: dict[str, Any]) -> None:
+    """Terms, gradients, metrics and priorities are those of the slow definition."""
+    made, data = objective(case, given), case.rows()
+    assert 0 < data.is_terminal.sum() < data.is_last.sum() < data.is_last.numel()
+    returns = torch.randn(*data.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data.extras[RETURN] = torch.where(returns.abs() < 0.4, -math.inf, returns)  # not all are known
+    torch.manual_seed(7)
+    losses = made(data)
+    torch.manual_seed(7)
+    expected = case.slow(made, data)
+    assert losses.terms.keys() == {name for name in expected if "/" not in name and name != "priority"}
+    for name, x in expected.items():
+        if name == "priority" or "/" in name:
+            found = losses.priority if name == "priority" else losses.metrics[name]
+            assert not found.requires_grad
+            close(found, torch.as_tensor(x, dtype=torch.float64).detach(), name)
+        else:
+            close(losses.terms[name], x, name)
+            same_gradients(made, losses.terms[name], x, {**case.own, "multiplier": "log_multiplier"}[name])

@@ -76,6 +76,7 @@ def test_a_run_stays_in_its_folder_where_the_working_directory_changes(here, mon
     os.chdir(here)
     agent = reverie.load("runs/x", env=Moves)
     assert (agent.run, agent.checkpoint.parent) == (result.run, result.run / "checkpoints")
+    os.chdir(here)  # making the environment resets it: its masks may be in info
     reverie.train("dqn", env=Moves, run="runs/x", **settings)
     assert "runs/x has already made" in said[-1]
     with pytest.raises(RunError, match=r"there is no run in .*runs/y:"):

@@ -223,7 +223,7 @@ class Leaks(Walk):
         self.kept = []
 
     def step(self, action):
-        self.kept.append(np.ones(1 << 18, np.uint8))
+        self.kept.append(np.ones(1 << 20, np.uint8))
         return super().step(action)
 
 

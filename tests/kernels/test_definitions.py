@@ -140,7 +140,7 @@ CASES: dict[str, list[Case]] = {
         Case(error(), grads=(0,), settings={"scale": 0.5}),
         Case(error(3), grads=(0,)),
     ],
-    "losses.huber_error": [Case(error(2), grads=(0,), settings={"kappa": 0.7})],
+    "losses.huber_error": [Case(error(2), grads=(0,), settings={"kappa": 0.7, "scale": 0.5})],
     "losses.greedy_quantiles": [
         Case(lambda normal, s: (normal(s["m"], 2, s["k"], s["n"]), normal(s["m"], 2, s["k"], s["n"])))
     ],

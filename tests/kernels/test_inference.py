@@ -196,8 +196,8 @@ def test_two_threads_do_not_answer_each_others_questions(monkeypatch: pytest.Mon
 
 
 def greedy(dueling: bool) -> GreedyPolicy:
-    values = DiscreteQNetwork(SPEC, 4, SMALL, dueling=dueling)
-    return GreedyPolicy(Inference(values, values), EpsilonGreedy(0.5), 4, CPU)
+    values = DiscreteQNetwork(SPEC, (4,), SMALL, dueling=dueling)
+    return GreedyPolicy(Inference(values, values), EpsilonGreedy(0.5), (4,), CPU)
 
 
 POLICIES: dict[str, Callable[[], Any]] = {

@@ -208,6 +208,26 @@ def test_nan_is_not_swallowed(path, rows, units, outputs):
     assert torch.equal(grad.isnan(), expected.isnan())
 
 
+@pytest.mark.parametrize(
+    ("inputs", "units", "outputs", "copies"),
+    [(4, (64, 64), 2, None), (17, (40, 70), 1, 2), (3, (5,), 9, 3), (70, (129, 8), 3, None), (6, (), 4, 2)],
+)
+@pytest.mark.parametrize("rows", [1, 7, 65, 600])
+def test_tanh_between_layers(inputs, units, outputs, copies, rows, path):
+    torch.manual_seed(0)
+    net, x = ReluMLP(inputs, units, outputs, copies, tanh=True), torch.randn(rows, inputs, requires_grad=True)
+    y = net(x)
+    grad = torch.randn_like(y)
+    found = (y, *torch.autograd.grad(y, [x, net.theta], grad))
+    theta, given = net.theta.detach().double().requires_grad_(), x.detach().double().requires_grad_()
+    out = given.expand(copies or 1, *x.shape)
+    for k, (weight, bias) in enumerate(net.layout.layers(theta)):
+        out = (out if k == 0 else out.tanh()) @ weight + bias
+    expected = (out.view_as(y), *torch.autograd.grad(out, [given, theta], grad.double().view_as(out)))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+
+
 def test_what_fills_up_a_row_stays_zero():
     net = ReluMLP(3, (5,), 2, copies=2)
     used = (3 + 1) * 5 + (5 + 1) * 2

@@ -1,6 +1,11 @@
 """Model-free agents solve environments whose best returns are known, with the targets of several estimators."""
 
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 import reverie
 from reverie.objectives.estimators import TD0, NStep, TDLambda
@@ -57,3 +62,56 @@ def test_values_of_choices_solve(name, env, own, tmp_path):
     settings = VALUES | {"algo.target_every": 1} | own
     result = reverie.train(name, env=f"reverie/{env}-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
+
+
+class Lock(gymnasium.Env[np.ndarray, Any]):
+    """Shows what to choose of three, what of four, and a number. Both choices, and a near number, earn 1 and go on."""
+
+    SPACES: ClassVar[dict[str, spaces.Space[Any]]] = {
+        "choices": spaces.MultiDiscrete([3, 4]),
+        "mixed": spaces.Dict(one=spaces.Discrete(3), two=spaces.Discrete(4), number=spaces.Box(-1, 3, (1,))),
+    }
+
+    def __init__(self, actions: str) -> None:
+        self.action_space = self.SPACES[actions]
+        self.observation_space = spaces.Box(-1, 3, (8,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._shown(), {}
+
+    def _shown(self) -> np.ndarray:
+        self.wanted = (*(int(self.np_random.integers(n)) for n in (3, 4)), float(self.np_random.uniform(-1, 3)))
+        first, second, number = self.wanted
+        return np.array([*np.eye(3)[first], *np.eye(4)[second], number], np.float32)
+
+    def step(self, action: Any) -> Any:
+        mixed = isinstance(action, dict)
+        one, two, number = (action["one"], action["two"], action["number"][0]) if mixed else (*action, self.wanted[2])
+        right = (one, two) == self.wanted[:2]
+        reward = float(right) * max(0.0, 1 - abs(number - self.wanted[2]) / 2)
+        self.count += 1
+        return self._shown(), reward, not right, self.count == 10, {}
+
+
+SEVERAL = {
+    "dqn": VALUES | {"algo.double": True, "algo.dueling": True, "algo.target_every": 20},
+    "discrete_sac": SMALL | {"algo.temperature": 0.05, "algo.temperature_lr": 0.0},
+    "sac": SMALL | {"algo.temperature": 0.05, "algo.temperature_lr": 0.0},
+}
+
+
+@pytest.mark.parametrize(("name", "actions", "least"), [("dqn", "choices", 9.0), ("discrete_sac", "choices", 9.0),
+                                                        ("sac", "mixed", 7.5)])  # fmt: skip
+def test_several_choices_are_learned_together(name, actions, least, tmp_path):
+    """Best 10, by chance 1.1, or 0.6 with a number."""
+    settings = {k: v for k, v in SEVERAL[name].items() if k != "algo.networks.encoder"}
+    settings |= {
+        "steps": 3000,
+        "schedule.eval_every": 250,
+        "stop_score": least + 0.5,
+        "env_options": {"kwargs": {"actions": actions}},
+    }
+    result = reverie.train(name, env=Lock, run=tmp_path / "run", **settings)
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= least

@@ -1,12 +1,12 @@
-"""Independent choices among classes: probabilities, draws, modes."""
+"""Independent choices among classes, and numbers beside them: probabilities, draws, modes."""
 
 import math
 
 import torch
 
-from reverie.core.specs import ObsPart
-from reverie.nn.actor_critic import ChoicesActor, NetworkConfig
-from reverie.nn.distributions import Choices
+from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
+from reverie.nn.actor_critic import ChoicesActor, MixedActor, NetworkConfig
+from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed
 
 
 def test_probabilities_are_of_each_choice_alone():
@@ -35,9 +35,51 @@ def test_draws_have_their_probabilities():
 def test_expectations():
     made, values = Choices(torch.tensor([0.0, math.log(3.0)]), (2,)), torch.tensor([8.0, 4.0])
     torch.testing.assert_close(made.mean(values).item(), 0.25 * 8 + 0.75 * 4)
+    both = Choices(torch.tensor([0.0, math.log(3.0), 1.0, 1.0]), (2, 2))  # of values that add up
+    torch.testing.assert_close(both.mean(torch.tensor([8.0, 4.0, 1.0, 2.0])).item(), 0.25 * 8 + 0.75 * 4 + 1.5)
 
 
 def test_an_actor_keeps_leading_axes():
     actor = ChoicesActor({"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}, (2, 4), NetworkConfig())
     for lead in ((5,), (2, 5)):
         assert actor({"state": torch.randn(*lead, 3)}).log_probs.shape == (*lead, 6)
+
+
+MIXED = ActionSpec(
+    parts={
+        "c": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2),
+        "a": ActionPart(kind="categorical", classes=(2,)), "d": ActionPart(kind="continuous", size=1),
+    }
+)  # fmt: skip
+"""The flat action: two classes, two numbers, three classes, a number."""
+
+
+def test_numbers_and_choices_lie_where_the_flat_action_has_them():
+    layout, flat = Layout(MIXED), torch.arange(8.0).expand(4, 8)
+    numbers, classes = layout.apart(flat)
+    assert (numbers[0].tolist(), classes[0].tolist()) == ([2, 3, 7], [0, 1, 4, 5, 6])
+    assert torch.equal(layout.together(numbers, classes), flat)
+
+
+def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
+    torch.manual_seed(0)
+    mean, log_std = torch.tensor([0.1, -0.2, 0.3]).expand(20_000, 3), torch.tensor(-3.0).expand(20_000, 3)
+    logits = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5)
+    made = Mixed(DiagonalNormal(mean, log_std), Choices(logits, (2, 3)), Layout(MIXED))
+    action, density = made.sample()
+    one, two = logits[0, :2].softmax(-1), logits[0, 2:].softmax(-1)
+    expected = torch.cat([one, mean[0, :2], two, mean[0, 2:]])
+    torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
+    torch.testing.assert_close(made.log_prob(action), density)
+    assert made.mode()[0].tolist() == torch.tensor([0, 1, 0.1, -0.2, 1, 0, 0, 0.3]).tolist()
+    normal = 3 * (3.0 - 0.5 * math.log(2 * math.pi))
+    torch.testing.assert_close(made.log_prob(made.mode())[0].item(), normal + math.log(one.max() * two.max()))
+
+
+def test_illegal_classes_beside_numbers_are_never_drawn():
+    actor = MixedActor({"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}, MIXED, NetworkConfig())
+    legal = torch.tensor([False, True, True, True, True, False, True, True])
+    action, density = actor({"state": torch.randn(500, 3), MASK: legal.expand(500, 8)}).sample()
+    assert not action[:, ~legal].any()
+    assert density.isfinite().all()
+    assert (action[:, legal] != 0).any(0).all()

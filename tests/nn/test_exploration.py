@@ -103,7 +103,7 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
 def greedy(randomness: EpsilonSchedule, classes: int = 4) -> GreedyPolicy:
     """Prefers class 1."""
     return GreedyPolicy(
-        lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, classes, torch.device("cpu")
+        lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, (classes,), torch.device("cpu")
     )
 
 
@@ -127,6 +127,18 @@ def test_each_environment_acts_at_random_with_probability_epsilon(epsilon):
     share = epsilon / 4  # of each class; what is drawn may be the best one
     expected = torch.tensor([share, 1 - epsilon + share, share, share])
     torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
+
+
+def test_each_of_several_choices_is_random_for_itself():
+    torch.manual_seed(0)
+    best, n = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0]), 20_000
+    policy = GreedyPolicy(lambda obs: best.expand(n, 5), EpsilonGreedy(0.6), (2, 3), torch.device("cpu"))
+    assert torch.equal(policy.act(step([False] * n), policy.initial(n), "eval")[0], best.expand(n, 5))
+    action, _ = policy.act(step([False] * n), policy.initial(n), "explore")
+    expected = torch.tensor([0.3, 0.7, 0.2, 0.2, 0.6])
+    torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
+    both = (action[:, 1] * action[:, 4]).mean()  # as often as independent choices are
+    torch.testing.assert_close(both, expected[1] * expected[4], rtol=0, atol=0.02)
 
 
 def test_evaluation_is_greedy_and_draws_nothing():

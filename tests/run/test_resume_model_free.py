@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from resumed import Walk, assert_same
 
+from reverie.algos.a2c import A2CConfig
 from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
+from reverie.algos.ppo import PPOConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
@@ -47,7 +49,14 @@ ALGORITHMS = {
         {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
          "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_every": 7, "replay_ratio": 0.5},
     ),
+    "ppo": (PPOConfig(), {
+        "algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*",
+        "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip": [[0, 0.2], [200, 0.1]],
+    }),
+    "ppo, lstm": (PPOConfig(), {"algo.networks.memory": "lstm(4)", "algo.batch_length": 3}),
+    "a2c, gru": (A2CConfig(), {"algo.networks.memory": "gru(4)", "algo.batch_length": 3}),
 }  # fmt: skip
+ROLLOUTS = {"algo.batch_size": 6, "algo.rollout": 9, "algo.batch_length": 1}
 
 
 class Push(Walk):
@@ -64,7 +73,12 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algo, own = ALGORITHMS[name]
-    config, env = ExperimentConfig(algo=algo).merge(COMMON | own), Walk if "dqn" in name else Push
+    common = COMMON | own
+    if algo.on_policy:
+        idle = ("learning_starts", "random_steps", "replay_ratio", "replay", "replay.capacity")
+        common = {k: v for k, v in COMMON.items() if k not in idle} | ROLLOUTS | own
+        common |= {"algo.epochs": 2} if name.startswith("ppo") else {"algo.batch_size": 1}
+    config, env = ExperimentConfig(algo=algo).merge(common), Walk if "dqn" in name else Push
     monkeypatch.setattr(Walk, "steps_of_all", 0)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
     train(config, env=env, run=tmp_path / "whole", say=say_nothing)

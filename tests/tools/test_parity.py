@@ -16,6 +16,11 @@ EARLIER = [
     "dreamerv2_dynamics_discrete.npz", "dreamerv2_mixed_tanh.npz", "dreamerv2_mixed_discrete.npz",
     "pydreamer_minigrid.npz", "pydreamer_dynamics.npz", "pydreamer_iwae3.npz", "pydreamer_cnn_goals.npz",
 ]  # fmt: skip
+ON_POLICY = [
+    "ppo_discrete.npz", "ppo_discrete_tail1.npz", "ppo_continuous.npz", "ppo_multidiscrete.npz", "ppo_masked.npz",
+    "ppo_masked_multi.npz", "ppo_recurrent.npz", "ppo_recurrent_shared.npz", "ppo_recurrent_ffcritic.npz",
+    "a2c_discrete.npz", "a2c_eps.npz", "a2c_rmsprop.npz",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,34 @@ def test_equal_to_the_authors_tensor_by_tensor(parity, name):
         compared = {line[0] for line in result.lines}
         halves = {k for k in recorded - compared if "actor/hout/" in k or k.endswith("_cell/bias")}  # two of ours
         assert recorded - compared == halves
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_ppo_and_a2c_are_equal_to_stable_baselines_at_each_minibatch(parity, name):
+    file = ROOT / "tests" / "golden" / name
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        compared = {name for name, *_ in result.lines}
+        first = {k for k in z.files if k.startswith("mb/00/")} - compared
+        assert {k.rpartition("/")[-1] for k in first} <= {
+            "index", "mask", "episode_start", "seq_start", "seq_len", "lstm_pi_h", "lstm_pi_c", "lstm_vf_h", "lstm_vf_c"
+        }  # fmt: skip
+        assert {k for k in z.files if k.split("/")[0] in ("first", "step1", "end")} <= compared
+        traced = {k.replace("trace/", f"trace/{i:02d}/") for k in z.files if k.startswith("trace/grad/")
+                  for i in range(len(z[k]))}  # fmt: skip
+        assert traced <= compared
+        losses = {f"mb/{k:02d}/{n}" for k in range(len(z["mb/loss"])) for n in ("loss", "policy_loss", "value_loss")}
+        assert losses <= compared
+
+
+def test_a_changed_loss_of_ppo_is_found(parity, tmp_path):
+    def change(arrays):
+        arrays["mb/value_loss"][3] *= 1.001
+        arrays["out/advantage"][2, 1] += 1e-3
+
+    file = disturbed(ROOT / "tests" / "golden" / ON_POLICY[0], tmp_path / "x.npz", change)
+    assert set(parity.compare(file).failed) == {"mb/03/value_loss", "out/advantage"}
 
 
 @pytest.mark.parametrize("name", FILES)

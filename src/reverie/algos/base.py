@@ -18,13 +18,15 @@ from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.learners import averaged, several
 from reverie.core.protocols import Hindsight, Policy, Watcher
+from reverie.core.ramp import Ramp
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.types import Batch, State, Update, Window
+from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.core.words import plural
 from reverie.nn.actor_critic import NetworkConfig, kind_of
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.optim import Adam, Loss, Optim, TrainStep, gradients, run
+from reverie.nn.optim import Adam, Loss, Optim, TrainStep, advance, gradients, ramps_of, run
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
 from reverie.nn.target import Target
@@ -68,6 +70,8 @@ class AlgorithmConfig(Config):
     actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
+    on_policy: ClassVar[bool] = False
+    """Whether it learns only from rows that its present policy has collected, instead of a replay."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
     """B, windows in a batch."""
@@ -317,6 +321,9 @@ class Algorithm(nn.Module):
         self.since = object()  # see nn/optim.py: Learner
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
+        self._ramps: list[tuple[Ramp, Tensor]] | None = None  # None: not looked for yet
+        self.position: Callable[[], int] = int
+        """Returns how far the run is, in env steps, for settings that change on the way; 0 outside of a run."""
 
     def expect_recorded(self, windows: int) -> None:
         """Note how many windows of each batch, the first ones, are recorded; the others were collected."""
@@ -344,10 +351,17 @@ class Algorithm(nn.Module):
         return self._policy
 
     def update(self, batch: Batch) -> Update:
-        """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result."""
+        """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result.
+
+        Of several learners, the metrics are the means of theirs.
+        """
+        if self._ramps is None:
+            self.rest()
+        if self._ramps:
+            advance(self._ramps, self.position())
         found: object = self.run_step(self.train_step, batch)
         if isinstance(found, Update):
-            return found
+            return replace(found, metrics=means(found.metrics)) if several() else found
         raise ConfigError(
             f"{type(self).__name__}.train_step returned {brief(found)}: expected "
             "reverie.core.types.Update(metrics={'loss/critic': ...})."
@@ -400,6 +414,8 @@ class Algorithm(nn.Module):
         found = [module for module in self.modules() if module.training and has_two_modes(module)]
         kept = [module for module in self._two_moded or () if module not in found]
         self._two_moded = (*kept, *found)
+        own = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
+        self._ramps = own + [pair for optim in self.optimisers().values() for pair in ramps_of(optim)]
         self._switch(training=False)
 
     def _switch(self, *, training: bool) -> None:
@@ -468,6 +484,12 @@ class Algorithm(nn.Module):
         for name, optim in self.optimisers().items():
             optim.load_state_dict(state[name])
         self.load_extra_state(state)
+
+
+def means(metrics: Metrics) -> Metrics:
+    """Return the mean of each metric over all learners."""
+    together = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
+    return dict(zip(metrics, together.unbind(), strict=True))
 
 
 def has_two_modes(module: nn.Module) -> bool:

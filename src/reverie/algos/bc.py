@@ -16,10 +16,18 @@ from reverie.core.bounds import Above
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.protocols import Policy
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import ChoicesActor, DeterministicActor, GaussianActor, NetworkConfig, all_classes
+from reverie.nn.actor_critic import (
+    ChoicesActor,
+    DeterministicActor,
+    GaussianActor,
+    MixedActor,
+    NetworkConfig,
+    all_classes,
+)
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
@@ -31,7 +39,7 @@ class Clone(Choice):
     """The kind of policy that imitates, which determines the loss: squared error, or negative log-likelihood."""
 
     kind: ClassVar[str] = "continuous"
-    """Kind of the actions that it imitates: ``continuous`` or ``categorical``."""
+    """Kind of the actions that it imitates: ``continuous``, ``categorical`` or ``mixed``."""
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
         """Return the network for these specs."""
@@ -75,16 +83,27 @@ class Categorical(Clone):
         return ChoicesActor(obs_spec, all_classes(action_spec), cfg, dtype)
 
 
+@dataclass(frozen=True)
+class Mixed(Clone):
+    """A normal distribution of the numbers and class probabilities of the choices, trained by their log-likelihood."""
+
+    kind: ClassVar[str] = "mixed"
+
+    def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+        """Return a network from ``[..., *shape]`` to distributions over numbers and choices."""
+        return MixedActor(obs_spec, action_spec, cfg, dtype)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BCConfig(RecordedConfig, ModelFreeConfig):
     """Settings of behaviour cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     clone: Clone | None = None
     """Kind of policy. Continuous actions: deterministic, or stochastic, which learns their spread too. Discrete
-    actions: categorical. None: deterministic or categorical, by the action space."""
-    lr: Annotated[float, Above(0)] = 3e-4
+    actions: categorical. Both: mixed. None: deterministic, categorical or mixed, by the action space."""
+    lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
@@ -101,9 +120,10 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
         Raises:
             ConfigError: the actions are of the kind that ``clone`` is not for.
         """
-        kind = next(iter(spec.parts.values())).kind
+        kinds = {part.kind for part in spec.parts.values()}
+        kind = "mixed" if len(kinds) > 1 else min(kinds)
         if self.clone is None:
-            return Deterministic() if kind == "continuous" else Categorical()
+            return {"continuous": Deterministic, "categorical": Categorical, "mixed": Mixed}[kind]()
         if self.clone.kind != kind:
             fit = ", ".join(name for name, found in Clone.kinds().items() if found.kind == kind)
             raise ConfigError(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, first, several
@@ -47,7 +48,7 @@ class BCQConfig(RecordedConfig, TDConfig):
     """Lambda, weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
     latent: Annotated[int | None, AtLeast(1)] = None
     """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
-    lr: Annotated[float, Above(0)] = 1e-3
+    lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of all networks."""
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
     """Layers of the perturbation network and of the critics."""

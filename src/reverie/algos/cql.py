@@ -22,6 +22,7 @@ from reverie.core.bounds import Above, AtLeast, Finite, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Hindsight, RowStorage
+from reverie.core.ramp import Rate
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Obs, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, several
@@ -56,7 +57,7 @@ class Lagrange(Conservatism):
     threshold: Annotated[float, Finite()] = 10.0
     """Tau, the target gap between the soft maximum of Q and Q of the dataset's actions: the authors' code and paper for
     MuJoCo. Smaller is more conservative."""
-    lr: Annotated[float, Above(0)] = 3e-4
+    lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the multiplier: the authors' code."""
     initial: Annotated[float, Within(f"(0, {MAX_MULTIPLIER:g}]")] = 1.0
     """Initial multiplier. Code that has a weight w beside a multiplier that begins at 1 translates to initial
@@ -115,6 +116,7 @@ RETURN = "return"
 class CQLConfig(RecordedConfig, SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     in_units_of_values: ClassVar[str] = "conservatism"
 
     conservatism: Conservatism = field(default_factory=Fixed)
@@ -128,8 +130,8 @@ class CQLConfig(RecordedConfig, SACConfig):
     floor: Floor | None = None
     """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of episodes that ended
     in a terminal state. None: no bound, as in CQL."""
-    actor_lr: float = 1e-4
-    temperature_lr: float = 1e-4
+    actor_lr: Rate = 1e-4
+    temperature_lr: Rate = 1e-4
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(256, 256, 256)))
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import unwritten
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
@@ -109,9 +110,9 @@ class FilterConfig(Config):
     """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
     critics: Annotated[int, AtLeast(1)] = 1
     """Number of critics; their minimum is used. The paper has one."""
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critic."""
     tau: Annotated[float, Within("(0, 1]")] = 1.0
     """Step of the targets towards their networks at each target update; 1 copies them."""
@@ -211,18 +212,19 @@ class CRR(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        actor, critic = self.build_networks(self.preprocess.spec, action_spec)
-        self.objective = self.losses(actor, critic, cfg, self.within_range)
+        self.objective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
 
-    def build_networks(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> tuple[nn.Module, nn.Module]:
-        """Build actor and critic for these specs."""
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
+        """Build the networks for these specs and the losses over them."""
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
-        return actor, QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
+        critic = QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
+        return self.losses(actor, critic, c, self.within_range)
 
 
 CRRConfig.learner = CRR

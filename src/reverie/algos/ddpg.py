@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
@@ -34,9 +35,9 @@ class DDPGConfig(TDConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
-    actor_lr: Annotated[float, Above(0)] = 1e-4
+    actor_lr: Annotated[Rate, Above(0)] = 1e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[float, Above(0)] = 1e-3
+    critic_lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of the critic."""
     target_every: Annotated[int, AtLeast(1)] = 1
     """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""

@@ -1,6 +1,7 @@
 """Discrete BCQ: Fujimoto, Conti, Ghavamzadeh, Pineau, "Benchmarking batch deep RL algorithms", arXiv:1910.01708, 2019.
 
-Double Q-learning among the actions that a clone of the dataset's policy finds likely enough, in targets and acting.
+Double Q-learning among the actions that a clone of the dataset's policy finds likely enough, in targets and acting. Of
+several choices, each has likely classes of its own and is a branch, as in :mod:`~reverie.algos.dqn`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from torch import Tensor, nn
 
 from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import DiscreteQEnsemble
+from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.objectives.categorical import likely_values, masked_argmax_value
+from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import CriticStats, Losses, before, huber_error, mean_over
 
@@ -35,7 +37,7 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     and target_every = 8000.
     """
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     threshold: Annotated[float, Within("[0, 1]")] = 0.3
     """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
@@ -44,7 +46,7 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
-    lr: Annotated[float, Above(0)] = 3e-4
+    lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
@@ -71,9 +73,15 @@ class DiscreteBCQObjective(TDObjective):
     cfg: DiscreteBCQConfig
 
     def __init__(
-        self, network: nn.Module, cfg: DiscreteBCQConfig, within: Callable[[Tensor], Tensor] | None = None
+        self,
+        network: nn.Module,
+        cfg: DiscreteBCQConfig,
+        within: Callable[[Tensor], Tensor] | None = None,
+        classes: tuple[int, ...] = (),
     ) -> None:
+        """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg, within)
+        self.classes = classes
         self.network, self.target_network = network, Target(network, cfg.tau, cfg.target_every)
         self.log_threshold = math.log(cfg.threshold) if cfg.threshold else -math.inf
 
@@ -81,12 +89,14 @@ class DiscreteBCQObjective(TDObjective):
         """The terms ``critic`` and ``imitation`` of a batch ``[B, T]``: Algorithm 1.
 
         E[L(Q(s, a) - y)], and E[-ln G(a | s)] + logit_weight E[i^2] with the clone's logits i, averaged over the
-        actions too: the authors' code. The gradients of both reach a shared CNN.
+        actions too: the authors' code. The gradients of both reach a shared CNN. Of several choices, the first is the
+        mean over them, and G is the product of their probabilities.
         """
         values, logits = self.network(before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
-        losses = huber_error((values * action).sum(-1), self.targets(batch), batch, self.cfg.kappa)
-        unlikely = torch.logsumexp(logits, -1) - (logits * action).sum(-1)  # [B, T-1]
+        taken = taken_value(values, action, self.classes)  # [(D,) B, T-1]
+        losses = huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
+        unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
         return losses.joined(Losses.of(imitation=imitation))
@@ -99,13 +109,13 @@ class DiscreteBCQObjective(TDObjective):
     def values(self, obs: Obs) -> Tensor:
         """Q of the actions that are likely enough, ``[..., A]``, and -inf for all others."""
         values, logits = self.network(obs).unbind()  # [..., A]
-        return likely_values(values, logits, self.log_threshold)
+        return likely_values(values, logits, self.log_threshold, self.classes)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
         """Q'(s, a*) ``[...]``, where a* is the network's best action among the likely ones: double Q-learning."""
-        (values, logits), target = self.network(obs).unbind(), first(self.target_network.model, obs)  # [..., A]
-        return masked_argmax_value(values, logits, target, self.log_threshold)
+        target = first(self.target_network.model, obs)  # [..., A]
+        return best_value(target, self.values(obs), self.classes)
 
 
 def first(network: nn.Module, obs: Obs) -> Tensor:
@@ -124,10 +134,9 @@ class DiscreteBCQ(ModelFree):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteBCQConfig, device: torch.device
     ) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
-        classes = action_spec.width
-        network = DiscreteQEnsemble(self.preprocess.spec, classes, cfg.networks, 2, cfg.dtype)
-        self.objective = DiscreteBCQObjective(network, cfg, self.within_range)
+        self.cfg, classes = cfg, all_classes(action_spec)
+        network = DiscreteQEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, 2, cfg.dtype)
+        self.objective = DiscreteBCQObjective(network, cfg, self.within_range, classes)
         self.to(device)
         self.optims["network"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._policy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)

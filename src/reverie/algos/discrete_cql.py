@@ -16,6 +16,7 @@ from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
+from reverie.objectives.categorical import share
 from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import CriticStats, Losses, before
@@ -58,11 +59,13 @@ class DiscreteCQLObjective(QRDQNObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
 
-        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative.
+        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative. Of
+        several choices, both terms are means over them.
         """
         quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
-        losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa)
-        return pressed(losses, choice_gap(quantiles.mean(-1), batch), self.cfg.min_q_weight)
+        losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
+        gap = share(self.classes) * choice_gap(quantiles.mean(-1), batch, self.classes)
+        return pressed(losses, gap, self.cfg.min_q_weight)
 
 
 class DiscreteCQL(QRDQN):

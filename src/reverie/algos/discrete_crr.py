@@ -1,12 +1,14 @@
 """Discrete CRR: Wang et al., "Critic regularized regression", NeurIPS 2020, arXiv:2006.15134.
 
-CRR for a single discrete action. The critic gives the values of all actions at once, so expectations over actions are
-exact sums and no actions are sampled in updates. The CQL penalty (arXiv:2006.04779) may be added, which Tianshou found
+CRR for discrete actions. The critic gives the values of all actions at once, so expectations over actions are exact
+sums and no actions are sampled in updates; values of several choices are additive, as in
+:mod:`~reverie.algos.discrete_sac`. The CQL penalty (arXiv:2006.04779) may be added, which Tianshou found
 to help on Atari.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -18,7 +20,7 @@ from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import choice_gap, pressed
@@ -33,7 +35,7 @@ class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
     min_q_weight = 10.
     """
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     min_q_weight: Annotated[float, AtLeast(0)] = 0.0
     """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
@@ -52,11 +54,23 @@ class DiscreteCRRStats(CRRStats):
 class DiscreteCRRObjective(CRRObjective):
     """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices` of one action and ``critic(obs)`` the values of all
-    actions, ``[K, ..., A]``. Actions of the batch are one-hot.
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices` and ``critic(obs)`` the values of all classes,
+    ``[K, ..., A]``, which are additive if there are several choices. Actions of the batch are one-hot.
     """
 
     cfg: DiscreteCRRConfig
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        cfg: Any,
+        within: Callable[[Tensor], Tensor] | None = None,
+        classes: tuple[int, ...] = (),
+    ) -> None:
+        """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
+        super().__init__(actor, critic, cfg, within)
+        self.classes = classes
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)].
@@ -67,35 +81,36 @@ class DiscreteCRRObjective(CRRObjective):
         taken = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
         losses = squared_error(taken, self.targets(batch), batch)
         weight = self.cfg.min_q_weight
-        return pressed(losses, choice_gap(values, batch), weight) if weight else losses
+        return pressed(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
 
     @torch.no_grad()
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A = Q(s, a) - sum_b pi(b | s) Q(s, b), ``[...]``, of actions ``[..., A]``: table 1, "mean"."""
         values: Tensor = self.critic(obs)  # [K, ..., A]
-        taken = (values * action).sum(-1).amin(0)  # [...]
-        own: Tensor = policy.mean(values.amin(0))  # [...]
-        return taken - own
+        least = values.amin(0)  # [..., A]
+        own: Tensor = policy.mean(least)  # [...]
+        return (least * action).sum(-1) - own
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
         """sum_a pi'(a | s) min_i Q'_i(s, a), ``[...]``."""
         policy: Choices = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, ..., A]
-        return expected_min_q(policy.logits, values)
+        return expected_min_q(policy.logits, values, self.classes)
 
 
 class DiscreteCRR(CRR):
-    """The learner of discrete CRR: actor and critic over one discrete action, their update and the policy."""
+    """The learner of discrete CRR: actor and critic over one or several choices, their update and the policy."""
 
-    losses = DiscreteCRRObjective
+    losses: type[DiscreteCRRObjective] = DiscreteCRRObjective
     stats = DiscreteCRRStats
 
-    def build_networks(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> tuple[nn.Module, nn.Module]:
-        """Build actor and critic for these specs."""
-        c, classes = self.cfg, action_spec.width
-        actor = ChoicesActor(obs_spec, (classes,), c.networks, c.dtype)
-        return actor, DiscreteQEnsemble(obs_spec, classes, c.networks, c.critics, c.dtype)
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
+        """Build the networks for these specs and the losses over them."""
+        c, classes = self.cfg, all_classes(action_spec)
+        actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.critics, c.dtype)
+        return self.losses(actor, critic, c, self.within_range, classes)
 
 
 DiscreteCRRConfig.learner = DiscreteCRR

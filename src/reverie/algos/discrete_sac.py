@@ -1,7 +1,9 @@
 """Discrete SAC: Christodoulou, "Soft actor-critic for discrete action settings", arXiv:1910.07207, 2019.
 
-SAC for a single discrete action. The critics give the values of all actions at once and the policy their probabilities,
-so expectations over actions are exact sums and no actions are sampled in updates.
+SAC for discrete actions. The critics give the values of all actions at once and the policy their probabilities, so
+expectations over actions are exact sums and no actions are sampled in updates. Of several choices, the policy is the
+product of their probabilities and the values are additive, Q(s, a) = sum_d Q_d(s, a_d): expectations remain exact. What
+choices are worth together but not alone is beyond such values.
 """
 
 from __future__ import annotations
@@ -10,32 +12,31 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteSACConfig(SACConfig):
     """Settings of discrete SAC: those of SAC, but for the target entropy."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     target_entropy: Annotated[float | None, Finite()] = None
     """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
-    author's code."""
+    author's code; of several choices, the sum over them."""
 
 
 class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices` of one action, and ``critic(obs)`` the values of all
-    actions, ``[2, ..., A]``.
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices`, and ``critic(obs)`` the values of all classes,
+    ``[2, ..., A]``, which are additive if there are several choices.
     """
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
@@ -43,35 +44,27 @@ class DiscreteSACObjective(SACObjective):
         values: Tensor = self.critic(obs)  # [2, ..., A]
         return (values * action).sum(-1)
 
-    def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """pi^T min_i Q_i and the entropy, ``[...]``, with the actor's gradient: equations 11 and 12."""
-        with torch.no_grad():
-            values: Tensor = self.critic(obs)  # [2, ..., A]
-        return self._expected(obs, values)
-
-    @torch.no_grad()
-    def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """pi^T min_i Q'_i and the entropy, ``[...]``: equation 10."""
-        return self._expected(obs, self.target_critic(obs))
-
-    def _expected(self, obs: Obs, values: Tensor) -> tuple[Tensor, Tensor]:
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """pi^T min_i Q_i and the entropy, ``[...]`` each: equations 10 to 12."""
+        values: Tensor = critic(obs)  # [2, ..., A]
         log_probs: Tensor = self.actor(obs).log_probs  # [..., A]
         probs = log_probs.exp()
         return (probs * values.amin(0)).sum(-1), -(probs * log_probs).sum(-1)
 
 
 class DiscreteSAC(SAC):
-    """The learner of discrete SAC: actor, two critics and a temperature over one discrete action."""
+    """The learner of discrete SAC: actor, two critics and a temperature over one or several choices."""
 
+    kinds = frozenset({"discrete", "multi_discrete"})
     losses = DiscreteSACObjective
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
         """Build the networks for these specs and the losses over them."""
-        c, classes = self.cfg, action_spec.width
-        actor = ChoicesActor(obs_spec, (classes,), c.networks, c.dtype)
-        critic = DiscreteQEnsemble(obs_spec, classes, c.networks, copies=2, dtype=c.dtype)
-        entropy = 0.98 * math.log(classes) if c.target_entropy is None else c.target_entropy
+        c, classes = self.cfg, all_classes(action_spec)
+        actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, copies=2, dtype=c.dtype)
+        entropy = 0.98 * sum(map(math.log, classes)) if c.target_entropy is None else c.target_entropy
         return self.losses(actor, critic, c, entropy)
 
 
-DiscreteSACConfig.learner = DiscreteSAC
+DiscreteSACConfig.learner, DiscreteSACConfig.learners = DiscreteSAC, (DiscreteSAC,)

@@ -2,6 +2,8 @@
 
 With double Q-learning (van Hasselt, Guez, Silver 2016, arXiv:1509.06461) and the dueling network (Wang et al. 2016,
 arXiv:1511.06581) as options. For n-step returns choose a value estimator; priorities are a setting of the replay.
+Several choices are learned as branches: Tavakoli, Pardo, Kormushev, "Action branching architectures for deep
+reinforcement learning", AAAI 2018, arXiv:1711.08946. That paper's agent is ``double`` and ``dueling``.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import DiscreteQNetwork
+from reverie.nn.actor_critic import DiscreteQNetwork, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
+from reverie.objectives.categorical import averaged, best_value, per_choice, share, taken_value
 from reverie.objectives.td import CriticStats, Losses, before, huber_error
 
 
@@ -32,10 +36,10 @@ class DQNConfig(TDConfig):
     ``dqn_atari`` has the paper's.
     """
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     batch_size: int = 32
-    lr: Annotated[float, Above(0)] = 1e-4
+    lr: Annotated[Rate, Above(0)] = 1e-4
     """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
@@ -58,15 +62,21 @@ class DQNObjective(TDObjective):
 
     cfg: DQNConfig
 
-    def __init__(self, network: nn.Module, cfg: DQNConfig) -> None:
+    def __init__(self, network: nn.Module, cfg: DQNConfig, classes: tuple[int, ...] = ()) -> None:
+        """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg)
         self.network, self.target_network = network, Target(network, cfg.tau, cfg.target_every)
+        self.classes = classes
 
     def critic_loss(self, batch: Batch) -> Losses:
-        """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm")."""
+        """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm").
+
+        Of several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
+        means.
+        """
         values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
-        taken = (values * batch.action[:, :-1]).sum(-1)  # [B, T-1]
-        return huber_error(taken, self.targets(batch), batch, self.cfg.kappa)
+        taken = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
+        return huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
 
     def values(self, obs: Obs) -> Tensor:
         """Q of all actions, ``[..., A]``."""
@@ -77,12 +87,13 @@ class DQNObjective(TDObjective):
     def next_value(self, obs: Obs) -> Tensor:
         """max_a Q'(s, a) ``[...]``: Algorithm 1.
 
-        With ``double`` it is Q'(s, argmax_a Q(s, a)): van Hasselt et al. 2016, equation 4.
+        With ``double`` it is Q'(s, argmax_a Q(s, a)): van Hasselt et al. 2016, equation 4. Of several choices, the mean
+        over them: Tavakoli et al., equation 6.
         """
         values: Tensor = self.target_network(obs)  # [..., A]
         if not self.cfg.double:
-            return values.amax(-1)
-        return values.gather(-1, self.values(obs).argmax(-1, keepdim=True)).squeeze(-1)
+            return averaged([part.amax(-1) for part in per_choice(values, self.classes)])
+        return best_value(values, self.values(obs), self.classes)
 
 
 class DQN(ModelFree):
@@ -93,16 +104,16 @@ class DQN(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
-        self.objective = self.losses(self.build_network(self.preprocess.spec, action_spec.width), cfg)
+        self.cfg, classes = cfg, all_classes(action_spec)
+        self.objective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
         self.to(device)
         network = self.objective.network
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         values = Inference(self.objective.values, network)
-        self._policy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
+        self._policy = GreedyPolicy(values, cfg.exploration, classes, device)
 
-    def build_network(self, obs_spec: ObsSpec, classes: int) -> DiscreteQNetwork:
-        """Build the network of the values of so many actions."""
+    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
+        """Build the network of the values of all classes of each choice."""
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=c.dtype)
 

@@ -31,12 +31,13 @@ from reverie.algos.world_model import (
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update
 from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, Optim, descend
+from reverie.nn.optim import GlobalAdamConfig, Optim, descend, let_change
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import Chooser, Latent
 from reverie.nn.target import LateTarget
@@ -86,7 +87,7 @@ class DreamerV2Config(DenseDreamerConfig):
     """Those of decoder, reward and cont whose losses train the latents as well."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
-    entropy: Annotated[float, AtLeast(0)] = 2e-3
+    entropy: Annotated[Rate, AtLeast(0)] = 2e-3
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
     slow_every: Annotated[int, AtLeast(0)] = 100
     """Updates from one move of the slow critic to the next; 0: the critic itself gives the targets."""
@@ -188,12 +189,15 @@ class BehaviourLosses(NamedTuple):
 class Behaviour(nn.Module):
     """A policy and its critics, trained on what a world model imagines."""
 
+    entropy_scale: float | Tensor
+
     def __init__(self, inputs: int, action_spec: ActionSpec, cfg: DreamerV2Config) -> None:
         super().__init__()
         self.cfg = cfg
         self.actor, self.critic = Actor(inputs, action_spec, cfg.actor), NumberHead(inputs, cfg.critic)
         self.slow_critic = LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
         self.reward_norm = cfg.reward_norm.build()
+        let_change(self, "entropy_scale", cfg.entropy)
         discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
         self.gradient = cfg.actor_gradient or (Reinforce() if discrete else Dynamics())
 
@@ -248,7 +252,7 @@ class Behaviour(nn.Module):
         policy = self.policy(dream, count)  # of states 0 ... K-1
         objective = self.gradient(policy.log_prob(dream.action[:count]), found.advantage, found.outcome)
         entropies = policy.entropies()
-        actor = -weight[:count] * (objective + self.cfg.entropy * torch.stack(list(entropies.values())).sum(0))
+        actor = -weight[:count] * (objective + self.entropy_scale * torch.stack(list(entropies.values())).sum(0))
         value = self.critic(dream.feature[:-1].detach())
         critic = weight[:-1] * value.loss(target.detach())  # [H, M]
         means = {"reward": raw, "normed_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.base import AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, sample_action
@@ -28,6 +28,7 @@ from reverie.algos.world_model import (
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec, observed
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update, Window
@@ -36,7 +37,7 @@ from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
-from reverie.nn.optim import OptimConfig
+from reverie.nn.optim import OptimConfig, let_change
 from reverie.nn.rssm import Chooser, Latent, RSSMConfig
 from reverie.nn.target import Target
 from reverie.objectives.kl import dynamics_and_representation
@@ -89,7 +90,7 @@ class DreamerV3Config(AlgorithmConfig):
     """Discount as a horizon in agent steps: gamma = 1 - 1 / discount_horizon."""
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda of the lambda-returns."""
-    entropy: Annotated[float, AtLeast(0)] = 3e-4
+    entropy: Annotated[Rate, AtLeast(0)] = 3e-4
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
     free_nats: Annotated[float, AtLeast(0)] = 1.0
     """KL in nats below which a KL loss gives no gradient."""
@@ -270,6 +271,7 @@ class ActorCritic:
     critic: TwoHotHead
     slow_critic: Target
     return_scale: PercentileScale
+    entropy_scale: float | Tensor
 
     def make_heads(self, width: int, action_spec: ActionSpec) -> None:
         """Create the networks, for features of ``width`` numbers."""
@@ -277,6 +279,8 @@ class ActorCritic:
         self.critic = TwoHotHead(width, self.cfg.critic)
         self.slow_critic = Target(self.critic, self.cfg.slow_rate)
         self.return_scale = PercentileScale(self.cfg.return_rate, self.cfg.return_limit)
+        assert isinstance(self, nn.Module)
+        let_change(self, "entropy_scale", self.cfg.entropy)
 
     def imagined_losses(self, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``.
@@ -304,7 +308,7 @@ class ActorCritic:
             advantage=advantage,
             entropy=policy.entropy(),
             weight=weight,
-            entropy_scale=self.cfg.entropy,
+            entropy_scale=self.entropy_scale,
         )  # [H, M]
         critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
         means = {"advantage": advantage, "reward": reward, "cont": cont, "value": baseline, "slow_value": slow}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from reverie.algos.base import ModelFree, RecordedConfig, ValueConfig, building
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, several
@@ -50,7 +51,7 @@ NO_UNITS = Units()
 class FQEConfig(RecordedConfig, ValueConfig):
     """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
 
-    lr: Annotated[float, Above(0)] = 1e-3
+    lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of Adam."""
     tau: Annotated[float, Within("(0, 1]")] = 0.1
     """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a

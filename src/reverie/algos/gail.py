@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from reverie.algos.base import RecordedConfig
 from reverie.algos.discrete_sac import DiscreteSAC
-from reverie.algos.sac import SAC, SACConfig, SACStats
+from reverie.algos.sac import SAC, MixedSAC, SACConfig, SACStats
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
@@ -74,13 +75,13 @@ class Negative(Reward):
 class GAILConfig(RecordedConfig, SACConfig):
     """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     batch_size: Annotated[int, AtLeast(2)] = 256
     """B, windows in a batch, the expert's and the agent's."""
     reward: Reward = field(default_factory=Difference)
     """The agent's reward, a function of the discriminator: difference, positive or negative."""
-    discriminator_lr: Annotated[float, Above(0)] = 1e-3
+    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of the discriminator."""
     gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
     """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
@@ -105,24 +106,6 @@ class GAILConfig(RecordedConfig, SACConfig):
                 "Pass --data PATH for the expert's dataset and --env ID for the environment, "
                 "without --experience. Use bc to imitate from data alone."
             )
-
-    def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
-        """Return the learner: over SAC for continuous actions, over discrete SAC for one discrete action.
-
-        A :attr:`learner` of a user's own is for one kind of actions: that of the class it is derived from.
-
-        Raises:
-            ConfigError: the actions are not of the kind of the own learner.
-        """
-        continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
-        wanted: type[SAC] = GAIL if continuous else DiscreteGAIL
-        kind: type[SAC] = wanted if self.learner is GAIL else self.learner
-        if issubclass(kind, DiscreteSAC) == continuous:
-            raise ConfigError(
-                f"learner = {kind.__name__}: expected a class derived from {wanted.__name__}, as the actions are "
-                f"{'continuous' if continuous else 'discrete'}."
-            )
-        return kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +243,11 @@ class GAIL(SAC):
 
 
 class DiscreteGAIL(GAIL, DiscreteSAC):
-    """The learner of GAIL for one discrete action: discrete SAC and a discriminator."""
+    """The learner of GAIL for one or several choices: discrete SAC and a discriminator."""
+
+
+class MixedGAIL(GAIL, MixedSAC):
+    """The learner of GAIL for numbers and choices: hybrid SAC and a discriminator."""
 
 
 def parted(batch: Batch, windows: int) -> tuple[Batch, Batch]:
@@ -272,4 +259,4 @@ def parted(batch: Batch, windows: int) -> tuple[Batch, Batch]:
     return part(slice(0, windows)), part(slice(windows, None))
 
 
-GAILConfig.learner = GAIL
+GAILConfig.learner, GAILConfig.learners = GAIL, (GAIL, DiscreteGAIL, MixedGAIL)

@@ -1,7 +1,8 @@
 """IQL: Kostrikov, Nair, Levine, "Offline reinforcement learning with implicit Q-learning", ICLR 2022.
 
 The value of a state is an expectile of the values of the dataset's actions there, so the critic is never evaluated at
-actions outside the dataset. The policy imitates the dataset's actions, weighted by their advantage.
+actions outside the dataset. The policy imitates the dataset's actions, weighted by their advantage. Nothing of this
+depends on the kind of actions, so choices are learned too: the critics read them one-hot.
 """
 
 from __future__ import annotations
@@ -14,9 +15,19 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import FixedStdGaussianActor, Inputs, NetworkConfig, QEnsemble
+from reverie.nn.actor_critic import (
+    ChoicesActor,
+    FixedStdGaussianActor,
+    Inputs,
+    MixedActor,
+    NetworkConfig,
+    QEnsemble,
+    all_classes,
+    kind_of,
+)
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.perceptron import ReluMLP
@@ -30,7 +41,7 @@ from reverie.objectives.transforms import exp
 class IQLConfig(RecordedConfig, TDConfig):
     """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
     in_units_of_values: ClassVar[str] = "beta"
 
     expectile: Annotated[float, Within("(0, 1)")] = 0.7
@@ -41,14 +52,14 @@ class IQLConfig(RecordedConfig, TDConfig):
     AntMaze."""
     max_weight: Annotated[float, Within("(0, inf]")] = 100.0
     """Upper bound of the weights exp(beta A): the authors' code."""
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
     actor_cosine: Annotated[int, AtLeast(0)] = 0
     """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
     are all updates of a run."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critics."""
-    value_lr: Annotated[float, Above(0)] = 3e-4
+    value_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the value network."""
 
 
@@ -150,9 +161,9 @@ class IQL(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width = self.preprocess.spec, action_spec.width
-        actor = FixedStdGaussianActor(seen, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        seen = self.preprocess.spec
+        actor = self.build_actor(seen, action_spec)
+        critic = QEnsemble(seen, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
         value = StateValue(seen, cfg.networks, cfg.dtype)
         self.objective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
@@ -160,6 +171,18 @@ class IQL(ModelFree):
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_cosine)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
+
+    def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        """Build the actor: a normal distribution, class probabilities, or both.
+
+        The deviation is independent of the state, as in the authors' code, but not beside choices.
+        """
+        c, kind = self.cfg, kind_of(action_spec)
+        if kind == "continuous":
+            return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)
+        if kind == "mixed":
+            return MixedActor(obs_spec, action_spec, c.networks, c.dtype)
+        return ChoicesActor(obs_spec, all_classes(action_spec), c.networks, c.dtype)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the value network, of the actor and the critics with the new values, and of the targets.

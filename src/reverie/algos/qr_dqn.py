@@ -1,6 +1,7 @@
 """QR-DQN: Dabney, Rowland, Bellemare, Munos, "Distributional RL with quantile regression", AAAI 2018, arXiv:1710.10044.
 
-DQN whose network predicts quantiles of the return in place of its mean.
+DQN whose network predicts quantiles of the return in place of its mean. Of several choices, each is a branch with
+quantiles of its own, as in :mod:`~reverie.algos.dqn`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DiscreteQNetwork
+from reverie.objectives.categorical import averaged, per_choice
 from reverie.objectives.estimators import OneRow, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
@@ -46,7 +48,7 @@ class QRDQNObjective(DQNObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - theta_i(s, a))], averaged over the batch: Algorithm 1."""
         quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
-        return quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa)
+        return quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
 
     def values(self, obs: Obs) -> Tensor:
         """The means of the distributions, ``[..., A]``: Q in Algorithm 1."""
@@ -64,10 +66,13 @@ class QRDQNObjective(DQNObjective):
     def next_value(self, obs: Obs) -> Tensor:
         """Return quantiles of next states for the targets, ``[..., N]``: theta'(s, a*), a* with the highest mean.
 
-        With ``double`` the online network chooses a*.
+        With ``double`` the online network chooses a*. Of several choices, the j-th quantile is the mean of the choices'
+        j-th ones.
         """
         quantiles: Tensor = self.target_network(obs)  # [..., A, N]
-        return greedy_quantiles(quantiles, self.network(obs) if self.cfg.double else quantiles)
+        selector = self.network(obs) if self.cfg.double else quantiles
+        pairs = zip(per_choice(quantiles, self.classes, -2), per_choice(selector, self.classes, -2), strict=True)
+        return averaged([greedy_quantiles(*pair) for pair in pairs])
 
 
 class QRDQN(DQN):
@@ -76,8 +81,8 @@ class QRDQN(DQN):
     cfg: QRDQNConfig
     losses = QRDQNObjective
 
-    def build_network(self, obs_spec: ObsSpec, classes: int) -> DiscreteQNetwork:
-        """Build the network of the quantiles of so many actions."""
+    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
+        """Build the network of the quantiles of all classes of each choice."""
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype)
 

@@ -1,6 +1,8 @@
 """SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
 
-It is the version with two critics, no value network and a learned temperature.
+It is the version with two critics, no value network and a learned temperature. Actions of numbers and choices are
+learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for practical RL in video
+games", arXiv:1912.11077, 2019, here with one temperature.
 """
 
 from __future__ import annotations
@@ -15,12 +17,23 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite
+from reverie.core.errors import ConfigError
+from reverie.core.ramp import Ramp, Rate, first
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import QEnsemble, TanhGaussianActor
+from reverie.nn.actor_critic import (
+    MixedActor,
+    MixedQEnsemble,
+    QEnsemble,
+    TanhGaussianActor,
+    all_classes,
+    all_numbers,
+    kind_of,
+)
+from reverie.nn.distributions import Layout, SquashedNormal
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.optim import Adam, frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error, td_targets
@@ -30,20 +43,48 @@ from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_
 class SACConfig(TDConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    learners: ClassVar[tuple[type[SAC], ...]]
+    """The learners, each for other kinds of actions; the first is the default of :attr:`learner`."""
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critics."""
-    temperature_lr: Annotated[float, AtLeast(0)] = 3e-4
+    temperature_lr: Annotated[Rate, AtLeast(0)] = 3e-4
     """Learning rate of the temperature; 0 keeps the temperature constant."""
     target_every: Annotated[int, AtLeast(1)] = 1
     """Updates between two updates of the target critics."""
-    temperature: Annotated[float, Above(0)] = 1.0
-    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none."""
+    temperature: Annotated[Rate, Above(0)] = 1.0
+    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
+    may be a ramp if temperature_lr is 0."""
     target_entropy: Annotated[float | None, Finite()] = None
-    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions."""
+    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions;
+    of choices, 0.98 ln n is added for each, n being its number of classes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.temperature, Ramp) and self.temperature_lr:
+            raise ConfigError(
+                f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
+                "a ramp is not learned. Set temperature_lr = 0."
+            )
+
+    def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
+        """Return the learner for actions of this kind.
+
+        A :attr:`learner` of a user's own is for one kind: that of the class it is derived from.
+
+        Raises:
+            ConfigError: the actions are not of the kind of the own learner.
+        """
+        kind = kind_of(action_spec)
+        fit = [found for found in self.learners if kind in found.kinds]
+        learner: type[SAC] = fit[0] if fit and self.learner is self.learners[0] else super().learner_for(action_spec)
+        if kind not in learner.kinds:
+            derived = "".join(f", derived from {found.__name__}" for found in fit)
+            raise ConfigError(f"learner = {learner.__name__}: expected a class whose `kinds` have {kind!r}{derived}.")
+        return learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +108,21 @@ class SACObjective(TDObjective):
     """
 
     cfg: SACConfig
+    set_temperature: float | Tensor
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
         """``target_entropy``: in nats, -A in the paper; that of ``cfg`` is not read, as it may be None."""
         super().__init__(cfg)
         self.actor, self.critic, self.target_entropy = actor, critic, target_entropy
         self.target_critic = Target(critic, cfg.tau, cfg.target_every)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(cfg.temperature)))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
+        let_change(self, "set_temperature", cfg.temperature)
 
     @property
     def temperature(self) -> Tensor:
         """Alpha ``[]``, the weight of the entropy; without gradient."""
-        return self.log_temperature.detach().exp()
+        own = self.set_temperature
+        return own if isinstance(own, Tensor) else self.log_temperature.detach().exp()
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
@@ -104,11 +148,9 @@ class SACObjective(TDObjective):
         return Losses.of(metrics, actor=actor, temperature=temperature)
 
     def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each, with the actor's gradient."""
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        """min_i Q_i(s, a) and -ln pi(a | s), ``[...]`` each, with the actor's gradient."""
         with frozen(self.critic):
-            values: Tensor = self.critic(obs, action)  # [2, ...]
-        return values.amin(0), -log_pi
+            return self.expected(obs, self.critic)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -127,15 +169,21 @@ class SACObjective(TDObjective):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q'_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each: the two terms of V(s), equation 3."""
+        """min_i Q'_i(s, a) and -ln pi(a | s), ``[...]`` each: the two terms of V(s), equation 3."""
+        return self.expected(obs, self.target_critic)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        values: Tensor = self.target_critic(obs, action)  # [2, ...]
+        values: Tensor = critic(obs, action)  # [2, ...]
         return values.amin(0), -log_pi
 
 
 class SAC(ModelFree):
     """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
 
+    kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    """Kinds of actions that the learner is for."""
     losses: type[SACObjective] = SACObjective
     stats: type[Stats] = SACStats
 
@@ -161,4 +209,50 @@ class SAC(ModelFree):
         return self.losses(actor, critic, c, -float(width) if c.target_entropy is None else c.target_entropy)
 
 
-SACConfig.learner = SAC
+class MixedSACObjective(SACObjective):
+    """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
+
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Mixed`, and ``critic(obs, numbers)`` the values of all
+    classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
+    :mod:`~reverie.algos.discrete_sac`.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: Layout
+    ) -> None:
+        """``layout``: where numbers and classes lie in the flat action."""
+        super().__init__(actor, critic, cfg, target_entropy)
+        self.layout = layout
+
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
+        numbers, classes = self.layout.apart(action)
+        values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
+        return (values * classes).sum(-1)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """See :class:`SACObjective`: of sampled numbers, and exact over the classes beside them."""
+        policy = self.actor(obs)
+        numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
+        values: Tensor = critic(obs, numbers)  # [2, ..., D]
+        log_probs = policy.choices.log_probs  # [..., D]
+        return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
+
+
+class MixedSAC(SAC):
+    """The learner of hybrid SAC: actor, two critics and a temperature over numbers and choices."""
+
+    kinds = frozenset({"mixed"})
+    losses: type[MixedSACObjective] = MixedSACObjective
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
+        """Build the networks for these specs and the losses over them."""
+        c = self.cfg
+        actor = MixedActor(obs_spec, action_spec, c.networks, c.dtype, SquashedNormal)
+        critic = MixedQEnsemble(obs_spec, action_spec, c.networks, copies=2, dtype=c.dtype)
+        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
+        entropy = entropy if c.target_entropy is None else c.target_entropy
+        return self.losses(actor, critic, c, entropy, Layout(action_spec))
+
+
+SACConfig.learner, SACConfig.learners = SAC, (SAC, MixedSAC)

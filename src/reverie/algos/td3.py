@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
@@ -34,9 +35,9 @@ class TD3Config(TDConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
-    actor_lr: Annotated[float, Above(0)] = 3e-4
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor: the authors' code."""
-    critic_lr: Annotated[float, Above(0)] = 3e-4
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the critics: the authors' code."""
     policy_delay: Annotated[int, AtLeast(1)] = 2
     """d: the actor and the targets are updated at every d-th update of the critics."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from reverie.algos.base import RecordedConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective, TD3Stats
 from reverie.core.bounds import AtLeast
+from reverie.core.learners import averaged
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import first
 from reverie.nn.optim import frozen
@@ -55,7 +56,7 @@ class TD3BCObjective(TD3Objective):
         action = self.actor(obs)  # [B, T-1, A]
         with frozen(self.critic):
             value = first(self.critic, obs, action)  # [B, T-1]
-        size = mean_over(value.detach().abs(), mask)
+        size = averaged(mean_over(value.detach().abs(), mask))
         factor = alpha / size.clamp(min=max(1.0, alpha) * torch.finfo(size.dtype).tiny)  # finite
         cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)
         loss = cloning - factor * mean_over(value, mask)

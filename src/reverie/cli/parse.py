@@ -21,6 +21,7 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.files import check_local
 from reverie.core.near_names import near_names
+from reverie.core.ramp import Ramp, Rate
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
@@ -229,6 +230,21 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
 )
+
+
+@registry.primitive_rule
+def ramp(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Rate] | None:
+    """Let a number that may change with env steps be written as points: '[[0, 0], [1e4, 3e-4]]'."""
+
+    def read(word: str) -> Rate:
+        with contextlib.suppress(ValueError):
+            return float(word)
+        try:
+            return Ramp.of(yaml.load(word, _Loader), "points")
+        except yaml.YAMLError as error:
+            raise ValueError(f"{word!r} is neither a number nor points such as [[0, 0], [1e4, 3e-4]]") from error
+
+    return rule("FLOAT|POINTS", read, str, int | float | Ramp) if info.type == Rate else None
 
 
 @registry.primitive_rule

@@ -18,7 +18,7 @@ from reverie.cli.parse import flags_in, parse
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
-from reverie.core.words import plural
+from reverie.core.words import plural, say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig, fitted
 from reverie.log.aggregate import table
@@ -26,6 +26,7 @@ from reverie.log.console import tell
 from reverie.presets.layers import env_in, layered, sections, settings_in
 from reverie.presets.registry import SUITES
 from reverie.run.folder import RunFolder, read_saved
+from reverie.scale.launch import launch, launched, rank
 from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -74,9 +75,16 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     found = parsed.experiment.merge(changed | {"preset": config.preset})
     if ask := question(first, said, found):
         return fail(ask, 2)
-    found = fitted(found, {name.replace("-", "_") for name in flags}, tell)
-    end = end or (one_run if parsed.common.seeds is None else several)
-    return end(found, replace(parsed.common, run=said.run))
+    # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
+    starts = end is None and found.learners > 1 and not launched()
+    found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
+    common = replace(parsed.common, run=said.run)
+    if starts:
+        if common.seeds is not None:
+            return fail(f"--seeds {common.seeds} with --learners {found.learners}: train the seeds one by one.", 2)
+        return launch(["train", *args], found)
+    end = end or (one_run if common.seeds is None else several)
+    return end(found, common)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:
@@ -124,6 +132,8 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
 def one_run(config: ExperimentConfig, said: Common) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=said.run)
+    if rank():  # the first learner tells how the run ended
+        return 0 if result.signal is None else 128 + result.signal
     place = "" if config.offline else f"at env step {result.env_steps:,} "
     tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
     if result.evaluation is not None:

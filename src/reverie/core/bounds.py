@@ -12,15 +12,17 @@ from numbers import Real
 from typing import Any
 
 from reverie.core.errors import ConfigError, brief
+from reverie.core.ramp import Ramp
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Base class: what is declared with a field. None is never checked, and each item of a tuple is."""
+    """Base class: what is declared with a field. Each item of a tuple is checked, the top of a ramp, and None never."""
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, which calls the value ``name``, if it does not satisfy this."""
-        for item in value if isinstance(value, tuple) else (value,):
+        items = (value.most,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
+        for item in items:
             if item is not None and (expected := self.refusal(item)):
                 raise ConfigError(f"{name} = {brief(item) if isinstance(item, str) else item}: expected {expected}.")
 

@@ -65,6 +65,8 @@ class Clock:
     replay_ratio: float = 1.0
     learning_starts: int = 0
     action_repeat: int = 1
+    on_policy: bool = False
+    """Whether all windows that there are become updates at once: those of a whole rollout."""
     unit: Literal["steps", "updates"] = "steps"
     """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
     env_steps: int = 0
@@ -81,6 +83,8 @@ class Clock:
     """Value of ``updates`` once all updates reported as due have been made."""
     stop: bool = False
     """Set to True to end the run after the current iteration of the loop."""
+    speaks: bool = True
+    """Whether this process tells the user about signals: of several learners, one does."""
 
     def __post_init__(self) -> None:
         self.ratio = Ratio(self.replay_ratio)
@@ -114,8 +118,11 @@ class Clock:
         """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.
 
         Learning starts at ``learning_starts`` windows, then continues while there is at least one: their number can
-        fall again when old rows are evicted. A run that collects nothing makes one per call.
+        fall again when old rows are evicted. A run that collects nothing makes one per call, one that learns on-policy
+        as many as there are.
         """
+        if self.on_policy:
+            return windows
         if not windows:
             self.ratio.pause()  # a resumed run may have to fill its replay again; learning then starts again
         if windows < (1 if self.ratio.counts else max(1, self.learning_starts)):

@@ -1,7 +1,8 @@
 """Compile the C files of ``kernels/csrc`` for this machine, once, and load them.
 
-Compiling takes some seconds with any C compiler; the library is kept in the user's cache folder. Without a compiler
-everything runs in PyTorch, and one warning says so.
+Compiling takes some seconds with any C compiler; the library is kept in the user's cache folder. Wheels bring the
+kernels compiled (``setup.py``) for levels of processors, of which the best is chosen. Without a compiler and such a
+wheel everything runs in PyTorch, and one warning says so.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ _FLAGS = [
 ]
 """Compiler flags, from the fastest to those that every compiler accepts."""
 
+_BUILT = Path(__file__).parents[1] / "kernels" / "built"
+"""Folder of what wheels bring."""
+_LEVELS = {
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
+    "aarch64": {"asimd", "asimdhp"},
+}
+"""What /proc/cpuinfo lists where such a library runs, the fastest first."""
+
 _PATIENCE = 120
 """Timeout of a compiler call, in seconds."""
 
@@ -79,7 +89,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     if switched_off():
         return None, ""
     try:
-        return _load(_compiled()), ""
+        return _load(_built() or _compiled()), ""
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return None, f"no compiled kernels, so learning takes up to twice as long: {error}"
 
@@ -110,6 +120,13 @@ def _check(library: ctypes.CDLL) -> None:
     expected = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, [40], ones, 1e-4))
     if not torch.allclose(y, expected, atol=1e-5):
         raise RuntimeError("their results differ from PyTorch's. Try another compiler: CC=clang.")
+
+
+def _built() -> Path | None:
+    """Return the best library of a wheel for this processor; None if there is none."""
+    known = set(_processor().split())
+    found = (_BUILT / f"{level}.so" for level, needed in _LEVELS.items() if needed <= known)
+    return next((path for path in found if path.is_file()), None)
 
 
 # ---------------------------------------------------------------------- the cache

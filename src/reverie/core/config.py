@@ -22,6 +22,7 @@ from reverie.core.bounds import Bound
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.importing import imported
 from reverie.core.near_names import near_names
+from reverie.core.ramp import Ramp, Rate
 
 SMALLEST, LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
 """The least magnitude that float32 holds besides 0, and the largest."""
@@ -49,6 +50,8 @@ class Config:
         """
         for name, (hint, bounds) in _declared(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
+            if hint == Rate and isinstance(value, list | tuple):
+                object.__setattr__(self, name, value := Ramp.of(value, name))
             _check_kind(value, hint, name)
             for bound in bounds:
                 bound.check(name, value)
@@ -248,7 +251,7 @@ def _check_kind(value: Any, hint: Any, where: str) -> None:
 
 def _is_checked(option: Any) -> bool:
     literal = option in (int, float, bool, types.NoneType) or typing.get_origin(option) is Literal
-    return literal or (isinstance(option, type) and issubclass(option, Choice))
+    return literal or (isinstance(option, type) and issubclass(option, Choice | Ramp))
 
 
 def _options(config: Config, path: str) -> Iterator[str]:
@@ -370,6 +373,8 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
 
 
 def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> Any:
+    if hint == Rate and isinstance(value, list | tuple):
+        return Ramp.of(value, where)
     options = [option for option in args if option is not type(None)]
     if value is None and len(options) < len(args):
         return None
@@ -431,6 +436,8 @@ def _to_plain(value: Any) -> Any:
         return value.text()
     if isinstance(value, Config):
         return value.to_dict()
+    if isinstance(value, Ramp):
+        return value.plain()
     if is_builder(value):
         return repr(value)
     if isinstance(value, list | tuple):

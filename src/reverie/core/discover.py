@@ -20,7 +20,7 @@ from reverie.core.errors import ConfigError, EnvError, did_you_mean, told, warn
 from reverie.core.importing import check_module, dotted, findable, imported, is_file
 
 GROUP = "reverie.algos"
-SHARED = frozenset({"__init__", "base", "world_model", "imagination", "fqe"})
+SHARED = frozenset({"__init__", "base", "world_model", "imagination", "on_policy", "fqe"})
 """Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
 
 ROOT = Path(__file__).parents[1]

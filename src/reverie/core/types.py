@@ -125,11 +125,12 @@ class Batch:
             fits = fits and x.shape[:2] == size
         if not fits:
             raise DataError(self._misfit())
-        if window is not None and (size[1] != window.rows if window.context else size[1] < min(2, window.rows)):
+        exact = window is not None and window.context > 0 and not window.rollout
+        if window is not None and (size[1] != window.rows if exact else size[1] < min(2, window.length)):
             rows = f"{window.rows} rows, {window.context} of context and {window.length} to learn from"
             raise DataError(
                 f"the batch has shape {list(size)}, windows and their rows: expected "
-                f"{rows if window.context else '2 rows or more, as a transition is from one row to the next'}. Sample "
+                f"{rows if exact else '2 rows or more, as a transition is from one row to the next'}. Sample "
                 f"windows of learner.window.rows = {window.rows} rows."
             )
 
@@ -234,6 +235,7 @@ class Update:
     metrics: Metrics
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
+    over: Tensor | None = None  # [] bool, on-policy: nothing more is to be learned from the rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +258,11 @@ class Window:
     at each ``is_first``. Its windows cross episodes and have no context rows."""
     gives_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
+    rollout: int = 0
+    """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
+    length. The context is before these, and no part of batches. 0: rows are replayed."""
+    epochs: int = 1
+    """How often each row of a rollout is learned from; 0: all of them once, in a single batch of all windows."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("length", 1), ("context", 0)):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import RunError
+from reverie.core.learners import several
 from reverie.core.types import Batch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers
 from reverie.kernels.tape import Tape
@@ -279,8 +280,12 @@ _captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.Wea
 
 
 def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
-    """Return whether :func:`run` can be used."""
-    return learner.graph and (learner.device.type == "cuda" or (learner.tapes and learner.device.type == "cpu"))
+    """Return whether :func:`run` can be used; no recording holds what several learners tell each other."""
+    return (
+        learner.graph
+        and not several()
+        and (learner.device.type == "cuda" or (learner.tapes and learner.device.type == "cpu"))
+    )
 
 
 def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from reverie.core.compiler import kernels
 from reverie.core.types import Obs
 from reverie.kernels.tape import Tape
 from reverie.nn.exploration import Inference
 from reverie.nn.perceptron import ReluMLP
+from reverie.nn.policy_value import Actor
 
 MAX_KEYS = 8
 """Largest number of captures, one for each kind of input; inputs of further kinds call the network."""
@@ -43,7 +45,7 @@ class Captures:
         self.numbers = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        self.supported = bool(owners) and all(type(owner) is ReluMLP for owner in owners)
+        self.supported = bool(owners) and all(type(owner) in (ReluMLP, Actor) for owner in owners)
 
 
 _made: weakref.WeakKeyDictionary[Inference, Captures] = weakref.WeakKeyDictionary()
@@ -83,6 +85,7 @@ def _capture(inference: Inference, captures: Captures, key: Any, obs: Obs) -> Te
     """Call the network, and capture the call if inputs of this kind are new."""
     if key in captures.by_key or len(captures.by_key) == MAX_KEYS:
         return inference.function(obs)
+    kernels()  # tries them when it is called first, which no tape could repeat
     with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
         kept = {name: x.clone() for name, x in obs.items()}
         with Tape() as tape:

@@ -5,11 +5,13 @@ Pairs of quantiles stay in registers: 200 predictions and as many targets make 4
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from reverie.core.learners import several
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
 from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, untracked
@@ -75,7 +77,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
 def fits_mean(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`mean_over` can be used."""
-    return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0
+    return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0 and not several()
 
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
@@ -100,11 +102,11 @@ def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------- errors of values
 
 
-def fits_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = 1.0) -> bool:
+def fits_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
     """Return whether :func:`squared_error` and :func:`huber_error` can be used; the target has no gradient."""
     shapes = target.ndim == 2 and prediction.shape[-2:] == target.shape and prediction.ndim <= 3
     same = shapes and batch.is_last.shape == (target.shape[0], target.shape[1] + 1) and target.numel() > 0
-    return same and cpu32(prediction, target) and _columns(batch) and untracked(target, batch.weight)
+    return same and cpu32(prediction, target) and _columns(batch) and untracked(target, batch.weight) and not several()
 
 
 def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
@@ -112,9 +114,9 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
     return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, scale))
 
 
-def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
+def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
     """Compute ``td.huber_error``."""
-    return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, 1.0, kappa))
+    return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, scale, kappa))
 
 
 def error_and_gradient(
@@ -202,17 +204,22 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     return y
 
 
-def fits_quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> bool:
-    """Return whether :func:`quantile_error` can be used: with the prediction's gradient alone."""
-    shapes = prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3])
+def fits_quantile_error(
+    prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
+) -> bool:
+    """Return whether :func:`quantile_error` can be used: of one choice, with the prediction's gradient alone."""
+    shapes = prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3]) and len(classes) < 2
     windows, rows = prediction.shape[0], prediction.shape[1] + 1
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
     taken = same and batch.action.shape == (windows, rows, prediction.shape[2])
-    return taken and cpu32(prediction, target, batch.action) and _columns(batch) and untracked(batch.weight)
+    fit = taken and cpu32(prediction, target, batch.action) and _columns(batch) and untracked(batch.weight)
+    return fit and not several()
 
 
-def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
-    """Compute ``quantile.quantile_error``, with gradient."""
+def quantile_error(
+    prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
+) -> Losses:
+    """Compute ``quantile.quantile_error`` of one choice, with gradient."""
     return losses_of(call(_Loss, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
 
 

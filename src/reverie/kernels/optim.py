@@ -27,7 +27,7 @@ def fits(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
     """Return whether :func:`adam` can be used."""
-    return _plain(params, grads, mean, square)
+    return settings.rate is None and _plain(params, grads, mean, square)
 
 
 @torch.no_grad()
@@ -35,7 +35,7 @@ def adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
     """Compute ``optim.adam``; it wakes no second thread for small tensors."""
-    lr, betas, eps, cosine = settings
+    lr, betas, eps, cosine, _ = settings
     numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
     for p, *others in zip(params, grads, mean, square, strict=True):
         compute("adam", p, *others, p.numel(), numbers, updates, threads(p))
@@ -61,7 +61,8 @@ def fused_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
     """Compute ``optim.adam`` in one call for all parameters."""
-    (b1, b2), rate = settings.betas, settings.lr * cosine_share(updates, settings.cosine)
+    lr = settings.lr if settings.rate is None else settings.rate
+    (b1, b2), rate = settings.betas, lr * cosine_share(updates, settings.cosine)
     torch._fused_adam_(
         params, grads, mean, square, [], [updates.float()] * len(params), lr=rate, beta1=b1, beta2=b2,
         weight_decay=0.0, eps=settings.eps, amsgrad=False, maximize=False,

@@ -1,10 +1,11 @@
-"""MLPs with ReLU in C (``perceptron.c``, ``perceptron_backward.c``): all layers of K copies in one call.
+"""MLPs with ReLU or tanh in C (``perceptron.c``, ``perceptron_backward.c``): all layers of K copies in one call.
 
 Each layer is a product of a few microseconds, so half of the time would go to PyTorch's calls between layers.
 
 * :func:`forward` returns the output and keeps the hidden layers' values in :class:`Activations`.
 * :func:`backward` applies the chain rule from the last layer to the first. With x the input of a layer, W its weights
-  and g the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where ReLU gave 0.
+  and g the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where ReLU gave 0,
+  or times 1 - x^2 where x is tanh's output.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class _Network(ctypes.Structure):
         ("layers", ctypes.c_int64),
         ("stride", ctypes.c_int64),
         ("squash", ctypes.c_int64),
+        ("tanh", ctypes.c_int64),
         ("widths", ctypes.c_void_p),
         ("parameters", ctypes.c_void_p),
     )
@@ -120,7 +122,7 @@ def _network(layout: Layout, parameters: Tensor) -> Any:
     widths = _widths(layout.widths)
     return ctypes.byref(
         _Network(
-            layout.copies, len(widths) - 1, layout.stride, layout.squash, ctypes.addressof(widths),
+            layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.tanh, ctypes.addressof(widths),
             parameters.data_ptr(),
         )
     )  # fmt: skip
@@ -138,4 +140,4 @@ def _threads(layout: Layout, rows: int) -> int:
 
 def _tiled(layout: Layout, rows: int) -> bool:
     """Return whether to use matrix units for so many rows."""
-    return rows >= TILED and len(layout.widths) <= 32 and tiles_granted()
+    return rows >= TILED and len(layout.widths) <= 32 and not layout.tanh and tiles_granted()

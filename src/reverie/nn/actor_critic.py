@@ -6,6 +6,7 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec, observed
+from reverie.core.specs import MASK, ActionSpec, ObsSpec, observed
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
-from reverie.nn.distributions import Choices, DiagonalNormal, SquashedNormal
+from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
 from reverie.nn.encoder import flat_vector
 from reverie.nn.functional import masked
 from reverie.nn.perceptron import ReluMLP
+from reverie.objectives.categorical import joined, per_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +127,12 @@ class GaussianActor(Network):
 
     def forward(self, obs: Obs) -> DiagonalNormal:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
-        mean, log_std = self.outputs(obs).chunk(2, -1)  # [..., A]
-        return DiagonalNormal(mean.tanh(), log_std.clamp(*IQL_LOG_STD))
+        return tanh_mean(*self.outputs(obs).chunk(2, -1))
+
+
+def tanh_mean(mean: Tensor, log_std: Tensor) -> DiagonalNormal:
+    """Return N(tanh(mean), std^2) of a network's outputs ``[..., A]``."""
+    return DiagonalNormal(mean.tanh(), log_std.clamp(*IQL_LOG_STD))
 
 
 class FixedStdGaussianActor(DeterministicActor):
@@ -153,6 +159,35 @@ class ChoicesActor(Network):
     def forward(self, obs: Obs) -> Choices:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         return Choices(masked(self.outputs(obs), obs), self.classes)
+
+
+class MixedActor(Network):
+    """A policy pi(a | s) over numbers and choices: one perceptron for the parameters of both."""
+
+    def __init__(
+        self,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        cfg: NetworkConfig,
+        dtype: torch.dtype = torch.float32,
+        numbers: Callable[[Tensor, Tensor], DiagonalNormal | SquashedNormal] = tanh_mean,
+    ) -> None:
+        """``numbers(mean, log_std)`` is the distribution of the numbers, of two outputs ``[..., C]`` each."""
+        classes, count = all_classes(action_spec), all_numbers(action_spec)
+        super().__init__(obs_spec, 2 * count + sum(classes), cfg, dtype)
+        self.widths, self.classes = [count, count, sum(classes)], classes
+        self.numbers, self.layout = numbers, Layout(action_spec)
+
+    def forward(self, obs: Obs) -> Mixed:
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
+        mean, log_std, logits = torch.split(self.outputs(obs), self.widths, -1)
+        choices = Choices(masked(logits, of_classes(obs, self.layout)), self.classes)
+        return Mixed(self.numbers(mean, log_std), choices, self.layout)
+
+
+def of_classes(obs: Obs, layout: Layout) -> Obs:
+    """Return the mask of legal actions, if there is one, without its numbers: ``[..., D]``."""
+    return {MASK: layout.apart(obs[MASK])[1]} if MASK in obs else {}
 
 
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
@@ -191,6 +226,21 @@ class QEnsemble(Network):
         ``copy``: the index of the only copy to compute, whose values are ``[..., n]``.
         """
         return self.outputs(obs, action, copy=copy).squeeze(-1)
+
+
+class MixedQEnsemble(Network):
+    """K critics of numbers and choices that share only a CNN: they read the numbers and value each class."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, copies: int, dtype: torch.dtype
+    ) -> None:
+        count = all_numbers(action_spec)
+        super().__init__(obs_spec, sum(all_classes(action_spec)), cfg, dtype, more=count, copies=copies)
+        self.layout = Layout(action_spec)
+
+    def forward(self, obs: Obs, numbers: Tensor) -> Tensor:
+        """Map observations ``[..., *shape]`` and numbers ``[..., C]`` to additive values ``[K, ..., D]``."""
+        return masked(self.outputs(obs, numbers), of_classes(obs, self.layout))
 
 
 class Stacked(nn.Module):
@@ -235,36 +285,37 @@ class Dueling(nn.Module):
     """A dueling network, with streams for the value and advantages: Wang et al. 2016, arXiv:1511.06581, equation 9.
 
     Q(s, a) = V(s) + A(s, a) - mean_b A(s, b). Each stream has its own last hidden layer; the layers before it are
-    shared, as in the paper, where these are a CNN.
+    shared, as in the paper, where these are a CNN. Several choices share V, and the mean is over the classes of each:
+    Tavakoli et al. 2018, arXiv:1711.08946, equation 1.
     """
 
-    def __init__(self, inputs: int, units: tuple[int, ...], classes: int, each: int = 1) -> None:
-        """``each`` is the number of outputs for each of the ``classes`` discrete actions."""
+    def __init__(self, inputs: int, units: tuple[int, ...], classes: tuple[int, ...], each: int = 1) -> None:
+        """``each`` is the number of outputs for each class; ``classes`` the number of classes of each choice."""
         super().__init__()
         *shared, last = units
         self.classes, self.each = classes, each
         self.shared = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
         width = shared[-1] if shared else inputs
         self.value = ReluMLP(width, (last,), each)
-        self.advantage = ReluMLP(width, (last,), classes * each)
+        self.advantage = ReluMLP(width, (last,), sum(classes) * each)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., classes * each]``."""
+        """Map ``[..., inputs]`` to ``[..., A * each]``, where A is the sum of ``classes``."""
         if self.shared is not None:
             x = self.shared(x).relu()
         value = self.value(x).unsqueeze(-2)  # [..., 1, each]
-        advantage = self.advantage(x).unflatten(-1, (self.classes, self.each))  # [..., classes, each]
-        q: Tensor = value + advantage - advantage.mean(-2, keepdim=True)
-        return q.flatten(-2)
+        advantage = self.advantage(x).unflatten(-1, (sum(self.classes), self.each))  # [..., A, each]
+        q = [value + part - part.mean(-2, keepdim=True) for part in per_choice(advantage, self.classes, -2)]
+        return joined(q, -2).flatten(-2)
 
 
 class DiscreteQNetwork(Network):
-    """A critic Q(s, .) of A discrete actions (``classes``); with ``quantiles``, N quantiles of the return of each."""
+    """A critic Q(s, .) of the A classes of one or several choices; with ``quantiles``, N quantiles of each's return."""
 
     def __init__(
         self,
         obs_spec: ObsSpec,
-        classes: int,
+        classes: tuple[int, ...],
         cfg: NetworkConfig,
         *,
         dueling: bool = False,
@@ -273,9 +324,9 @@ class DiscreteQNetwork(Network):
     ) -> None:
         nn.Module.__init__(self)
         self.inputs, each = Inputs(obs_spec, cfg, dtype), quantiles or 1
-        self.shape = (classes,) if quantiles is None else (classes, quantiles)
-        width = self.inputs.width
-        self.body = Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, classes * each)
+        self.shape = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
+        width, outputs = self.inputs.width, sum(classes) * each
+        self.body = Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, outputs)
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
@@ -286,7 +337,7 @@ class DiscreteQNetwork(Network):
 
 
 class DiscreteQEnsemble(Network):
-    """K MLPs that share only a CNN, each with one output for each discrete action: K critics, or values and logits."""
+    """K MLPs that share only a CNN, each with one output for each of A classes: K critics, or values and logits."""
 
     def __init__(
         self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
@@ -308,6 +359,11 @@ class DiscreteQEnsemble(Network):
 def all_classes(spec: ActionSpec) -> tuple[int, ...]:
     """Return the number of classes of each discrete choice, in the order of the flat action."""
     return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
+
+
+def all_numbers(spec: ActionSpec) -> int:
+    """Return how many numbers of the flat action are continuous."""
+    return sum(part.size for part in spec.parts.values())
 
 
 def kind_of(spec: ActionSpec) -> str:

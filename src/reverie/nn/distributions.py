@@ -15,7 +15,9 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
+from reverie.core.specs import ActionSpec
 from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot, softmax_mean
+from reverie.objectives.categorical import joined, per_choice
 from reverie.objectives.transforms import exp, two_hot
 
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
@@ -170,7 +172,7 @@ class Choices:
     @property
     def log_probs(self) -> Tensor:
         """The ln pi of every class, ``[..., A]``. Not cached: a later call may need gradients, unlike this one."""
-        return torch.cat([part.log_softmax(-1) for part in self._each(self.logits)], -1)
+        return torch.cat([part.log_softmax(-1) for part in per_choice(self.logits, self.classes)], -1)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return one-hot actions ``[..., A]`` and their log-probabilities ``[...]``."""
@@ -186,15 +188,17 @@ class Choices:
         """Return the log-probabilities ``[...]`` of one-hot actions ``[..., A]``."""
         return (self.log_probs * action).sum(-1)
 
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats, summed over the variables; classes of probability 0 add nothing."""
+        log_probs = self.log_probs
+        return -(log_probs.exp() * log_probs).sum(-1)
+
     def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``; for a single variable only."""
+        """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``, summed over the variables."""
         return (self.log_probs.exp() * values).sum(-1)
 
-    def _each(self, x: Tensor) -> tuple[Tensor, ...]:
-        return (x,) if len(self.classes) == 1 else torch.split(x, list(self.classes), -1)
-
     def _highest(self, x: Tensor) -> Tensor:
-        return torch.cat([F.one_hot(part.argmax(-1), part.shape[-1]) for part in self._each(x)], -1).to(x.dtype)
+        return torch.cat([one_hot(part.argmax(-1), part) for part in per_choice(x, self.classes)], -1)
 
 
 # ---------------------------------------------------------------------- continuous actions of the Dreamers
@@ -365,6 +369,19 @@ class DiagonalNormal:
         return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
 
 
+class FreeNormal(DiagonalNormal):
+    """N(mean, std^2) whose samples may lie outside of [-1, 1]: environments clip them, and their density is exact."""
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return actions ``[..., A]`` and their log-densities ``[...]``."""
+        noise = torch.randn_like(self.mean)
+        return self.mean + exp(self.log_std) * noise, self._log_density(noise)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats."""
+        return (self.log_std + LOG_ROOT_E).sum(-1).expand(self.mean.shape[:-1])
+
+
 LOG_STD = (-20.0, 2.0)
 """Limits of ln sigma of :class:`SquashedNormal`, from the code of the authors of SAC."""
 
@@ -421,6 +438,57 @@ def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
     normal = -0.5 * noise.square() - log_std - LOG_ROOT  # [..., A]
     squashing = 2 * (math.log(2) - u - F.softplus(-2 * u))  # [..., A]
     return (normal - squashing).sum(-1)
+
+
+# ---------------------------------------------------------------------- numbers and choices
+
+
+class Layout:
+    """Where the numbers and the classes of an action lie in the flat action."""
+
+    def __init__(self, spec: ActionSpec) -> None:
+        parts = [spec.parts[key] for key in sorted(spec.parts)]
+        self.continuous, self.widths = [part.kind == "continuous" for part in parts], [part.width for part in parts]
+
+    def apart(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers ``[..., C]`` and the classes ``[..., D]`` of flat actions or masks ``[..., C + D]``."""
+        parts = list(zip(torch.split(flat, self.widths, -1), self.continuous, strict=True))
+        return joined([x for x, number in parts if number]), joined([x for x, number in parts if not number])
+
+    def together(self, numbers: Tensor, classes: Tensor) -> Tensor:
+        """Return the inverse of :meth:`apart`."""
+        widths = list(zip(self.widths, self.continuous, strict=True))
+        left = iter(torch.split(numbers, [width for width, number in widths if number], -1))
+        right = iter(torch.split(classes, [width for width, number in widths if not number], -1))
+        return torch.cat([next(left if number else right) for number in self.continuous], -1)
+
+
+class Mixed:
+    """The product of a distribution of the numbers of an action and one of its choices."""
+
+    def __init__(self, numbers: Any, choices: Choices, layout: Layout) -> None:
+        """``numbers`` is a normal distribution of any kind here, over ``[..., C]``."""
+        self.numbers, self.choices, self.layout = numbers, choices, layout
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return flat actions ``[..., A]`` and their log-densities ``[...]``."""
+        (numbers, density), (classes, log_prob) = self.numbers.sample(), self.choices.sample()
+        return self.layout.together(numbers, classes), density + log_prob
+
+    def mode(self) -> Tensor:
+        """Return the modes of both parts, ``[..., A]``."""
+        return self.layout.together(self.numbers.mode(), self.choices.mode())
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-densities ``[...]`` of flat actions ``[..., A]``."""
+        numbers, classes = self.layout.apart(action)
+        density: Tensor = self.numbers.log_prob(numbers)
+        return density + self.choices.log_prob(classes)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats of both parts together; not of squashed numbers, which have none."""
+        entropy: Tensor = self.numbers.entropy()
+        return entropy + self.choices.entropy()
 
 
 # ---------------------------------------------------------------------- numbers, yes or no

@@ -16,9 +16,11 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
+from reverie.core.ramp import Ramp, Rate
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.functional import legal_choice
+from reverie.objectives.categorical import joined, per_choice
 
 
 class Inference:
@@ -166,8 +168,8 @@ class EpsilonSchedule(Choice):
 class EpsilonGreedy(EpsilonSchedule):
     """A random action with probability epsilon, which may be annealed linearly."""
 
-    epsilon: Annotated[float, Within("[0, 1]")] = 1.0
-    """Probability of a random action at the start, in [0, 1]."""
+    epsilon: Annotated[Rate, Within("[0, 1]")] = 1.0
+    """Probability of a random action at the start, in [0, 1]; or its ramp, [[0, 1], [1e4, 0.1]], without the others."""
     final_epsilon: Annotated[float | None, Within("[0, 1]")] = None
     """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
     anneal_steps: int = 0
@@ -176,9 +178,13 @@ class EpsilonGreedy(EpsilonSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
+        if isinstance(self.epsilon, Ramp) and self.anneal_steps:
+            raise ConfigError(f"epsilon = {self.epsilon}, anneal_steps = {self.anneal_steps}: set only one of them.")
 
     def chance(self, steps: Tensor) -> Tensor | float:
         """See :class:`EpsilonSchedule`."""
+        if isinstance(self.epsilon, Ramp):
+            return self.epsilon.at(int(steps.sum()))
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
@@ -268,12 +274,20 @@ def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
 
 
 class GreedyPolicy(Scheduled[GreedyState]):
-    """An epsilon-greedy policy: the action of the highest value, sometimes a random one while exploring."""
+    """An epsilon-greedy policy: the class of the highest value, sometimes a random legal one while exploring.
+
+    Of several choices each is random for itself, with the probability epsilon: the authors' code of Tavakoli et al.
+    2018, arXiv:1711.08946.
+    """
 
     def __init__(
-        self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: int, device: torch.device
+        self,
+        values: Callable[[Obs], Tensor],
+        randomness: EpsilonSchedule,
+        classes: tuple[int, ...],
+        device: torch.device,
     ) -> None:
-        """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
+        """``values(obs)`` returns the values ``[N, A]`` of all classes; A is the sum of ``classes``, of each choice."""
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:
@@ -286,12 +300,26 @@ class GreedyPolicy(Scheduled[GreedyState]):
 
         Exploring draws from the CPU's default generator, separately for each environment and equally much at each step.
         """
-        best = self.values(step.obs_on(self.device)).argmax(-1).cpu()  # [N]
+        values = self.values(step.obs_on(self.device))  # [N, A]
+        if len(self.classes) > 1:
+            values = values.cpu()  # once for all choices
+        best = [part.argmax(-1).cpu() for part in per_choice(values, self.classes)]  # [N] each
         if mode == "explore":
-            drawn, other = torch.rand(len(best)), torch.randint(self.classes, (len(best),))  # [N]
-            if (legal := step.obs.get(MASK)) is not None:
-                allowed = legal.gather(1, other[:, None]).squeeze(1)  # [N]
-                other = other if allowed.all() else torch.where(allowed, other, legal_choice(legal))
-            best = torch.where(drawn < self.randomness.chance(state.steps), other, best)
+            chance, legal = self.randomness.chance(state.steps), step.obs.get(MASK)
+            masks = [None] * len(best) if legal is None else per_choice(legal, self.classes)
+            best = [
+                sometimes_random(choice, count, chance, mask)
+                for choice, count, mask in zip(best, self.classes, masks, strict=True)
+            ]
             state = GreedyState(counted(state.steps, step))
-        return F.one_hot(best, self.classes).float(), state
+        hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
+        return joined(hot).float(), state
+
+
+def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:
+    """Return classes ``[N]``: ``best``, or with probability ``chance`` random ``legal`` ones, ``[N, classes]``."""
+    drawn, other = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
+    if legal is not None:
+        allowed = legal.gather(1, other[:, None]).squeeze(1)  # [N]
+        other = other if allowed.all() else torch.where(allowed, other, legal_choice(legal))
+    return torch.where(drawn < chance, other, best)

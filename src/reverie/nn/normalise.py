@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten, warn
+from reverie.core.learners import averaged, gathered, several
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 
@@ -113,26 +114,36 @@ class Moments(HostBuffers):
         self.moments.zero_()
 
     def add(self, x: Tensor) -> None:
-        """Add rows ``[M, *shape]``."""
+        """Add rows ``[M, *shape]``; of several learners, those of all."""
         rows = x.numpy(force=True).reshape(len(x), self.moments.shape[1])  # [M, D]
-        for start in range(0, len(rows), TOGETHER):
-            self._merge(rows[start : start + TOGETHER].astype(np.float64))
+        if not several():
+            return self._take(self.moments.numpy(), rows)
+        own = torch.zeros_like(self.moments)
+        self._take(own.numpy(), rows)
+        for count, mean, spread in gathered(own).numpy():
+            if count[0]:
+                merge(self.moments.numpy(), int(count[0]), mean, spread)
 
-    def _merge(self, rows: np.ndarray) -> None:
-        new = len(rows)
-        count, mean, spread = self.moments.numpy()  # [D], views of the buffer
-        fresh = rows.sum(0) / new
-        shift, share = fresh - mean, new / (count + new)
-        spread += shift * shift * count * share
-        if new > 1:
-            spread += np.square(rows - fresh).sum(0)
-        mean += shift * share
-        count += new
+    def _take(self, moments: np.ndarray, rows: np.ndarray) -> None:
+        for start in range(0, len(rows), TOGETHER):
+            part = rows[start : start + TOGETHER].astype(np.float64)
+            mean = part.sum(0) / len(part)
+            merge(moments, len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
 
     def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and population standard deviation (divided by n), each ``[*shape]``; 0 without rows."""
         count, mean, spread = self.moments.numpy()
         return mean.reshape(self.shape), np.sqrt(spread / np.maximum(count, 1)).reshape(self.shape)
+
+
+def merge(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
+    """Add to ``moments`` ``[3, D]`` in place: ``new`` rows of mean ``fresh`` and sum of squared deviations."""
+    count, mean, spread = moments  # [D], views
+    shift, share = fresh - mean, new / (count + new)
+    spread += shift * shift * count * share
+    spread += scatter
+    mean += shift * share
+    count += new
 
 
 class Standard(Moments):
@@ -268,7 +279,7 @@ class PercentileScale(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Update the averages with new values ``[...]``."""
-        low, high = percentiles(x, PERCENTILES)
+        low, high = percentiles(gathered(x), PERCENTILES)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)
 
@@ -295,7 +306,7 @@ class MagnitudeScale(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Update the average with new values ``[...]``."""
-        self.magnitude.lerp_(x.abs().mean(), 1 - self.momentum)
+        self.magnitude.lerp_(averaged(x.abs().mean()), 1 - self.momentum)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scaled values, ``[...]``."""

@@ -18,6 +18,8 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.learners import average
+from reverie.core.ramp import Ramp, Rate, first
 from reverie.core.types import Batch, Metrics, State, Update
 from reverie.core.words import plural
 from reverie.objectives.td import Losses
@@ -40,6 +42,35 @@ def to_train(whose: str, parameters: Iterable[nn.Parameter]) -> Tensors:
             raise ConfigError(f"{whose} was given a parameter of shape {list(p.shape)} more than once: give it once.")
         seen.add(id(p))
     return params
+
+
+def rate_of(lr: Rate, device: torch.device) -> float | Tensor:
+    """Return a learning rate, or a tensor ``[]`` that :func:`advance` changes where it is a ramp."""
+    return torch.tensor(first(lr), dtype=torch.float32, device=device) if isinstance(lr, Ramp) else lr
+
+
+def advance(ramps: Iterable[tuple[Ramp, Tensor]], step: int) -> None:
+    """Set the tensor of each ramp to its value at this env step, in place, as captured updates go on reading it."""
+    for ramp, value in ramps:
+        value.fill_(ramp.at(step))
+
+
+def ramps_of(optim: object) -> list[tuple[Ramp, Tensor]]:
+    """Return the ramp of an optimiser's learning rate with its tensor, if it has one."""
+    if isinstance(optim, Adam) and optim.ramp is not None and optim.settings.rate is not None:
+        return [(optim.ramp, optim.settings.rate)]
+    if isinstance(optim, Optim) and isinstance(optim.rate, Tensor):
+        return [(optim.cfg.lr, optim.rate)]
+    return []
+
+
+def let_change(module: nn.Module, name: str, rate: Rate) -> None:
+    """Give ``module`` an attribute of this name and value, a buffer that changes with env steps if it is a ramp."""
+    if not isinstance(rate, Ramp):
+        setattr(module, name, rate)
+        return
+    module.register_buffer(name, torch.tensor(first(rate), dtype=torch.float32), persistent=False)
+    vars(module).setdefault("ramps", {})[name] = rate
 
 
 def load(moments: Mapping[str, Tensor], state: State) -> None:
@@ -67,7 +98,7 @@ def load(moments: Mapping[str, Tensor], state: State) -> None:
 class OptimConfig(Config):
     """LaProp with adaptive gradient clipping."""
 
-    lr: Annotated[float, Above(0)] = 4e-5
+    lr: Annotated[Rate, Above(0)] = 4e-5
     """Learning rate, above 0."""
     agc: Annotated[float, AtLeast(0)] = 0.3
     """Adaptive clipping: largest norm of a tensor's gradient, as a fraction of the tensor's norm; 0 does not clip."""
@@ -121,6 +152,7 @@ class Optim:
         self.square = torch.zeros(self.count, dtype=torch.float32, device=device)
         self.momentum = torch.zeros(self.count, dtype=torch.float32, device=device)
         self.updates = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
+        self.rate = rate_of(cfg.lr, device)
         # On GPUs the index of each element's tensor, [count].
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
         self.owner = None if device.type == "cpu" else torch.cat(owners)
@@ -136,6 +168,8 @@ class Optim:
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
+        Of several learners, it is the mean of their gradients.
+
         Raises:
             RunError: a parameter has no gradient, because the loss does not depend on it, or was frozen since.
         """
@@ -150,6 +184,7 @@ class Optim:
                 f"{without[0]}: the loss does not depend on them, or they were frozen. Build the optimiser from the "
                 "parameters of its loss, after replacing or freezing a network."
             )
+        average(grads)
         return grads
 
     def _backward(self, loss: Tensor, keep: bool) -> None:
@@ -163,7 +198,7 @@ class Optim:
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
         g = self._clipped(grads, grad_norms, param_norms)  # [count]
         share = self.updates / c.warmup if c.warmup else torch.ones_like(self.updates)
-        rate = c.lr * share.clamp(max=1)
+        rate = self.rate * share.clamp(max=1)
         self.updates += 1
         self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
@@ -216,7 +251,7 @@ class GlobalAdamConfig(Config):
     """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
     PyTorch's AdamW."""
 
-    lr: Annotated[float, Above(0)] = 1e-4
+    lr: Annotated[Rate, Above(0)] = 1e-4
     """Learning rate, above 0."""
     eps: Annotated[float, Above(0)] = 1e-5
     """Added to the root mean square, above 0."""
@@ -256,20 +291,70 @@ class GlobalAdam(Optim):
     def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
         c, torchs = self.cfg, self.cfg.form == "torch"
-        norm = torch.stack(torch._foreach_norm(grads)).norm()
-        flat = torch.cat([grad.flatten() for grad in grads])  # [count]
-        if c.clip:
-            flat *= c.clip / norm.clamp(min=c.clip)
+        flat, norm = clipped(grads, c.clip)
         if c.decay:
-            torch._foreach_mul_(self.params, 1 - c.decay * (c.lr if torchs else 1.0))
+            torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
         self.updates += 1
         self.momentum.lerp_(flat, 1 - c.beta1)
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
         correction = (1 - c.beta2**self.updates).sqrt()
-        rate = c.lr * correction / (1 - c.beta1**self.updates)
+        rate = self.rate * correction / (1 - c.beta1**self.updates)
         step = self.momentum * rate / (self.square.sqrt() + (c.eps * correction if torchs else c.eps))  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         return {"opt/grad_norm": norm}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalRMSpropConfig(Config):
+    """RMSProp after clipping by the global norm: A2C."""
+
+    form: Literal["tensorflow", "torch"] = "torch"
+    """tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps is added to the root."""
+    lr: Annotated[Rate, Above(0)] = 7e-4
+    """Learning rate, above 0."""
+    decay: Annotated[float, Within("[0, 1)")] = 0.99
+    """Decay rate of the mean square, in [0, 1)."""
+    eps: Annotated[float, Above(0)] = 1e-5
+    """Added to the mean square or to its root, above 0."""
+    clip: Annotated[float, AtLeast(0)] = 0.5
+    """Largest norm of all gradients together; 0 does not clip."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalRMSprop:
+        """Return an optimiser of these parameters."""
+        return GlobalRMSprop(parameters, self)
+
+
+class GlobalRMSprop(Optim):
+    """RMSProp (Tieleman and Hinton 2012), neither centred nor with momentum, in the form of TensorFlow or PyTorch.
+
+    s <- decay s + (1 - decay) g^2,  p <- p - lr g / sqrt(s + eps), or in PyTorch's form lr g / (sqrt(s) + eps).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalRMSpropConfig) -> None:
+        super().__init__(parameters, cfg)
+        self.square.fill_(1.0 if cfg.form == "tensorflow" else 0.0)
+
+    def state_dict(self) -> State:
+        """See :class:`Optim`; there is no momentum."""
+        return {name: x for name, x in super().state_dict().items() if name != "momentum"}
+
+    @torch.no_grad()
+    def apply(self, grads: Tensors) -> Metrics:
+        """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
+        c = self.cfg
+        flat, norm = clipped(grads, c.clip)
+        self.updates += 1
+        self.square.mul_(c.decay).addcmul_(flat, flat, value=1 - c.decay)
+        root = (self.square + c.eps).sqrt() if c.form == "tensorflow" else self.square.sqrt() + c.eps
+        torch._foreach_sub_(self.params, self._parts(self.rate * flat / root))
+        return {"opt/grad_norm": norm}
+
+
+def clipped(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
+    """Return all gradients as one vector ``[count]`` whose norm is at most ``limit`` (0: any), and the norm before."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    flat = torch.cat([grad.flatten() for grad in grads])  # [count]
+    return (flat * (limit / norm.clamp(min=limit)) if limit else flat), norm
 
 
 def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:
@@ -295,6 +380,8 @@ class AdamSettings(NamedTuple):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     cosine: int = 0
+    rate: Tensor | None = None
+    """The learning rate ``[]`` in place of ``lr``, where it changes with env steps."""
 
 
 class Adam:
@@ -303,7 +390,7 @@ class Adam:
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
-        lr: float,
+        lr: Rate,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         cosine: int = 0,
@@ -312,7 +399,7 @@ class Adam:
 
         Args:
             parameters: the parameters to train.
-            lr: the learning rate, above 0.
+            lr: the learning rate, above 0, or its ramp.
             betas: decay rates of the first and second moment.
             eps: added to the square root of the second moment, above 0.
             cosine: number of updates over which the learning rate decays to 0 along half a cosine (Loshchilov and
@@ -321,12 +408,15 @@ class Adam:
         Raises:
             ConfigError: a setting is out of range, there are no parameters to train, or one is given twice.
         """
-        if not (0 < lr < math.inf and 0 < eps < math.inf and cosine >= 0):
+        most = lr.most if isinstance(lr, Ramp) else lr
+        if not (0 < most < math.inf and 0 < eps < math.inf and cosine >= 0):
             raise ConfigError(
                 f"lr = {lr}, adam_eps = {eps}, cosine = {cosine}: expected lr and eps above 0, cosine >= 0."
             )
-        self.settings = AdamSettings(lr, betas, eps, cosine)
         self.params = to_train("Adam", parameters)
+        rate = rate_of(lr, self.params[0].device)
+        self.settings = AdamSettings(most, betas, eps, cosine, rate if isinstance(rate, Tensor) else None)
+        self.ramp = lr if isinstance(lr, Ramp) else None
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
@@ -358,6 +448,8 @@ class Adam:
     def apply(self, found: Sequence[Tensor | None]) -> None:
         """Update the parameters with the gradients ``found``, one for each of them that is not frozen.
 
+        Of several learners, the mean of their gradients counts.
+
         Raises:
             RunError: a parameter has no gradient.
         """
@@ -370,6 +462,7 @@ class Adam:
                 f"{len(params) - len(grads)} of {len(params)} parameters have no gradient, the first of "
                 f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
             )
+        average(grads)
         self.updates += 1
         adam(params, grads, mean, square, self.updates, self.settings)
 
@@ -406,7 +499,8 @@ def adam(
     torch._foreach_lerp_(mean, grads, 1 - b1)
     torch._foreach_mul_(square, b2)
     torch._foreach_addcmul_(square, grads, grads, 1 - b2)
-    rate, root = settings.lr * cosine_share(updates, settings.cosine) / (1 - b1**t), (1 - b2**t).sqrt()
+    lr = settings.lr if settings.rate is None else settings.rate
+    rate, root = lr * cosine_share(updates, settings.cosine) / (1 - b1**t), (1 - b2**t).sqrt()
     for p, m, v in zip(params, mean, square, strict=True):
         p.sub_((rate * m / (v.sqrt() / root + settings.eps)).to(p.dtype))
 

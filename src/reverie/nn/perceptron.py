@@ -28,6 +28,8 @@ class Layout:
     """K."""
     squash: bool = False
     """Whether the output is its tanh."""
+    tanh: bool = False
+    """Whether tanh takes the place of ReLU between the layers."""
 
     @cached_property
     def multiplications(self) -> int:
@@ -80,7 +82,8 @@ def concatenated(*parts: Tensor) -> Tensor:
 def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
     """Return the outputs ``[K, M, outputs]`` of K MLPs with parameters ``theta`` ``[K, P]``.
 
-    Their input is the concatenation of ``parts``, as in :func:`concatenated`: x W + b of each layer, ReLU between them.
+    Their input is the concatenation of ``parts``, as in :func:`concatenated`: x W + b of each layer, and ReLU or tanh
+    between them.
 
     Raises:
         ValueError: see :meth:`Layout.check`.
@@ -89,12 +92,14 @@ def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
     x = concatenated(*parts)  # [M, inputs]
     y = x.expand(layout.copies, *x.shape)  # [K, M, inputs]
     for k, (weight, bias) in enumerate(layout.layers(theta.to(x.dtype))):
-        y = torch.baddbmm(bias, y if k == 0 else y.relu(), weight)
+        y = torch.baddbmm(bias, y if k == 0 else y.tanh() if layout.tanh else y.relu(), weight)
     return y.tanh() if layout.squash else y
 
 
 class ReluMLP(nn.Module):
     """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
+
+    ``tanh``: with tanh in place of ReLU.
 
     It is initialised as ``torch.nn.Linear``. All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row,
     so that optimisers and target networks process a single array; :meth:`layers` returns weights and biases. Rows are
@@ -102,15 +107,32 @@ class ReluMLP(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
+        self,
+        inputs: int,
+        units: tuple[int, ...],
+        outputs: int,
+        copies: int | None = None,
+        *,
+        squash: bool = False,
+        tanh: bool = False,
     ) -> None:
         super().__init__()
         self.copies = copies
-        self.layout = Layout((inputs, *units, outputs), copies or 1, squash)
-        self.alone = Layout((inputs, *units, outputs), 1, squash)
+        self.layout = Layout((inputs, *units, outputs), copies or 1, squash, tanh)
+        self.alone = Layout((inputs, *units, outputs), 1, squash, tanh)
         self.theta = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
-        with torch.no_grad():
-            for weight, bias in self.layers():
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self, gain: float | None = None) -> None:
+        """Draw the parameters, as in ``torch.nn.Linear``. ``gain`` of the last layer: orthogonal ones, biases of 0."""
+        layers = self.layers()
+        for k, (weight, bias) in enumerate(layers):
+            if gain is not None:
+                for copy in weight:
+                    nn.init.orthogonal_(copy, gain if k == len(layers) - 1 else math.sqrt(2))
+                bias.zero_()
+            else:
                 bound = 1 / math.sqrt(weight.shape[1])
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
@@ -122,7 +144,8 @@ class ReluMLP(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Check the widths, as other layers can have the same number of parameters."""
         state = dict(state_dict)
-        widths = tuple(state.pop(f"{prefix}widths").tolist())
+        here = torch.tensor(self.layout.widths)  # a checkpoint without them has no theta either, as PyTorch tells
+        widths = tuple(state.pop(f"{prefix}widths", here).tolist())
         super()._load_from_state_dict(state, prefix, *rest)
         if widths != self.layout.widths:
             errors: list[str] = rest[-1]

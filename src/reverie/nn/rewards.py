@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import Above
 from reverie.core.config import Choice
+from reverie.core.learners import gathered
 from reverie.nn.normalise import LEAST, HostBuffers, Moments
 
 
@@ -62,11 +63,17 @@ class ReturnRange(HostBuffers):
         return value.clamp(self.bounds[0], self.bounds[1])
 
     def add(self, reward: Tensor, is_first: Tensor) -> None:
-        """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped."""
+        """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped.
+
+        Of several learners, the rows of all count.
+        """
         earned = reward[~is_first]
-        if not len(earned):
+        ends = [earned.min(), earned.max()] if len(earned) else [math.inf, -math.inf]
+        seen = gathered(torch.tensor(list(map(float, ends))))  # [N, 2]
+        least = min(float(seen[:, 0].min()), float(self.rewards[0]))
+        most = max(float(seen[:, 1].max()), float(self.rewards[1]))
+        if least > most:  # no row had a reward
             return
-        least, most = min(float(earned.min()), float(self.rewards[0])), max(float(earned.max()), float(self.rewards[1]))
         self.rewards.copy_(torch.tensor([least, most]))
         low = least * self.horizon if least < 0 else least
         high = most * self.horizon if most > 0 else most

@@ -1,31 +1,85 @@
-"""Values of states by values of categorical actions."""
+"""Values of states by values of categorical actions, of one choice or of several.
+
+Of D choices, the flat ``[..., A]`` has one block of classes after the other, and ``classes`` has the number of classes
+of each; ``()`` is a single choice of A classes. *Branching* values (Tavakoli, Pardo, Kormushev 2018, arXiv:1711.08946)
+are an estimate of the same return by each choice, and are averaged. *Additive* values are shares of the return,
+Q(s, a) = sum_d Q_d(s, a_d), so that expectations over a policy of independent choices, and the logarithm of a sum of
+exponentials over all joint actions, are sums over the choices.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 
-def masked_argmax_value(values: Tensor, logits: Tensor, target: Tensor, log_threshold: float) -> Tensor:
-    """Return ``target`` ``[...]`` of the action with the highest value among the likely ones. Inputs are ``[..., A]``.
+def per_choice(x: Tensor, classes: Sequence[int], axis: int = -1) -> tuple[Tensor, ...]:
+    """Return the part of each choice of ``x``, which has A entries along ``axis``; of a single choice, x itself."""
+    return (x,) if len(classes) < 2 else torch.split(x, list(classes), axis)
 
-    See :func:`likely_values` for which are.
+
+def joined(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
+    """Return the inverse of :func:`per_choice`."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Return a number of each choice ``[...]`` as ``[D, ...]``; of a single choice as it is."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts))
+
+
+def averaged(parts: Sequence[Tensor]) -> Tensor:
+    """Return the mean ``[...]`` over the choices: Tavakoli et al., equation 6."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
+
+
+def share(classes: Sequence[int]) -> float:
+    """Return 1 / D, the weight of each choice in a mean over them."""
+    return 1 / max(1, len(classes))
+
+
+def taken_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tensor:
+    """Return the value of the taken class of each choice, ``[D, ...]``, or ``[...]`` of a single one.
+
+    ``values`` and the one-hot ``action`` are ``[..., A]``.
     """
-    best = likely_values(values, logits, log_threshold).argmax(-1, keepdim=True)  # [..., 1]
-    return target.gather(-1, best).squeeze(-1)
+    return stacked([part.sum(-1) for part in per_choice(values * action, classes)])
 
 
-def likely_values(values: Tensor, logits: Tensor, log_threshold: float) -> Tensor:
-    """Return ``values`` ``[..., A]`` of actions whose logit is at least the highest plus ``log_threshold``, else -inf.
+def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tensor:
+    """Return the mean ``[...]`` over the choices of ``values`` ``[..., A]`` of the class with the highest ``selector``.
 
-    That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et al. 2019), algorithm 1, which has > in
-    place of >=, so that a threshold of 1 would leave no action.
+    Tavakoli et al., equation 6, where the online network's values are the ``selector`` ``[..., A]``.
     """
-    return values.masked_fill(logits < logits.amax(-1, keepdim=True) + log_threshold, -math.inf)
+    pairs = zip(per_choice(values, classes), per_choice(selector, classes), strict=True)
+    return averaged([value.gather(-1, by.argmax(-1, keepdim=True)).squeeze(-1) for value, by in pairs])
 
 
-def expected_min_q(logits: Tensor, values: Tensor) -> Tensor:
-    """Return sum_a pi(a) min_i Q_i(a) ``[...]``, for the policy's logits ``[..., A]`` and values ``[K, ..., A]``."""
-    return (torch.softmax(logits, -1) * values.amin(0)).sum(-1)
+def log_total(values: Tensor, classes: Sequence[int]) -> Tensor:
+    """Return ln sum exp of the additive ``values`` ``[..., A]`` of all joint actions, ``[...]``: a sum over choices."""
+    first, *others = [part.logsumexp(-1) for part in per_choice(values, classes)]
+    return sum(others, first)
+
+
+def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes: Sequence[int] = ()) -> Tensor:
+    """Return ``values`` ``[..., A]`` of classes whose logit is at least the highest plus ``log_threshold``, else -inf.
+
+    The highest is that of the same choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et
+    al. 2019), algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
+    """
+    pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
+    return joined(
+        [value.masked_fill(logit < logit.amax(-1, keepdim=True) + log_threshold, -math.inf) for value, logit in pairs]
+    )
+
+
+def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) -> Tensor:
+    """Return sum_a pi(a) min_i Q_i(a) ``[...]``, for the policy's logits ``[..., A]`` and values ``[K, ..., A]``.
+
+    Values of several choices are additive; the minimum is that of each class.
+    """
+    probs = joined([torch.softmax(part, -1) for part in per_choice(logits, classes)])  # [..., A]
+    return (probs * values.amin(0)).sum(-1)

@@ -13,6 +13,7 @@ from torch import Tensor
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import unwritten
+from reverie.core.learners import at_least
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """KL(p || q) ``[...]`` of two distributions, each given by a tensor of its statistics."""
@@ -99,7 +100,7 @@ class Free(KLLoss):
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`KLLoss`."""
         value = kl(post, prior)  # [...]
-        return value.mean().clamp(min=self.nats), value
+        return at_least(value.mean(), self.nats), value
 
 
 @dataclass(frozen=True)
@@ -127,4 +128,4 @@ class Balanced(KLLoss):
         return torch.lerp(self._freed(other), self._freed(value), mix), value
 
     def _freed(self, value: Tensor) -> Tensor:
-        return value.mean().clamp(min=self.nats) if self.average else value.clamp(min=self.nats).mean()
+        return at_least(value.mean(), self.nats) if self.average else value.clamp(min=self.nats).mean()

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from torch import Tensor
 
 from reverie.core.bounds import Within
 from reverie.core.config import Choice
 from reverie.core.errors import unwritten
+from reverie.core.learners import gathered
 from reverie.core.shapes import same_shape
 
 
-def reinforce(*, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: Tensor, entropy_scale: float) -> Tensor:
+def reinforce(
+    *, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: Tensor, entropy_scale: float | Tensor
+) -> Tensor:
     """Return -w [sg(A) ln pi(a|s) + eta H(pi(.|s))]: Williams (1992); DreamerV3 (Hafner et al. 2025), equation 6.
 
     Args:
@@ -28,6 +32,35 @@ def reinforce(*, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: T
     """
     same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
+
+
+def clipped_surrogate(*, change: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
+    """Return -min(rho A, clip(rho, 1 - eps, 1 + eps) A): PPO, Schulman et al. 2017, arXiv:1707.06347, equation 7.
+
+    Args:
+        change: ``[...]`` ln rho = ln pi(a|s) - ln mu(a|s), where mu is the policy that acted; with gradient.
+        advantage: ``[...]``; it is detached here.
+        clip: eps.
+
+    Returns:
+        ``[...]``.
+    """
+    same_shape(change=change, advantage=advantage)
+    ratio, gain = change.exp(), advantage.detach()
+    return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)  # type: ignore[arg-type]  # numbers or tensors
+
+
+def standardised(x: Tensor, mask: Tensor) -> Tensor:
+    """Return (x - mean) / (std + 1e-8) ``[...]`` over the numbers where ``mask`` ``[...]`` is 1, std with n - 1.
+
+    A single number is returned as it is. Of several learners, the numbers of all count.
+    """
+    same_shape(x=x, mask=mask)
+    weight = mask.to(x.dtype)
+    count = gathered(weight.sum()).sum()
+    centred = x - gathered((x * weight).sum()).sum() / count.clamp(min=1)
+    std = (gathered((centred * weight).square().sum()).sum() / (count - 1).clamp(min=1)).sqrt()
+    return torch.where(count > 1, centred / (std + 1e-8), x)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.types import Batch
+from reverie.objectives.categorical import per_choice, share, stacked
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, critic_losses
 
@@ -85,19 +88,25 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
 
 
 @accelerated
-def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
+def quantile_error(
+    prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
+) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
+
+    Of several choices, the mean over them: each has quantiles of its own for the same target.
 
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
         target: ``[B, T - 1, N]``.
         batch: its actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
         kappa: that of :func:`quantile_huber`.
+        classes: number of classes of each choice; ``()`` is a single choice of A classes.
 
     Returns:
         The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
-    theta = select_action(prediction, batch.action[:, :-1].argmax(-1))  # [B, T-1, N]
-    loss = quantile_huber(theta, target, kappa)  # [B, T-1]
-    wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [B, T-1]
-    return critic_losses(loss, wrong, value, target.mean(-1), batch)
+    pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
+    theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
+    loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
+    wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
+    return critic_losses(loss, wrong, value, target.mean(-1), batch, share(classes))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
+from reverie.core.learners import averaged, several
 from reverie.core.shapes import expect
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Obs, Update
@@ -82,11 +83,21 @@ def after(obs: Obs) -> Obs:
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
 
+    Of several learners, each returns its share: the mean of what they return is that over the rows of all.
+
     Raises:
         ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
     """
     expect(x.shape, mask=mask)
-    return (x * mask).sum() / mask.sum().clamp(min=1)
+    return (x * mask).sum() / counted(mask)
+
+
+def counted(mask: Tensor) -> Tensor:
+    """Return the number of rows where ``mask`` is 1, at least 1; of several learners, the mean of their numbers."""
+    count = mask.sum()
+    if not several():
+        return count.clamp(min=1)
+    return averaged(count.float()).clamp(min=1e-6)  # where it is 0, so is each sum
 
 
 def td_targets(
@@ -139,16 +150,17 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
 
 
 @accelerated
-def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
-    """Return the term ``critic``: E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
+def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
+    """Return the term ``critic``: scale E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
 
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond; its derivative is u clipped to
-    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`.
+    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also be
+    those of the choices of one critic.
     """
     check_error(prediction, target)
     error = prediction - target  # [(K,) B, T-1]
     loss = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
-    return critic_losses(loss, error.detach().abs(), prediction, target, batch)
+    return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
 
 
 def check_error(prediction: Tensor, target: Tensor) -> None:
@@ -181,7 +193,7 @@ def critic_losses(
     """
     check_rows(target, batch)
     mask = transition_mask(batch.is_last)  # [B, T-1]
-    weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
+    weight = mask * (scale * batch.weight / counted(mask))[:, None]  # [B, T-1]
     total = (weight * loss).sum()
     with torch.no_grad():
         if loss.ndim > 2:

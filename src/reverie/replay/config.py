@@ -19,6 +19,7 @@ from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.device import storage_on
 from reverie.replay.mapped import MappedStorage
 from reverie.replay.replay import Replay
+from reverie.replay.rollout import Rollout, check_rollout
 from reverie.replay.storage import Storage, bytes_of
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -102,6 +103,9 @@ class ReplayConfig(BatchSamplerConfig):
         files are in the folder ``scratch``, made with the first row, or in the folder for temporary files.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
+        if window.rollout:
+            check_rollout(self, ReplayConfig(), window, num_envs)
+            return Rollout(storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed)
         rows = self.rows(bytes_of(columns))
         self.check(window)
         self._check_window(rows, num_envs, window)
@@ -133,7 +137,9 @@ def most_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
 
 
 def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -> None:
-    """Raise ConfigError if the replay can never hold ``learning_starts`` windows."""
+    """Raise ConfigError if the replay can never hold ``learning_starts`` windows, which rollouts do not wait for."""
+    if isinstance(replay, Rollout):
+        return
     rows, streams = config.rows(row_bytes(replay)), replay.storage.streams
     length = replay.window.rows - replay.window.free
     offered = (rows // streams - length + 1) * streams

@@ -19,7 +19,7 @@ episodes. Otherwise latents begin as zeros and environments with new episodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,6 +129,20 @@ class DurableReplay:
             streams = plural(self.streams, "stream")
             self.say(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
+    def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
+        """Begin with every ``count``-th episode, from number ``rank`` on, of the rows that other replays held.
+
+        ``saved``: the state of each, and the store of its rows, None if they were not stored.
+        """
+        each = [(located(store, state), int(state["oldest"])) for store, state in saved if store is not None]
+        found, say = [(rows, oldest) for rows, oldest in each if rows is not None], once(self.say)
+        self.copied = True
+
+        def pieces(columns: Names) -> Iterator[Piece]:
+            yield from dealt((one for f, o in found for one in found_pieces(f, o, say, columns)), rank, count)
+
+        self._start_with(pieces if found else None)
+
     def save_files(self, folder: Path) -> None:
         """Write the latents."""
         self.replay.save_extras(folder)
@@ -144,10 +158,7 @@ class DurableReplay:
         stores = [self.store] if self.store is not None else []
         if state.get("place", self.place) != self.place and (former := self.former(state["place"])) is not None:
             stores.append(former)
-        for store in stores:
-            if parts := store.chain(state.get("segment", ""), int(state.get("stored", 0))):
-                return Found(store, parts, int(state["stored"]), dict(state["tail"]))
-        return None
+        return next((found for store in stores if (found := located(store, state)) is not None), None)
 
     def _read_back(self, found: Found, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""
@@ -202,6 +213,24 @@ class DurableReplay:
         for start in range(self.replay.oldest, self.replay.count, block):
             stop = min(start + block, self.replay.count)
             store.extend(self.replay.storage.read(start, stop, list(self.columns)))
+
+
+def located(store: Store, state: State) -> Found | None:
+    """Return where the rows of a saved ``state`` are in ``store``; None if none of them is there."""
+    parts = store.chain(state.get("segment", ""), int(state.get("stored", 0)))
+    return Found(store, parts, int(state["stored"]), dict(state["tail"])) if parts else None
+
+
+def dealt(pieces: Iterable[Piece], rank: int, count: int) -> Iterator[Piece]:
+    """Yield the rows of every ``count``-th episode of ``pieces``, from number ``rank`` on."""
+    number = -1  # of the episode of the row before
+    for broken, rows in pieces:
+        numbers = number + np.cumsum(rows["is_first"])  # [n]
+        number = int(numbers[-1]) if len(numbers) else number
+        mine = numbers % count == rank
+        edges = np.flatnonzero(np.diff(mine.astype(np.int8), prepend=0, append=0))
+        for start, stop in edges.reshape(-1, 2):
+            yield broken and start == 0, {name: values[start:stop] for name, values in rows.items()}
 
 
 def length_of(rows: Mapping[str, np.ndarray]) -> int:

@@ -72,7 +72,7 @@ def pinned_copy(value: Tensor) -> Tensor:
 def prefetch(source: Source, device: torch.device) -> Source:
     """Return ``source``, wrapped in a ``Prefetch`` if its batches have to be copied to a GPU."""
     storage: Any = getattr(source, "storage", None)
-    if device.type != "cuda" or hasattr(storage, "device"):
+    if device.type != "cuda" or hasattr(storage, "device") or hasattr(source, "on_device"):
         return source
     return Prefetch(source, device)
 

@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -59,8 +60,7 @@ class Checkpoints:
         self._found = None
         final = self.folder / name_of(step, "diverged" if diverged else "step")
         staged = _incomplete(final)
-        tensors: dict[str, Tensor] = {}
-        state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
+        tensors, state = encoded(parts)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.recover()
@@ -212,10 +212,28 @@ class Checkpoints:
         return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
-def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> dict[str, dict[str, Any]]:
+def write(folder: Path, step: int, parts: Mapping[str, Stateful]) -> None:
+    """Write the state of ``parts`` and its manifest to ``folder``, which is empty and a part of another checkpoint."""
+    _write(folder, step, *encoded(parts), parts)
+
+
+def encoded(parts: Mapping[str, Stateful]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of all ``parts`` by name, and the rest of their states as JSON."""
+    tensors: dict[str, Tensor] = {}
+    return tensors, {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
+
+
+def read(
+    path: Path | str,
+    parts: Iterable[str],
+    *,
+    verified: bool = False,
+    instead: Mapping[str, Tensor] = MappingProxyType({}),
+) -> dict[str, dict[str, Any]]:
     """Return the states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
 
-    ``verified``: all of its files have just been verified and need not be again.
+    ``verified``: all of its files have just been verified and need not be again. ``instead``: tensors by their names,
+    in place of those of the checkpoint.
     """
     path = Path(path)
     if not verified:
@@ -226,7 +244,12 @@ def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> d
         if name not in state:
             raise RunError(f"checkpoint {path} has no part '{name}'. Its parts: {', '.join(sorted(state))}.")
     with safe_open(path / TENSORS, framework="pt") as tensors:
-        return {name: decode(state[name], tensors.get_tensor) for name in wanted}
+
+        def tensor(name: str) -> Tensor:
+            found: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
+            return found
+
+        return {name: decode(state[name], tensor) for name in wanted}
 
 
 def number_of(path: Path) -> int:

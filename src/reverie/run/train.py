@@ -89,10 +89,12 @@ def train(
             for _ in range(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
-                source.feedback(batch.index, update)  # priorities, latents
+                source.feedback(batch.index, update)  # priorities, latents, the end of a rollout
                 clock.updates += 1
                 keep.check.add(update.metrics, clock.updates)
                 meter.add(update.metrics)
+                if update.over is not None and bool(update.over):  # nothing more is to be learned from the rollout
+                    break
             if clock.stop:
                 break
             if log_due():

@@ -1,4 +1,4 @@
-/* Multilayer perceptrons (MLPs) with ReLU: one call computes all layers of several MLPs forward; perceptron_backward.c has the
+/* Multilayer perceptrons (MLPs) with ReLU or tanh: one call computes all layers of several MLPs forward; perceptron_backward.c has the
  * backward pass. nn/perceptron.py calls both.
  *
  * All arrays are float32 and contiguous. The parameters of a copy are, layer by layer, its weights [inputs, outputs] and
@@ -91,12 +91,12 @@ static void forth(void *given, Worker worker) {
         for (int64_t l = 0; l < n->layers; l++) {
             int64_t inputs = n->widths[l], outputs = n->widths[l + 1], last = l + 1 == n->layers;
             float *out = (last ? c->y : place) + (copy * c->rows + first) * outputs;
-            Then then = last ? PLAIN : RELU;
+            Then then = last || n->tanh ? PLAIN : RELU;
             if (l == 0 && c->shared)
                 first_layer(c->shared, c->width, c->each, c->x, own, weights, out, outputs, first, count, then, scratch);
             else
                 forward_layer(in, inputs, weights, out, outputs, count, then, scratch);
-            if (last && n->squash)
+            if (last ? n->squash : n->tanh)
                 for (int64_t i = 0; i < count * outputs; i++) out[i] = fast_tanh(out[i]);
             in = out, weights += (inputs + 1) * outputs, place += n->copies * c->rows * outputs;
         }

@@ -11,7 +11,7 @@
 #define NARROW 8 /* layers with at most so many outputs do not use panels */
 
 typedef struct {
-    int64_t copies, layers, stride, squash; /* squash: whether tanh is applied to the output */
+    int64_t copies, layers, stride, squash, tanh; /* whether tanh is applied to the output, and between layers in place of ReLU */
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;

@@ -89,9 +89,10 @@ static void strip_back(const Back *c, int64_t l, int64_t first, int64_t count, i
         for (int64_t at = l; at >= c->from; at--) {
             int64_t inputs = c->n->widths[at], outputs = c->n->widths[at + 1];
             float *to = at ? dhidden_of(c, copy, at, first) : c->dx + first * inputs;
-            const float *mask = at ? input_of(c, copy, at, first) : 0;
+            const float *hidden = at ? input_of(c, copy, at, first) : 0, *mask = c->n->tanh ? 0 : hidden;
             backward_layer(gradient_of(c, copy, at, first), outputs, transposed_of(c, copy, at), to, inputs, count, mask,
-                           at ? MASK : copy ? ADD : PLAIN);
+                           mask ? MASK : copy && !at ? ADD : PLAIN);
+            for (int64_t i = 0; hidden && !mask && i < count * inputs; i++) to[i] *= 1.0f - hidden[i] * hidden[i];
         }
 }
 
@@ -110,7 +111,7 @@ static void weights_back(const Back *c, int64_t copy, int64_t l, int64_t panel, 
 
 static int64_t gated_layer(const Network *n, int64_t rows) {
     int64_t l = n->layers - 2;
-    return l > 0 && rows >= GATED_ROWS && n->widths[n->layers] == 1 && n->widths[l] > NARROW && n->widths[l + 1] > NARROW ? l : 0;
+    return !n->tanh && l > 0 && rows >= GATED_ROWS && n->widths[n->layers] == 1 && n->widths[l] > NARROW && n->widths[l + 1] > NARROW ? l : 0;
 }
 
 static inline uint64_t *open_of(const Back *c, int64_t copy, int64_t first) {

@@ -1,0 +1,59 @@
+"""Build wheels with the kernels compiled, so that nobody needs a compiler: ``make wheel``. All else is pyproject.toml.
+
+The kernels are compiled once for each level of processors; core/compiler.py chooses one of them at load. They use the
+OpenMP that PyTorch brings, and so link to none. A source install has no such files: it compiles for its own processor.
+"""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+SWITCH = "REVERIE_WHEEL"
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp"]
+X86 = {"x86-64-v3": ["-march=x86-64-v3"], "x86-64-v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}
+LEVELS = {"x86_64": X86, "aarch64": {"aarch64": ["-march=armv8.2-a"]}}
+
+
+class WithKernels(build_py):
+    """Copies the package, then compiles the kernels into it."""
+
+    def run(self) -> None:
+        """Compile for every level of this architecture."""
+        super().run()
+        if SWITCH not in os.environ:
+            return
+        room = Path(self.build_lib) / "reverie" / "kernels"
+        (room / "built").mkdir(parents=True, exist_ok=True)
+        sources = sorted(map(str, (room / "csrc").glob("*.c")))
+        for level, flags in LEVELS[platform.machine()].items():
+            objects = []
+            for source in sources:
+                objects.append(source.removesuffix(".c") + ".o")
+                subprocess.run(["cc", *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
+            subprocess.run(["cc", "-shared", *objects, "-o", str(room / "built" / f"{level}.so"), "-lm"], check=True)
+            for made in objects:
+                os.remove(made)
+
+
+class OfPlatform(bdist_wheel):
+    """A wheel for any Python 3, but for one platform if it has compiled kernels."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tag, without the version of Python."""
+        return ("py3", "none", super().get_tag()[2])
+
+
+class OfParts(Distribution):
+    """A distribution that knows that compiled kernels are not pure Python."""
+
+    def has_ext_modules(self) -> bool:
+        """Return whether it has them."""
+        return SWITCH in os.environ
+
+
+setup(distclass=OfParts, cmdclass={"build_py": WithKernels, "bdist_wheel": OfPlatform})

@@ -1,0 +1,71 @@
+"""A2C: the synchronous form of A3C, Mnih et al., "Asynchronous methods for deep reinforcement learning", ICML 2016.
+
+Each update is a single step on a whole, short rollout of several environments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
+from reverie.core.bounds import Above, Within
+from reverie.core.errors import ConfigError
+from reverie.core.ramp import Rate
+from reverie.core.types import Batch
+from reverie.nn.optim import GlobalRMSpropConfig, Optim
+from reverie.objectives.estimators import GAE, ValueEstimator
+from reverie.objectives.td import Losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(OnPolicyConfig):
+    """Settings of A2C: those of Stable-Baselines3."""
+
+    batch_size: int = 1
+    """Always 1: a batch is one whole rollout."""
+    rollout: int = 5
+    value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
+    """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
+    normalise_advantage: bool = False
+    lr: Annotated[Rate, Above(0)] = 7e-4
+    rms_form: Literal["tensorflow", "torch"] = "torch"
+    """tensorflow: the mean square begins at 1 and eps is added to it; torch: it begins at 0 and eps is added to its
+    root."""
+    rms_decay: Annotated[float, Within("[0, 1)")] = 0.99
+    """Decay rate of the mean square."""
+    rms_eps: Annotated[float, Above(0)] = 1e-5
+    """RMSProp's epsilon."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size != 1:
+            raise ConfigError(
+                f"batch_size = {self.batch_size}: a batch is one whole rollout, algo.rollout = {self.rollout} rows of "
+                "each environment. Leave it out."
+            )
+
+
+class A2CObjective(OnPolicyObjective):
+    """The losses of A2C: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+
+    def forward(self, batch: Batch) -> Losses:
+        """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
+        found = self.evaluate(batch)
+        return self.losses(batch, found, -found.log_prob * self.advantage(batch), found.value)
+
+
+class A2C(OnPolicy):
+    """The learner of A2C."""
+
+    losses = A2CObjective
+    cfg: A2CConfig
+
+    def build_optim(self) -> Optim:
+        """Return RMSProp, with one norm of all gradients."""
+        c = self.cfg
+        settings = GlobalRMSpropConfig(form=c.rms_form, lr=c.lr, decay=c.rms_decay, eps=c.rms_eps, clip=c.clip_gradient)
+        return settings.build(self.parameters())
+
+
+A2CConfig.learner = A2C

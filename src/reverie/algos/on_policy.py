@@ -1,0 +1,243 @@
+"""What PPO and A2C share: rollouts, advantages, networks of policy and value, one optimiser for all parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import ModelFree, ValueConfig
+from reverie.core.bounds import Above, AtLeast
+from reverie.core.errors import ConfigError, unwritten
+from reverie.core.learners import average
+from reverie.core.ramp import Rate
+from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import FLAGS, Batch, Update
+from reverie.nn.exploration import SampledPolicy
+from reverie.nn.optim import Optim, let_change
+from reverie.nn.policy_value import MEMORY, PolicyValue, PolicyValueConfig, RecurrentPolicy
+from reverie.objectives.estimators import GAE, ValueEstimator
+from reverie.objectives.policy import standardised
+from reverie.objectives.td import Losses, mean_over
+
+ESTIMATES = ("log_prob", "value", "advantage", "target")
+"""Columns of minibatches: under the policy that acted ln pi(a|s) and V; the advantage and the value's target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(ValueConfig):
+    """Settings of learners that learn from what their present policy has just done."""
+
+    on_policy: ClassVar[bool] = True
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
+    rollout: Annotated[int, AtLeast(1)] = 2048
+    """T, rows of each environment that are collected, learned from and then dropped."""
+    batch_length: Annotated[int, AtLeast(1)] = 1
+    """Rows of each sequence in a batch. Memory learns to use what it saw since the sequence began; 1 without memory."""
+    networks: PolicyValueConfig = field(default_factory=PolicyValueConfig)
+    """Layers of the networks."""
+    value_estimator: ValueEstimator = field(default_factory=GAE)
+    """How advantages and targets are computed from the rows of a rollout; all but V-trace fit."""
+    normalise_advantage: bool = True
+    """Standardise the advantages of each minibatch."""
+    value_coef: Annotated[float, AtLeast(0)] = 0.5
+    """Weight of the value's loss, which is the mean square without 1/2."""
+    entropy_coef: Annotated[Rate, AtLeast(0)] = 0.0
+    """Weight of the policy's entropy."""
+    clip_gradient: Annotated[float, AtLeast(0)] = 0.5
+    """Largest norm of all gradients together; 0 does not clip."""
+    lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate; [[0, 3e-4], [1e6, 0]] falls to 0 over a million env steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_estimator.needs_behaviour:
+            raise ConfigError(f"value_estimator = {self.value_estimator.text()}: expected one that needs rows alone.")
+        if self.rollout % self.batch_length:
+            raise ConfigError(
+                f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that are not longer "
+                "than a rollout, and divide it evenly."
+            )
+        if self.networks.memory is not None and self.batch_length == 1:
+            raise ConfigError(
+                f"networks.memory = {self.networks.memory.text()}, batch_length = 1: from single rows no memory is "
+                "learned. Set batch_length to the rows of a sequence, such as 16."
+            )
+
+    def check_data(self, *, recorded: bool, lived: bool) -> None:
+        """See :class:`~reverie.algos.base.AlgorithmConfig`: rows of another policy are of no use."""
+        if recorded:
+            raise ConfigError(
+                f"{self.algorithm} learns only from rows of its present policy, and not from recorded data. Leave out "
+                "the data, or use an algorithm that learns off-policy, such as sac or dqn."
+            )
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        """See :class:`~reverie.algos.base.ModelFreeConfig`. There are no random steps for ``normalise = fixed(n)``."""
+        if self.normalise is not None and self.normalise.limit is not None:
+            raise ConfigError(f"normalise = {self.normalise.text()}: no rows come before learning. Use running.")
+        super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
+
+
+class Evaluated(NamedTuple):
+    """The networks' answers on the rows of a batch, ``[B, T]`` each."""
+
+    log_prob: Tensor  # of the action taken; 0 where none was
+    entropy: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyStats(Stats):
+    """Metrics of an update of an on-policy learner."""
+
+    loss_actor: Tensor
+    """Loss of the policy."""
+    loss_critic: Tensor
+    """E[(V - target)^2]."""
+    train_entropy: Tensor
+    """Entropy of the policy, in nats."""
+    train_value: Tensor
+    """Mean V."""
+    train_target: Tensor
+    """Mean target of V."""
+    opt_grad_norm: Tensor
+    """Norm of all gradients together, before they are clipped."""
+
+
+class OnPolicyObjective(nn.Module):
+    """The losses over any ``network(obs, first, state)`` that returns a policy, values and a state.
+
+    Batches hold rows ``[B, T]`` with :data:`ESTIMATES` as extras, and with the state ``memory`` before each row if the
+    network has one. Rows where no action was taken (``is_last``, or padding marked so) count for nothing.
+    """
+
+    cfg: Any
+    entropy_coef: float | Tensor
+
+    def __init__(self, network: nn.Module, cfg: OnPolicyConfig) -> None:
+        super().__init__()
+        self.network, self.cfg = network, cfg
+        let_change(self, "entropy_coef", cfg.entropy_coef)
+
+    @torch.no_grad()
+    def estimates(self, batch: Batch) -> dict[str, Tensor]:
+        """Return :data:`ESTIMATES` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
+
+        Nothing has been learned since the actions were taken: so this is what the networks said then. The last row is
+        only bootstrapped from. With memory, ``memory`` is the state before each sequence, at all of its rows.
+        """
+        c, state = self.cfg, batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        rows = batch.shape[1] - 1
+        length = rows if state is None else c.batch_length
+        found, values, states = [], [], []
+        for start in range(0, rows, length):
+            part = batch.rows(start, start + length)
+            if state is not None:
+                states.append(state.unsqueeze(1).expand(-1, length, -1))
+            decision = self.network(part.obs, part.is_first, state)
+            found.append(decision.policy.log_prob(part.action))
+            values.append(decision.value)
+            state = decision.state
+        after = batch.rows(rows)
+        values.append(self.network(after.obs, after.is_first, state).value)
+        value = torch.cat(values, 1)  # [B, T]
+        advantage, target = c.value_estimator.estimate(
+            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
+        )
+        columns = (torch.cat(found, 1), value[:, :-1], advantage, target)
+        memory = {MEMORY: torch.cat(states, 1)} if states else {}
+        return dict(zip(ESTIMATES, columns, strict=True)) | memory
+
+    def evaluate(self, batch: Batch) -> Evaluated:
+        """Return what the networks say of a batch ``[B, T]`` now."""
+        state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        policy, value, _ = self.network(batch.obs, batch.is_first, state)
+        log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
+        return Evaluated(log_prob, policy.entropy(), value)
+
+    def advantage(self, batch: Batch) -> Tensor:
+        """Return the advantages ``[B, T]`` as the loss uses them."""
+        advantage = batch.extras["advantage"]
+        return standardised(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
+        raise unwritten(self, "forward")
+
+    def losses(self, batch: Batch, found: Evaluated, actor: Tensor, value: Tensor, **metrics: Tensor) -> Losses:
+        """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
+        mask, target = ~batch.is_last, batch.extras["target"]
+        policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
+        entropy = mean_over(found.entropy, mask)
+        terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
+        said = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
+        said |= {"train/value": mean_over(found.value, mask), "train/target": mean_over(target, mask)}
+        said |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
+        return Losses(terms, {name: x.detach() for name, x in said.items()})
+
+
+class OnPolicy(ModelFree):
+    """A learner of policy and value from rollouts of its present policy."""
+
+    losses: type[OnPolicyObjective]
+    stats: type[Stats] = OnPolicyStats
+    objective: OnPolicyObjective
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        self.window = replace(
+            self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
+            crosses_episodes=True, gives_priorities=False,
+        )  # fmt: skip
+        network = self.build_network(self.preprocess.spec, action_spec)
+        self.objective = self.losses(network, cfg)
+        self.to(device)
+        self.optim = self.build_optim()
+        if network.width:
+            self.extra_spec = {MEMORY: ExtraPart(shape=(network.width,), dtype="float32")}
+            self._policy = RecurrentPolicy(network, device)
+        else:
+            self._policy = SampledPolicy(network.actor, device)
+
+    def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
+        """Build the networks for these specs."""
+        return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
+
+    def build_optim(self) -> Optim:
+        """Return the optimiser of all parameters."""
+        raise unwritten(self, "build_optim")
+
+    def prepared(self, batch: Batch) -> Batch:
+        """Return the batch: :meth:`estimated` has preprocessed whole rollouts."""
+        return batch
+
+    def estimated(self, batch: Batch) -> Batch:
+        """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
+        rows = self.preprocess(batch.to(self.device))
+        found, length = self.objective.estimates(rows), self.cfg.batch_length
+        kept = replace(rows.rows(0, -1), extras=found)
+        windows = kept.reward.numel() // length
+
+        def cut(x: Tensor) -> Tensor:
+            return x.reshape(windows, length, *x.shape[2:])
+
+        every: dict[str, Any] = {name: cut(getattr(kept, name)) for name in ("action", "reward", *FLAGS)}
+        every |= {name: {key: cut(x) for key, x in getattr(kept, name).items()} for name in ("obs", "extras")}
+        index = torch.arange(windows, device=self.device)
+        return Batch(**every, weight=torch.ones(windows, device=self.device), index=index)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one gradient step on all parameters."""
+        losses = self.objective(batch)
+        gradients = torch.autograd.grad(losses.total(), self.optim.params)
+        average(gradients)
+        return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))
+
+    def renew(self) -> None:
+        """See :class:`~reverie.algos.base.ModelFree`. Nothing decays by the number of updates."""

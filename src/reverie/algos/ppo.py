@@ -1,0 +1,124 @@
+"""PPO: Schulman et al., "Proximal policy optimization algorithms", arXiv:1707.06347, 2017.
+
+The details are those of Stable-Baselines3. Where they differ from others, they are settings; docs/model_free.md has
+them one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective, OnPolicyStats
+from reverie.core.bounds import Above, AtLeast
+from reverie.core.errors import ConfigError
+from reverie.core.learners import averaged
+from reverie.core.ramp import Rate
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Update
+from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
+from reverie.objectives.policy import clipped_surrogate
+from reverie.objectives.td import Losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(OnPolicyConfig):
+    """Settings of PPO: those of Stable-Baselines3, which are the paper's for MuJoCo (table 3) in most respects."""
+
+    batch_size: int = 64
+    """Rows of a minibatch; they must divide the rows of a rollout evenly."""
+    epochs: Annotated[int, AtLeast(1)] = 10
+    """How often each row of a rollout is learned from."""
+    clip: Annotated[Rate, Above(0)] = 0.2
+    """Epsilon: the policy gains nothing from ratios outside of [1 - clip, 1 + clip]."""
+    clip_value: Annotated[float | None, Above(0)] = None
+    """Largest change of a value that its loss sees, in units of returns; None does not clip."""
+    target_kl: Annotated[float | None, Above(0)] = None
+    """Stop learning from a rollout at a minibatch whose KL divergence is above 1.5 times this; None: never."""
+    adam_eps: Annotated[float, Above(0)] = 1e-5
+    """Adam's epsilon, added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size % self.batch_length:
+            raise ConfigError(
+                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
+                "holds whole sequences."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOStats(OnPolicyStats):
+    """Metrics of an update of PPO. ``loss_actor`` is the clipped surrogate, negated."""
+
+    opt_grad_norm: Tensor | None = None  # type: ignore[assignment]
+    """Norm of all gradients together, before they are clipped; absent where ``target_kl`` stops."""
+    train_kl: Tensor
+    """KL divergence of the policy that acted from the present one, estimated as E[rho - 1 - ln rho]: Schulman 2020."""
+    train_clipped: Tensor
+    """Share of the ratios outside of the clip range."""
+
+
+class PPOObjective(OnPolicyObjective):
+    """The losses of PPO: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+
+    cfg: PPOConfig
+    clip: float | Tensor
+
+    def __init__(self, network: nn.Module, cfg: PPOConfig) -> None:
+        super().__init__(network, cfg)
+        let_change(self, "clip", cfg.clip)
+
+    def forward(self, batch: Batch) -> Losses:
+        """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
+        clip, found = self.clip, self.evaluate(batch)
+        change = (found.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
+        actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
+        ratio = change.detach().exp()
+        said = {"kl": ratio - 1 - change.detach(), "clipped": ((ratio - 1).abs() > clip).float()}
+        return self.losses(batch, found, actor, self.clipped_value(found.value, batch.extras["value"]), **said)
+
+    def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
+        """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""
+        limit = self.cfg.clip_value
+        return value if limit is None else before + (value - before).clamp(-limit, limit)
+
+
+class PPO(OnPolicy):
+    """The learner of PPO."""
+
+    losses = PPOObjective
+    stats = PPOStats
+    objective: PPOObjective
+    cfg: PPOConfig
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PPOConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
+
+    def build_optim(self) -> Optim:
+        """Return Adam in PyTorch's form, with one norm of all gradients."""
+        c = self.cfg
+        settings = GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient)
+        return settings.build(self.parameters())
+
+    def update(self, batch: Batch) -> Update:
+        """See :class:`~reverie.algos.base.Algorithm`. With ``target_kl``, waits for the divergence first."""
+        limit = self.cfg.target_kl
+        if limit is not None:
+            found = self.run_step(self.measure, batch)
+            over = averaged(found.metrics["train/kl"]) > 1.5 * limit
+            if bool(over):
+                return Update(metrics=found.metrics, over=over)
+        return super().update(batch)
+
+    @torch.no_grad()
+    def measure(self, batch: Batch) -> Update:
+        """Return the metrics of a batch, without learning from it."""
+        return Update(metrics=self.objective(batch).metrics)
+
+
+PPOConfig.learner = PPO

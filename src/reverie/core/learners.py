@@ -1,0 +1,87 @@
+"""What the learners of one run share: several ranks, each with its own rows, that take the same gradient step.
+
+Every function here returns what it is given where one learner trains alone. ``scale/`` joins several.
+
+A gradient step of N ranks with B/N rows each must be that of one rank with B rows. So a loss is the mean over a rank's
+rows, gradients are averaged, and what is no plain mean over rows asks here: a mean over masked rows divides by the mean
+count of all ranks (:func:`averaged`), a percentile takes the numbers of all ranks (:func:`gathered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Ranks(Protocol):
+    """The ranks of a run. All must make the same calls in the same order."""
+
+    rank: int
+    """Number of this one, from 0."""
+    count: int
+    """How many there are."""
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each of the tensors, of one dtype, by its mean over all ranks."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Return ``[count, *shape]``, the ``x`` of each rank; all have the same shape."""
+
+
+_joined: list[Ranks] = []
+
+
+@contextmanager
+def joined(ranks: Ranks) -> Iterator[None]:
+    """Learn together with other ranks within."""
+    _joined.append(ranks)
+    try:
+        yield
+    finally:
+        _joined.pop()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Learn alone within, as one rank that evaluates does."""
+    before, _joined[:] = _joined[:], []
+    try:
+        yield
+    finally:
+        _joined[:] = before
+
+
+def several() -> bool:
+    """Return whether several learners train together."""
+    return bool(_joined)
+
+
+def average(tensors: Sequence[Tensor]) -> None:
+    """Replace each of the tensors by its mean over all ranks."""
+    if _joined:
+        _joined[-1].average(tensors)
+
+
+def averaged(x: Tensor) -> Tensor:
+    """Return the mean of ``x`` over all ranks, without gradient."""
+    if not _joined:
+        return x
+    mean = x.detach().clone()
+    _joined[-1].average([mean])
+    return mean
+
+
+def gathered(x: Tensor) -> Tensor:
+    """Return ``[N, *shape]``, the ``x`` of each of N ranks, without gradient."""
+    return _joined[-1].gather(x.detach()) if _joined else x.detach()[None]
+
+
+def at_least(x: Tensor, least: float) -> Tensor:
+    """Return max(x, least) where ``x`` ``[]`` is a mean over rows, and ``least`` bounds the mean of all ranks."""
+    if not _joined:
+        return x.clamp(min=least)
+    return torch.where(averaged(x) > least, x, torch.full_like(x, least))

@@ -1,0 +1,186 @@
+"""Networks of on-policy learners: a policy pi(a | s) for any actions and a value V(s), with memory if wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Mode, Obs, Step
+from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, kind_of
+from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
+from reverie.nn.exploration import Unaffected
+from reverie.nn.functional import masked
+from reverie.nn.memory import Memory
+from reverie.nn.perceptron import ReluMLP
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyValueConfig(NetworkConfig):
+    """Networks of policy and value: two perceptrons, by default with nothing in common."""
+
+    units: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation between the layers."""
+    orthogonal: bool = True
+    """Orthogonal initial weights and biases of 0, the policy's last layer with gain 0.01; else as in PyTorch."""
+    log_std: float = 0.0
+    """Initial ln sigma of continuous actions, which does not depend on the state."""
+    share_encoder: bool = False
+    """Policy and value share the encoder of images, and learn it together."""
+    memory: Memory | None = None
+    """Memory before the perceptrons: lstm(128) or gru(128). Set algo.batch_length to the rows of a sequence."""
+    critic_memory: Literal["own", "shared", "none"] = "own"
+    """Memory of the value: its own; that of the policy, which then only the policy trains; or none."""
+
+
+def actions_of(outputs: Tensor, log_std: Tensor | None, spec: ActionSpec) -> Any:
+    """Return the distribution over flat actions ``[..., A]`` with these logits and means ``[..., A]``.
+
+    ``log_std`` ``[n]``: ln sigma of the n continuous numbers; None if there are none.
+    """
+    if log_std is None:
+        return Choices(outputs, all_classes(spec))
+    if kind_of(spec) == "continuous":
+        return FreeNormal(outputs, log_std)
+    layout = Layout(spec)
+    means, logits = layout.apart(outputs)
+    return Mixed(FreeNormal(means, log_std), Choices(logits, all_classes(spec)), layout)
+
+
+class Branch(nn.Module):
+    """Observations, memory if there is one, and a perceptron."""
+
+    def __init__(
+        self, inputs: Inputs | None, outputs: int, cfg: PolicyValueConfig, gain: float, memory: Memory | None
+    ) -> None:
+        """Without ``inputs`` it reads the output of the other branch's memory."""
+        super().__init__()
+        self.inputs = inputs
+        self.memory = None if memory is None or inputs is None else memory.build(inputs.width)
+        width = cfg.memory.units if cfg.memory and (inputs is None or memory) else getattr(inputs, "width", 0)
+        self.body = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
+        if cfg.orthogonal:
+            self.body.initialise(gain)
+
+    @property
+    def width(self) -> int:
+        """S, the width of its state."""
+        return 0 if self.memory is None else self.memory.width
+
+    def remembered(self, x: Tensor, first: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return what the perceptron reads, given the inputs ``[..., width]``, and the state after them."""
+        if self.memory is None or first is None or state is None:
+            return x, state
+        y, state = self.memory(x.float(), first, state)
+        return y, state
+
+
+class Actor(Branch):
+    """A policy pi(a | s): perceptron to logits and means, and a ln sigma that does not depend on the state."""
+
+    def __init__(self, inputs: Inputs, spec: ActionSpec, cfg: PolicyValueConfig) -> None:
+        super().__init__(inputs, spec.width, cfg, 0.01, cfg.memory)
+        self.spec = spec
+        numbers = sum(part.size for part in spec.parts.values())
+        self.log_std = nn.Parameter(torch.full((numbers,), cfg.log_std)) if numbers else None
+
+    def decide(self, y: Tensor, obs: Obs) -> Any:
+        """Return the distribution over actions, given what the perceptron reads."""
+        return actions_of(masked(self.body(y).float(), obs), self.log_std, self.spec)
+
+    def forward(self, obs: Obs) -> Any:
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``, without memory."""
+        assert self.inputs is not None
+        return self.decide(self.inputs(obs), obs)
+
+
+class Decision(NamedTuple):
+    """What the networks say of rows ``[B, T]``."""
+
+    policy: Any
+    """Distribution over actions ``[B, T, A]``, with ``sample``, ``mode``, ``log_prob`` and ``entropy``."""
+    value: Tensor
+    """V, ``[B, T]``."""
+    state: Tensor | None
+    """State of the memories after the rows, ``[B, S]``; None without memory."""
+
+
+class PolicyValue(nn.Module):
+    """Policy and value of rows."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PolicyValueConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        kind = cfg.critic_memory
+        inputs = Inputs(obs_spec, cfg, dtype)
+        self.actor = Actor(inputs, action_spec, cfg)
+        shared = cfg.memory is not None and kind == "shared"
+        own = None if shared else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
+        self.critic = Branch(own, 1, cfg, 1.0, cfg.memory if kind == "own" else None)
+
+    @property
+    def width(self) -> int:
+        """S, the width of the state of both memories; 0 if there is none."""
+        return self.actor.width + self.critic.width
+
+    def forward(self, obs: Obs, first: Tensor | None = None, state: Tensor | None = None) -> Decision:
+        """Return the policy and the values of observations ``[B, T, *shape]``; any axes in front without memory.
+
+        With memory, ``first`` ``[B, T]`` says where episodes begin, and ``state`` ``[B, S]`` is the one before row 0.
+        """
+        assert self.actor.inputs is not None
+        of_actor, of_critic = self._parts(state)
+        x = self.actor.inputs(obs)
+        y, of_actor = self.actor.remembered(x, first, of_actor)
+        if self.critic.inputs is None:
+            z = y.detach()
+        else:
+            own = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
+            z, of_critic = self.critic.remembered(own, first, of_critic)
+        value = self.critic.body(z).float().squeeze(-1)
+        after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
+        return Decision(self.actor.decide(y, obs), value, after)
+
+    def _parts(self, state: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Return the states of policy and value."""
+        return (None, None) if state is None else (state[..., : self.actor.width], state[..., self.actor.width :])
+
+
+class Remembered(NamedTuple):
+    """State of the memories of N environments, before and after the newest row."""
+
+    before: Tensor  # [N, S]
+    after: Tensor  # [N, S]
+
+
+class RecurrentPolicy(Unaffected[Remembered]):
+    """A stochastic policy with memory, whose state before each row is stored with the row."""
+
+    def __init__(self, network: PolicyValue, device: torch.device) -> None:
+        self.network, self.device = network, device
+
+    def initial(self, num_envs: int) -> Remembered:
+        """Return states of 0."""
+        blank = torch.zeros(num_envs, self.network.width, device=self.device)
+        return Remembered(blank, blank)
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
+        """Return ``(action [N, A] on the CPU, state)``."""
+        obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
+        found = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
+        action = found.policy.mode() if mode == "eval" else found.policy.sample()[0]
+        return action.squeeze(1).cpu(), Remembered(state.after, found.state)
+
+    def extras(self, state: Remembered) -> dict[str, Tensor]:
+        """Return the state before the row."""
+        return {MEMORY: state.before}
+
+
+MEMORY = "memory"
+"""Name of the column that holds the state of the memories before each row."""

@@ -1,0 +1,139 @@
+"""Rollouts of on-policy learners: the rows of the present policy, used some times in minibatches and then dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
+from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.replay import Replay
+from reverie.replay.storage import Storage
+
+
+class Rollout(Replay):
+    """The newest T rows of N streams (``window.rollout``), as a ``Source`` of minibatches of ``window.batch`` windows.
+
+    It offers nothing until T rows are there. Then it offers each window of ``window.length`` rows ``window.epochs``
+    times, in an order that is drawn anew for each epoch, and begins again. The row after the last one, on which the
+    policy has not acted yet, is only bootstrapped from: so all actions are those of the present policy.
+    """
+
+    on_device = True
+    """Minibatches lie on the learner's device already."""
+    prepare: Callable[[Batch], Batch]
+    """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
+    ahead: Callable[[], Step]
+    """Returns the current row of each stream, which is not stored yet. May wait for the environments."""
+
+    def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
+        super().__init__(storage, window, seed=seed, config=BatchSamplerConfig(), online=False)
+        self.windows = storage.streams * window.rollout // window.length
+        """W, the windows of a rollout."""
+        self.batches = self.windows // window.batch if window.epochs else 1
+        """Minibatches of an epoch."""
+        self.rng = np.random.default_rng(seed)
+        self._forget(0)
+
+    def _forget(self, begun: int) -> None:
+        self.begun, self.used = begun, 0  # number of the rollout's first row; minibatches that were sampled
+        self.rows: Batch | None = None
+
+    def __len__(self) -> int:
+        """Return the number of minibatches that are left of a whole rollout; 0 while it is being collected."""
+        whole = self.count - self.begun >= self.window.rollout
+        return self.batches * max(1, self.window.epochs) - self.used if whole else 0
+
+    def begin_at(self, first: int) -> None:
+        """See ``Replay``: a rollout begins there."""
+        super().begin_at(first)
+        self._forget(first)
+
+    def sample(self) -> Batch:
+        """Return the next minibatch, copied, on the learner's device.
+
+        Raises:
+            RunError: the rollout is not complete yet.
+        """
+        if not len(self):
+            raise RunError(
+                f"the rollout has {self.count - self.begun} of its {self.window.rollout} rows of each stream: collect "
+                "the others first."
+            )
+        if self.rows is None:
+            self.rows = self.prepare(self._whole())
+        place, self.used = self.used % self.batches, self.used + 1
+        if not self.window.epochs:
+            return self.rows
+        if place == 0:
+            self.order = torch.from_numpy(self.rng.permutation(self.windows)).to(self.rows.reward.device)
+        chosen = self.order[place * self.window.batch : (place + 1) * self.window.batch]
+        return self.rows.map(lambda x: x.index_select(0, chosen))
+
+    def _whole(self) -> Batch:
+        """Return the rows of the rollout, of the context before and the one after it: ``[N, context + T + 1]``."""
+        streams, before = self.storage.streams, self.window.context
+        handles = (self.begun - before) * streams + torch.arange(streams)
+        rows = self.storage.gather(handles, before + self.window.rollout)
+        step = self.ahead()
+        latest = {f"obs/{key}": value for key, value in step.obs.items()} | {"reward": step.reward}
+        latest |= {name: getattr(step, name) for name in FLAGS}
+        joined = {name: _with_row(x, latest.get(name)) for name, x in rows.items()}
+        joined["is_last"][:, -2] |= joined["is_first"][:, -1]  # a stream may have been cut
+        extras = {key: joined[name] for name, key in self.extra_names.items()}
+        return Batch.of_columns(joined, torch.arange(streams), extras)
+
+    def feedback(self, index: Tensor, update: Update) -> None:
+        """Drop the rows after their last minibatch, or once ``update`` says that they are not to be used any more."""
+        if not len(self) or (update.over is not None and bool(update.over)):
+            self._forget(self.count)
+
+    def state_dict(self) -> State:
+        """Return where the rollout began, and the generator of orders. One that is partly used counts as used up."""
+        begun = self.count if self.used else self.begun
+        known = {"begun": begun, "count": self.count, "streams": self.storage.streams}
+        return {**known, "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a saved state; without the same rows a new rollout begins, as others are not of this policy."""
+        same = (state["count"], state["streams"]) == (self.count, self.storage.streams)
+        self._forget(int(state["begun"]) if same else self.count)
+        self.rng.bit_generator.state = dict(state["rng"])
+
+
+def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
+    """Return ``x`` ``[N, n, ...]`` with one more row, ``latest`` ``[N, ...]``; zeros if it is None."""
+    row = torch.zeros_like(x[:, 0]) if latest is None else latest.to(x.device, x.dtype)
+    return torch.cat([x, row.unsqueeze(1)], 1)
+
+
+NO_EFFECT = ("capacity", "storage", "init", "device", "online", "fractions", "priority", "recency_exponent", "sequence",
+             "reset_interval")  # fmt: skip
+"""Settings of the replay that have no meaning for rollouts."""
+
+
+def check_rollout(config: Any, default: Any, window: Window, streams: int) -> None:
+    """Raise ConfigError if settings of the replay have no meaning for rollouts, or minibatches do not divide them.
+
+    ``config``: the settings of the replay; ``default``: what they are if nobody sets them.
+    """
+    for name in NO_EFFECT:
+        if (value := getattr(config, name)) != getattr(default, name):
+            raise ConfigError(
+                f"replay.{name} = {value!r} has no effect: on-policy learners keep one rollout of algo.rollout = "
+                f"{window.rollout} rows of each environment, and drop it when it is used. Leave it out."
+            )
+    rows, batch = streams * window.rollout, window.batch * window.length
+    if window.epochs and rows % batch:
+        fits = [n for n in range(window.length, rows + 1, window.length) if rows % n == 0]
+        near = min(fits, key=lambda n: abs(n - batch))
+        what = "more than" if batch > rows else "not a divisor of"
+        raise ConfigError(
+            f"algo.batch_size = {batch} is {what} the {rows} rows of a rollout, algo.rollout = {window.rollout} of "
+            f"each of {streams} environments: set algo.batch_size = {near}, or change algo.rollout."
+        )

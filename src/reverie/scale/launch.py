@@ -1,0 +1,175 @@
+"""Start the learners of a run, by the engine behind ``torchrun``, and join them; what each gets of the settings."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.rendezvous import rendezvous
+
+from reverie.core.errors import ConfigError
+from reverie.core.machine import choose_device, gpus
+from reverie.core.signals import PARENT, SIGNALS
+from reverie.core.words import Say, plural, say_nothing
+from reverie.experiment import ExperimentConfig
+from reverie.replay.config import parse_size
+from reverie.scale.learners import Team
+from reverie.scale.ranks import join
+from reverie.scale.rules import scaled
+
+SAVING = "600"
+"""Seconds that learners have to end and save after a signal."""
+
+
+def launched() -> bool:
+    """Return whether a launcher such as ``torchrun`` has started this process as one of several learners."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+def rank() -> int:
+    """Return the number of this learner."""
+    return int(os.environ["RANK"]) if launched() else 0
+
+
+def launch(words: Sequence[str], config: ExperimentConfig) -> int:
+    """Run ``reverie WORDS`` as ``config.learners`` processes of this machine; return the exit code of the run.
+
+    If one fails all end. They get the signals that this process gets, and end with it.
+
+    Raises:
+        ConfigError: the settings cannot be divided among them.
+    """
+    check(config, config.learners, config.learners)
+    for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
+    os.environ |= {PARENT: str(os.getpid()), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING}
+    how = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=config.learners,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=1.0,  # the others notice first that one has ended, and say so
+        signals_to_handle=",".join(number.name for number in SIGNALS),
+    )
+    try:
+        elastic_launch(how, sys.executable)("-u", "-m", "reverie", *words)
+    except ChildFailedError as error:
+        code = error.get_first_failure()[1].exitcode
+        return 128 - code if code < 0 else code
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    return 0
+
+
+@contextlib.contextmanager
+def team_of(config: ExperimentConfig) -> Iterator[Team]:
+    """Join the learners that this process was started with; of several that fail, one raises and the others exit.
+
+    Raises:
+        ConfigError: the settings ask for several learners, but this process was started alone; or they cannot be
+            divided among them.
+    """
+    if not launched():
+        if config.learners > 1:
+            raise ConfigError(
+                f"learners = {config.learners}: each is a process of its own, which a launcher starts. Use the command "
+                f"line, reverie train --learners {config.learners}, or start this script with torchrun "
+                f"--nproc-per-node {config.learners}."
+            )
+        yield Team()
+        return
+    store, own, count = next(rendezvous("env://"))
+    local, here = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    check(config, count, here or count)
+    device = choose_device(config.device)
+    if device != "cpu":
+        torch.cuda.set_device(local)
+    group = join(device, store, own, count)
+    try:
+        yield Team(group)
+    except BaseException as error:
+        if isinstance(error, SystemExit) or group.first():
+            raise
+        raise SystemExit(1) from error  # another learner says why
+    dist.destroy_process_group()
+
+
+def check(config: ExperimentConfig, count: int, here: int) -> None:
+    """Raise ConfigError unless the settings can be divided among ``count`` learners, ``here`` of them on this machine.
+
+    Each has its part of a batch and of the environments, and on GPUs a GPU of its own.
+    """
+    config = scaled(config, count, say_nothing)
+    if config.algo.batch_size % count and not whole_rollouts(config):
+        raise ConfigError(
+            f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
+            f"batch. Use a batch size that {count} divides, such as {-(-config.algo.batch_size // count) * count}."
+        )
+    if config.env.num > count and config.env.num % count:
+        raise ConfigError(
+            f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
+            f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
+        )
+    if ":" in config.device:
+        raise ConfigError(f"learners = {count}, device = '{config.device}': each has a GPU of its own. Use cuda.")
+    if choose_device(config.device) != "cpu" and here > gpus():
+        raise ConfigError(
+            f"learners = {count}: {here} of them are on this machine, which has {plural(gpus(), 'GPU')}. Use fewer, "
+            "or device = 'cpu'."
+        )
+
+
+def of_team(config: ExperimentConfig, team: Team, say: Say) -> ExperimentConfig:
+    """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
+    if team.count == 1:
+        return config
+    if config.env.num < team.count and not config.offline and not config.scale_rules:
+        say(f"{team.count} environments, not {config.env.num}: one for each learner")
+        config = config.merge({"env.num": team.count})
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
+    return config.merge({"threads": config.threads or max(1, cores // here), "learners": team.count})
+
+
+def whole_rollouts(config: ExperimentConfig) -> bool:
+    """Return whether a batch is all rows of all environments, which are divided already."""
+    return config.algo.on_policy and config.algo.batch_size == 1
+
+
+def share(config: ExperimentConfig, team: Team) -> ExperimentConfig:
+    """Return the settings of one learner, of those of the run: its part of what is divided."""
+    n = team.count
+    if n == 1:
+        return config
+    room, place = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store
+    own: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
+    if not config.algo.on_policy:
+        own |= {
+            "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
+            "learning_starts": -(-config.learning_starts // n),
+            "random_steps": -(-config.random_steps // n),
+            "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
+        }
+    own["replay.store"] = place if place in ("auto", "none") else f"{place.rstrip('/')}/rank-{team.rank}"
+    if not config.offline:
+        own["env.num"] = config.env.num // n
+    if choose_device(config.device) != "cpu":
+        local = f"cuda:{torch.cuda.current_device()}"
+        own |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}
+    if team.rank:
+        own["eval_episodes"] = 0
+    return config.merge(own)

@@ -1,0 +1,480 @@
+"""The learners of a run: N processes that collect rows of their own and take every gradient step together.
+
+Learner 0 lives the life of the run (``run/run.py``): settings, logs, evaluations, checkpoints. The others follow it.
+They build their part of the experiment when it does, run the same loop, and write what is theirs into its checkpoints,
+whose manifest it writes last: a checkpoint is of all learners or does not exist.
+
+====================  ==================================================================================================
+What the loop reads   Of several learners
+====================  ==================================================================================================
+``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.meet`) with what follows
+``len(source)``       the fewest windows that a learner has
+``clock.stop``        whether any was asked to stop, by the turn before
+``clock.seconds``     those of learner 0, so that all agree on when to log, evaluate and save
+``update.metrics``    means over all (``algos/base.py``)
+====================  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from reverie.algos.base import Algorithm
+from reverie.build import Experiment
+from reverie.core.clock import Clock
+from reverie.core.errors import RunError
+from reverie.core.learners import alone, average, joined
+from reverie.core.protocols import Annealed, Source, Stateful
+from reverie.core.types import Batch, State, Update
+from reverie.core.words import Say, plural
+from reverie.experiment import ExperimentConfig, saved_settings
+from reverie.replay.durable import DurableReplay
+from reverie.run import train as training
+from reverie.run.checkpoint import Checkpoints, read, write
+from reverie.run.collect import Collector, EpisodeStats
+from reverie.run.encode import encode
+from reverie.run.folder import RunFolder, Saved
+from reverie.run.manifest import TENSORS
+from reverie.run.run import Measured, Result, Which
+from reverie.scale.ranks import Group
+from reverie.store.store import Store
+
+GO, SAVE, END = range(3)
+"""What learner 0 tells the others at the beginning of each turn."""
+
+
+class Team:
+    """What one learner knows of all. A team of one is a run as any other."""
+
+    def __init__(self, group: Group | None = None) -> None:
+        self.group = group
+        self.rank, self.count = (0, 1) if group is None else (group.rank, group.count)
+        self.before = self.count  # learners that the loaded checkpoint was written by
+        self.loaded: Path | None = None
+        self.windows, self.restarts, self.ended, self.stop, self.seconds = 0, 0, False, False, 0.0
+        self.training = False  # whether the others have been told all that comes before the first turn
+        self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
+
+    def tell(self, word: Any = None) -> Any:
+        """Return the ``word`` of learner 0."""
+        return word if self.group is None else self.group.tell(word)
+
+    def joined(self) -> contextlib.AbstractContextManager[None]:
+        """While entered, gradients, statistics and metrics are those of all learners."""
+        return contextlib.nullcontext() if self.group is None else joined(self.group)
+
+    def folder(self, run: Path, rank: int | None = None) -> Path:
+        """Return the folder of the rows of a learner, this one if ``rank`` is None, in the folder of the run."""
+        rank = self.rank if rank is None else rank
+        return run / "ranks" / str(rank) if rank else run
+
+    def start(self, step: int | None) -> None:
+        """Have the others build what goes on at this step."""
+        if self.rank == 0:
+            self.tell(("build", step))
+
+    def end(self, result: Any) -> None:
+        """Tell the others how the run ended."""
+        if self.training:
+            self.order(END)
+            self.tell(result)
+        else:
+            self.tell(("end", result))
+
+    def order(self, word: int) -> None:
+        """As learner 0 tell the others what they do next; they :meth:`listen`."""
+        if self.group is not None:
+            self.group.order(word)
+
+    def listen(self) -> None:
+        """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
+        if self.rank == 0:
+            return self.order(GO)
+        assert self.group is not None
+        while self.group.order(GO) == SAVE:
+            self.write()
+        return None
+
+    def write(self) -> None:
+        """Write what is this learner's into the checkpoint that learner 0 is writing; all return when all have."""
+        assert self.group is not None
+        self.save(self.tell())
+        self.group.words(None)
+
+    def meet(self, taken: int, windows: int, clock: SharedClock, episodes: int = 0, restarts: int = 0) -> int:
+        """Exchange the numbers of a turn; return the env steps that all have taken."""
+        assert self.group is not None
+        own = [taken, windows, clock.asked, episodes, restarts, clock.own_seconds]
+        found = self.group.gather(torch.tensor(own, dtype=torch.float64))  # [N, 6]
+        self.windows, self.ended = int(found[:, 1].min()), bool(found[:, 3].any())
+        self.restarts, self.seconds = int(found[:, 4].sum()), float(found[0, 5])
+        self.stop = bool(found[:, 2].any())
+        if self.stop and self.rank == 0 and not clock.asked:
+            signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
+        return int(found[:, 0].sum())
+
+
+# ---------------------------------------------------------------- what the loop reads
+
+
+class SharedClock(Clock):
+    """The clock of several learners: it stops, and its seconds pass, for all at once."""
+
+    def __init__(self, clock: Clock, team: Team) -> None:
+        self.team, self.asked = team, False
+        vars(self).update({name: value for name, value in vars(clock).items() if name != "stop"})
+        self.speaks = team.rank == 0
+
+    @property
+    def own_seconds(self) -> float:
+        """Seconds of the run by this learner's clock."""
+        return super().seconds
+
+    @property
+    def seconds(self) -> float:
+        """See :class:`Clock`."""
+        return max(self.team.seconds, self.seconds_before)
+
+    @property
+    def stop(self) -> bool:
+        """Whether the run ends after this turn. Setting it asks all to stop after their next one."""
+        return self.team.stop
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self.asked = value
+
+
+class SharedSource:
+    """The batches of one learner, of which all have a part."""
+
+    def __init__(self, source: Source, team: Team, clock: SharedClock, collects: bool) -> None:
+        self.source, self.team, self.clock, self.collects = source, team, clock, collects
+        self.sample: Callable[[], Batch] = source.sample
+        self.feedback: Callable[[Tensor, Update], None] = source.feedback
+
+    def __len__(self) -> int:
+        """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
+        if not self.collects:
+            self.team.listen()
+            self.team.meet(0, len(self.source), self.clock)
+        return self.team.windows
+
+
+class SharedCollector(Collector):
+    """The collector of one learner, whose env steps and episodes are those of all."""
+
+    def __init__(self, collector: Collector, source: Source, team: Team, clock: SharedClock) -> None:
+        self.__dict__ = vars(collector)  # it goes on as this one
+        self.source, self.team, self.clock = source, team, clock
+
+    @property
+    def own_restarts(self) -> int:
+        """How often failed environments of this learner were started again."""
+        return super().restarts
+
+    @property
+    def restarts(self) -> int:
+        """How often failed environments of any learner were started again."""
+        return self.team.restarts
+
+    def state_dict(self) -> State:
+        """See :class:`Collector`."""
+        return {**super().state_dict(), "restarts": self.own_restarts}
+
+    def collect(self) -> int:
+        """Make a turn; return the env steps of all, which schedules of exploration go by."""
+        self.team.listen()
+        taken = super().collect()
+        total = self.team.meet(taken, len(self.source), self.clock, len(self.finished), self.own_restarts)
+        if isinstance(self.policy, Annealed):
+            self.state = self.policy.after(self.state, self.clock.env_steps + total)
+        return total
+
+    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+        """Return the episodes of all learners that have ended."""
+        if not (self.team.ended or at_the_end):
+            return []
+        assert self.team.group is not None
+        own = [(score, length, dict(info)) for score, length, info in super().drain(at_the_end=at_the_end)]
+        return [EpisodeStats(*episode) for each in self.team.group.words(own) for episode in each]
+
+
+# ---------------------------------------------------------------- parts of a checkpoint
+
+
+class RanksPart:
+    """What the other learners write into a checkpoint: a folder for each, with a manifest of its own."""
+
+    spare = False
+
+    def __init__(self, team: Team, say: Say) -> None:
+        self.team, self.say = team, say
+
+    def state_dict(self) -> State:
+        """Return the number of learners."""
+        return {"count": self.team.count}
+
+    def load_state_dict(self, state: State) -> None:
+        """Keep the number of learners that wrote the checkpoint."""
+        self.team.before = int(state["count"])
+        if self.team.before != self.team.count:
+            now = plural(self.team.count, "learner")
+            self.say(
+                f"the run had {plural(self.team.before, 'learner')} and has {now} now: the rows of its replays are "
+                "dealt out anew, episode by episode, and environments begin new episodes"
+            )
+
+    def save_files(self, folder: Path) -> None:
+        """Have the others write."""
+        if self.team.group is None:
+            return
+        if sys.exception() is not None:  # after an error the others are elsewhere
+            raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
+        self.team.order(SAVE)
+        self.team.tell(folder)
+        self.team.group.words(None)
+
+    def load_files(self, folder: Path) -> None:
+        """Have the others load the same checkpoint."""
+        self.team.loaded, self.team.training = folder.parent, True
+        self.team.tell(("load", folder.parent, self.team.before))
+
+
+class ReplayPart:
+    """The replay of one learner; from a checkpoint of another number of learners it takes its share of all rows."""
+
+    spare = True
+
+    def __init__(self, team: Team, part: DurableReplay, run: Path, say: Say) -> None:
+        self.team, self.part, self.run, self.say = team, part, run, say
+        self.state_dict, self.save_files = part.state_dict, part.save_files
+
+    def load_state_dict(self, state: State) -> None:
+        """Load the rows."""
+        team, path = self.team, self.team.loaded
+        if team.before == team.count or path is None:
+            return self.part.load_state_dict(state)
+        saved = [read(written_by(path, rank), ["replay"], verified=True)["replay"] for rank in range(team.before)]
+        places = [place_in(team.folder(self.run, rank), each) for rank, each in enumerate(saved)]
+        stores = [None if place is None else Store(place, say=self.say) for place in places]
+        return self.part.deal(list(zip(stores, saved, strict=True)), team.rank, team.count)
+
+    def load_files(self, folder: Path) -> None:
+        """Load latents and samplers, of the same rows."""
+        if self.team.before == self.team.count:
+            self.part.load_files(folder)
+
+
+def written_by(path: Path, rank: int) -> Path:
+    """Return the folder in the checkpoint at ``path`` that holds the parts of a learner."""
+    return path / "ranks" / str(rank) if rank else path
+
+
+def place_in(folder: Path, state: State) -> Path | str | None:
+    """Return the place of the rows of a replay that was saved in ``state`` by the learner of ``folder``."""
+    place: str | None = state.get("place")
+    return folder / "replay" if place == "auto" else place
+
+
+class CollectorPart:
+    """The collector of one learner; one of another number of learners begins new episodes."""
+
+    spare = False
+
+    def __init__(self, team: Team, collector: Collector, clock: Clock) -> None:
+        self.team, self.collector, self.clock = team, collector, clock
+        self.state_dict, self.save_files, self.load_files = (
+            collector.state_dict, collector.save_files, collector.load_files
+        )  # fmt: skip
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue; random actions at the beginning of the run are those of all learners together."""
+        if self.team.before != self.team.count:
+            state = {**state, "env_steps": self.clock.env_steps // self.team.count}
+        self.collector.load_state_dict(state)
+
+
+class OwnPart:
+    """What of a learner's state is not that of learner 0, such as the returns of its unfinished episodes."""
+
+    def __init__(self, algo: Algorithm) -> None:
+        self.algo, self.main = algo, Path()
+
+    def state_dict(self) -> State:
+        """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``.
+
+        Raises:
+            RunError: weights or moments differ, though all take the same steps.
+        """
+        tensors: dict[str, Tensor] = {}
+        encode(self.algo.state_dict(), "algo", tensors)
+        with safe_open(self.main / TENSORS, framework="pt") as file:
+            own = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
+        learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
+        if far := [name for name in own if name in learned or "optim/" in name]:
+            raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
+        return {"tensors": own}
+
+    def load_state_dict(self, state: State) -> None:
+        """Load the state of learner 0 with these tensors in it, from the checkpoint at ``main``."""
+        self.algo.load_state_dict(read(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
+
+
+def same(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; NaN is itself."""
+    return x.shape == y.shape and bool(((x == y) | (x != x)).all())
+
+
+# ---------------------------------------------------------------- the life of one learner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shared(Experiment):
+    """One learner's part of an experiment. Its settings are its share; what is saved are those of the run."""
+
+    whole: ExperimentConfig
+    team: Team
+    run: Path
+
+    @property
+    def saved(self) -> Saved:
+        return saved_settings(self.whole, self.given)
+
+    def parts(self) -> dict[str, Stateful]:
+        parts, team = {"ranks": RanksPart(self.team, self.say), **super().parts()}, self.team
+        if self.collector is not None and self.store is not None:
+            parts["replay"] = ReplayPart(team, self.store.part, self.run, self.say)
+            parts["collector"] = CollectorPart(team, self.collector, self.clock)
+        return parts
+
+    def measure(self, which: Which) -> Measured:
+        with alone():
+            return super().measure(which)
+
+    def begin(self) -> None:
+        if self.team.rank == 0:
+            self.team.tell(("begin",))
+            self.team.training = True
+        super().begin()
+
+    def describe(self) -> None:
+        if (n := self.team.count) > 1:
+            self.say(
+                f"{n} learners, each in a process of its own, with {self.algo.window.batch} of the "
+                f"{n * self.algo.window.batch} windows of a batch and {plural(self.config.env.num, 'environment')} "
+                "of its own; of each:"
+            )
+        super().describe()
+
+
+def shared(experiment: Experiment, whole: ExperimentConfig, team: Team, run: Path) -> Shared:
+    """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
+    parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
+    if team.count > 1:
+        clock = parts["clock"] = SharedClock(experiment.clock, team)
+        experiment.algo.position = lambda: clock.position
+        collector, source = experiment.collector, experiment.source
+        if collector is not None:
+            parts["collector"] = SharedCollector(collector, source, team, clock)
+        parts["source"] = SharedSource(source, team, clock, collector is not None)
+        if experiment.store is not None and experiment.store.store is not None:
+            experiment.store.store.stopping = lambda: clock.stop
+        for optim in experiment.algo.optimisers().values():
+            if isinstance(optim, torch.optim.Optimizer):
+                optim.register_step_pre_hook(averaging)
+    return Shared(**parts, whole=whole, team=team, run=run)
+
+
+def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
+    """Average the gradients of one of PyTorch's own optimisers over all learners, before its step."""
+    average([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
+
+
+def follow(team: Team, build: Callable[[int | None], Shared], folder: RunFolder) -> Result:
+    """Live the life of a learner beside learner 0; return its result.
+
+    Args:
+        team: of this learner.
+        build: builds its part of the experiment that goes on at this step; None begins anew.
+        folder: of the run.
+    """
+    word = team.tell()
+    if word[0] == "end":
+        return word[1]  # type: ignore[no-any-return]
+    with contextlib.ExitStack() as stack:
+        experiment = build(word[1])
+        stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
+        word = team.tell()
+        if word[0] == "end":
+            return word[1]  # type: ignore[no-any-return]
+        own = OwnPart(experiment.algo)
+        parts = {name: part for name, part in experiment.parts().items() if name not in ("ranks", "meter")}
+        if word[0] == "load":
+            load(experiment, {"own": own, **parts}, *word[1:])
+        else:
+            if experiment.store is not None:
+                experiment.store.claim()
+            experiment.load_initial()
+            experiment.begin()
+        team.save = lambda place: save(experiment, {"own": own, **parts}, own, place, folder)
+        train(experiment)
+        assert team.group is not None
+        while team.group.order(GO) == SAVE:
+            team.write()
+        return team.tell()  # type: ignore[no-any-return]
+
+
+def load(experiment: Shared, parts: Mapping[str, Stateful], path: Path, before: int) -> None:
+    """Load the checkpoint at ``path``, that ``before`` learners have written."""
+    team, checkpoints = experiment.team, Checkpoints(path.parent)
+    team.before, team.loaded = before, path
+    checkpoints.load(path, {"algo": experiment.algo, "clock": experiment.clock})
+    if before == team.count:
+        own = parts["own"]
+        assert isinstance(own, OwnPart)
+        own.main = path
+        checkpoints.load(written_by(path, team.rank), parts)
+    elif "replay" in parts:
+        parts["replay"].load_state_dict({})
+        assert experiment.collector is not None
+        experiment.collector.env_steps = experiment.clock.env_steps // team.count
+
+
+def save(experiment: Shared, parts: Mapping[str, Stateful], own: OwnPart, folder: Path, run: RunFolder) -> None:
+    """Write ``parts`` to the folder of this learner below ``folder``, in the checkpoint that learner 0 writes."""
+    own.main, place = folder.parent, folder / str(experiment.team.rank)
+    place.mkdir()
+    write(place, experiment.clock.position, parts)
+    if experiment.store is not None:
+        kept = Checkpoints(run.checkpoints, experiment.whole.keep_checkpoints).kept()
+        name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
+        experiment.store.saved(name, [*(path.name for path in kept), name])
+
+
+def train(experiment: Shared) -> None:
+    """Run the loop of ``run/train.py`` beside learner 0, which alone logs, evaluates and saves."""
+    team = experiment.team
+
+    def checkpoint(*, diverged: bool = False) -> Path:
+        if diverged:  # learner 0 has found the same, and is saving
+            assert team.group is not None
+            team.group.order(SAVE)
+            team.write()
+        return experiment.run
+
+    with team.joined():
+        training.train(
+            experiment.algo, experiment.source, experiment.clock, experiment.meter,
+            collector=experiment.collector, checkpoint=checkpoint, schedule=experiment.schedule,
+        )  # fmt: skip

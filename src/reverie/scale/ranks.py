@@ -1,0 +1,91 @@
+"""The ranks of a run as a process group of ``torch.distributed``: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reverie.core.errors import RunError
+
+PATIENCE = datetime.timedelta(hours=2)
+"""Time that a rank waits for another, such as the first one while it evaluates. A rank that has ended is noticed at
+once."""
+
+
+class LearnerLost(RunError):
+    """Another learner has ended, so that this one cannot go on."""
+
+
+class Group:
+    """The process group that was joined: implements ``core/learners.py: Ranks``."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.rank, self.count = store, dist.get_rank(), dist.get_world_size()
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each of the tensors, of one dtype and device, by its mean over all ranks, in one call for all.
+
+        Each rank gets the same bits.
+        """
+        flat = torch.cat([x.detach().flatten() for x in tensors])
+        self._with_all(dist.all_reduce, flat)
+        flat /= self.count
+        parts = torch.split(flat, [x.numel() for x in tensors])
+        for x, mean in zip(tensors, parts, strict=True):
+            x.detach().copy_(mean.view(x.shape))
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Return ``[count, *shape]``, the ``x`` of each rank."""
+        found = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.count)]
+        self._with_all(dist.all_gather, found, x.contiguous())
+        return torch.stack(found)
+
+    def tell(self, word: Any = None) -> Any:
+        """Return the plain ``word`` of rank 0; the others' is ignored."""
+        words = [word]
+        self._with_all(dist.broadcast_object_list, words, device=torch.device("cpu"))
+        return words[0]
+
+    def order(self, word: int) -> int:
+        """Return the number ``word`` of rank 0; the others' is ignored."""
+        number = torch.tensor(word)
+        self._with_all(dist.broadcast, number, 0)
+        return int(number)
+
+    def words(self, word: Any) -> list[Any]:
+        """Return the plain ``word`` of each rank."""
+        words: list[Any] = [None] * self.count
+        self._with_all(dist.all_gather_object, words, word)
+        return words
+
+    def first(self) -> bool:
+        """Return whether this is the first rank that asks: it tells the user why all end."""
+        with contextlib.suppress(Exception):  # the store ends with its process
+            return bool(self.store.add("told", 1) == 1)
+        return True
+
+    def _with_all(self, exchange: Callable[..., object], *given: Any, **named: Any) -> None:
+        """Exchange something with all ranks.
+
+        Raises:
+            LearnerLost: one of them has ended.
+        """
+        try:
+            exchange(*given, **named)
+        except RuntimeError as error:
+            raise LearnerLost(
+                "another learner of this run has ended without a word: it was killed, perhaps as the memory was full"
+            ) from error
+
+
+def join(device: str, store: Any, rank: int, count: int) -> Group:
+    """Join ``count`` ranks that meet at ``store``. Numbers on CPUs go by gloo, those on GPUs by NCCL."""
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+    return Group(store)

@@ -1,0 +1,241 @@
+"""PPO and A2C: estimates by their slow definition, sequences, memory, masks, schedules."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from contracts import BOTH, CHOICE, CHOICES, MOVES, SPECS, batch, build
+
+from reverie.algos.a2c import A2CConfig
+from reverie.algos.ppo import PPOConfig
+from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch
+from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
+from reverie.nn.memory import GRU, LSTM
+from reverie.nn.optim import GlobalRMSpropConfig
+from reverie.objectives.policy import clipped_surrogate, standardised
+
+
+def rollout(rows=12, envs=3, seed=0):
+    """Rows of episodes that end in every way, also in the last row but one and in the last."""
+    g = torch.Generator().manual_seed(seed)
+    last = torch.rand(envs, rows, generator=g) < 0.2
+    last[0, -2], last[1, -1], last[2, 3] = True, True, True
+    first = torch.cat([torch.tensor([[True], [False], [True]]), last[:, :-1]], 1)
+    last &= ~first
+    return Batch(
+        obs={"state": torch.randn(envs, rows, 3, generator=g)},
+        action=torch.eye(3)[torch.randint(3, (envs, rows), generator=g)] * ~last[..., None],
+        reward=torch.randn(envs, rows, generator=g) * ~first, is_first=first, is_last=last,
+        is_terminal=last & (torch.rand(envs, rows, generator=g) < 0.5), weight=torch.ones(envs),
+        index=torch.arange(envs),
+    )  # fmt: skip
+
+
+def test_advantages_are_sums_of_errors_to_the_end_of_the_episode():
+    """With the value of what is only the last row, and without that of a terminal one."""
+    agent = PPOConfig(discount=0.9).merge({"value_estimator": "gae(0.8)"}).build(SPECS["vector"], CHOICE, seed=1)
+    data = rollout()
+    found = agent.objective.estimates(data)
+    value = agent.objective.network(data.obs).value
+    for i in range(3):
+        for t in range(11):
+            if data.is_last[i, t]:
+                continue
+            total, weight = 0.0, 1.0
+            for k in range(t, 11):
+                after = 0.0 if data.is_terminal[i, k + 1] else 0.9 * value[i, k + 1]
+                total += weight * (data.reward[i, k + 1] + after - value[i, k])
+                weight *= 0.9 * 0.8
+                if data.is_last[i, k + 1]:
+                    break
+            torch.testing.assert_close(found["advantage"][i, t], torch.as_tensor(total))
+            torch.testing.assert_close(found["target"][i, t], total + value[i, t])
+    torch.testing.assert_close(found["value"], value[:, :-1])
+
+
+def test_the_first_minibatch_has_ratio_one_and_no_divergence():
+    agent = build("ppo_lstm", graph=False)
+    update = agent.update(batch(agent))
+    assert float(update.metrics["train/kl"]) == pytest.approx(0, abs=1e-6)
+    assert float(update.metrics["train/clipped"]) == 0
+
+
+def test_surrogate_by_hand():
+    """Where the ratio left the range to the good side there is no gradient; to the bad side there is."""
+    change = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1]).log().requires_grad_()
+    advantage = torch.tensor([2.0, -2.0, 2.0, -2.0, 3.0])
+    loss = clipped_surrogate(change=change, advantage=advantage, clip=torch.tensor(0.2))
+    torch.testing.assert_close(loss, torch.tensor([-2.4, 3.0, -1.0, 1.6, -3.3]))
+    loss.sum().backward()
+    torch.testing.assert_close(change.grad, torch.tensor([0.0, 3.0, -1.0, 0.0, -3.3]))
+
+
+def test_advantages_are_standardised_over_what_counts():
+    x, mask = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]]), torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
+    kept = x[mask]
+    torch.testing.assert_close(standardised(x, mask)[mask], (kept - kept.mean()) / kept.std())
+    alone = torch.tensor([True, False])
+    assert standardised(torch.tensor([3.0, 5.0]), alone)[0] == 3.0  # a single one stays, instead of NaN
+    assert torch.isfinite(standardised(x, torch.zeros_like(mask))).all()
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("memory", [LSTM(4, 2), GRU(4)], ids=["lstm", "gru"])
+def test_memory_is_that_of_pytorch_reset_where_an_episode_begins(memory):
+    torch.manual_seed(0)
+    ours = memory.build(3)
+    kind = torch.nn.LSTM if isinstance(memory, LSTM) else torch.nn.GRU
+    theirs = kind(3, 4, memory.layers, batch_first=True)
+    for k, cell in enumerate(ours.cells):
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(theirs, f"{name}_l{k}").data.copy_(getattr(cell, name))
+    x, state = torch.randn(2, 7, 3), torch.randn(2, ours.width)
+    first = torch.zeros(2, 7, dtype=torch.bool)
+    first[0, 4] = first[1, 0] = True
+    y, after = ours(x, first, state)
+    torch.testing.assert_close(y[0, 4:], theirs(x[:1, 4:])[0][0])
+    torch.testing.assert_close(y[1], theirs(x[1:])[0][0])
+    parts = [part.contiguous() for part in state[:1].unflatten(-1, (memory.layers, -1)).transpose(0, 1).split(4, -1)]
+    torch.testing.assert_close(y[0, :4], theirs(x[:1, :4], tuple(parts) if len(parts) > 1 else parts[0])[0][0])
+    halves = ours(x[:, :3], first[:, :3], state)
+    torch.testing.assert_close(ours(x[:, 3:], first[:, 3:], halves[1])[1], after)
+
+
+@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_gru", "a2c_lstm"])
+def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(name):
+    """Losses and gradients of the same rows: as one window; each episode padded; and each episode by itself."""
+    agent = build(name, graph=False, normalise_advantage=False)
+    objective, width = agent.objective, agent.objective.network.width
+    g = torch.Generator().manual_seed(2)
+    n, cuts = 6, [(0, 2), (2, 6)]
+    first, none = torch.tensor([[False, False, True, False, False, False]]), torch.zeros(1, n, dtype=torch.bool)
+    state, whole = torch.randn(1, 1, width, generator=g), batch(agent).action[:1, :1]
+    extras = {k: torch.randn(1, n, generator=g) for k in ("log_prob", "value", "advantage", "target")}
+    data = Batch(
+        obs={"state": torch.randn(1, n, 3, generator=g)}, action=whole.expand(1, n, -1), reward=torch.zeros(1, n),
+        is_first=first, is_last=none, is_terminal=none, weight=torch.ones(1), index=torch.zeros(1, dtype=torch.int64),
+        extras=extras | {"memory": state.expand(1, n, -1)},
+    )  # fmt: skip
+    ragged = [data.rows(*cut) for cut in cuts]
+    ragged[1] = replace(ragged[1], is_first=torch.zeros(1, 4, dtype=torch.bool))
+    ragged[1].extras["memory"] = torch.zeros(1, 4, width)
+    short = ragged[0].map(lambda x: torch.cat([x, x.new_zeros(1, 2, *x.shape[2:])], 1) if x.ndim > 1 else x)
+    short.is_last[:, 2:] = True
+    padded = Batch(**{
+        key: {k: torch.cat([getattr(short, key)[k], x]) for k, x in value.items()} if isinstance(value, dict)
+        else torch.cat([getattr(short, key), value])
+        for key, value in ((key, getattr(ragged[1], key)) for key in Batch.__dataclass_fields__)
+    })  # fmt: skip
+    found = []
+    for given in ([data], [padded], ragged):
+        rows = sum(int((~x.is_last).sum()) for x in given)
+        loss = sum(objective(x).total() * int((~x.is_last).sum()) for x in given) / rows
+        found.append((loss, torch.autograd.grad(loss, list(objective.parameters()))))
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+    nonsense = replace(padded, obs={"state": padded.obs["state"].masked_fill(padded.is_last[..., None], 7.0)})
+    assert torch.equal(objective(nonsense).total(), objective(padded).total())
+
+
+def test_acting_remembers_what_learning_sees():
+    """Row by row, the policy's states are those that the estimates begin from."""
+    agent = build("ppo_lstm")
+    data, policy = rollout(rows=5), agent.policy
+    state = policy.initial(3)
+    before = []
+    for t in range(4):
+        step = type("Step", (), {"obs_on": lambda self, _, t=t: {"state": data.obs["state"][:, t]},
+                                 "is_first": data.is_first[:, t]})()  # fmt: skip
+        _, state = policy.act(step, state, "explore")
+        before.append(policy.extras(state)["memory"])
+    memory = torch.zeros(3, 5, agent.objective.network.width)
+    found = agent.objective.estimates(replace(data, action=torch.zeros(3, 5, 3), extras={"memory": memory}))
+    torch.testing.assert_close(found["memory"][:, 2], before[2])
+
+
+# ---------------------------------------------------------------- actions
+
+
+def test_mixed_actions_are_the_sum_of_their_parts():
+    logits, mean, log_std = torch.randn(5, 3), torch.randn(5, 2), torch.randn(2)
+    one, other = Choices(logits, (3,)), FreeNormal(mean, log_std)
+    spec = {"a": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2)}
+    joint = Mixed(other, one, Layout(ActionSpec(parts=spec)))
+    action, density = joint.sample()
+    torch.testing.assert_close(density, one.log_prob(action[:, :3]) + other.log_prob(action[:, 3:]))
+    torch.testing.assert_close(joint.log_prob(action), density)
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    torch.testing.assert_close(other.log_prob(action[:, 3:]), normal.log_prob(action[:, 3:]).sum(-1))
+    expected = torch.distributions.Categorical(logits=logits).entropy() + normal.entropy().sum(-1)
+    torch.testing.assert_close(joint.entropy(), expected)
+    torch.testing.assert_close(joint.mode(), torch.cat([one.mode(), mean], -1))
+
+
+@pytest.mark.parametrize("memory", [None, "lstm(4)"])
+@pytest.mark.parametrize("spec", [CHOICE, CHOICES, BOTH])
+def test_masked_actions_have_no_probability_and_no_gradient(spec, memory):
+    config = PPOConfig(rollout=4, batch_size=4, batch_length=2 if memory else 1).merge({"networks.memory": memory})
+    seen = SPECS["vector"] | {MASK: ObsPart(kind="mask", shape=(3,), dtype="bool")}
+    network = config.build(seen, spec, seed=1).objective.network
+    legal = torch.ones(1, 1, 3, dtype=torch.bool)
+    cut = [place for key, place in spec.slices().items() if spec.parts[key].classes][-1]
+    legal[..., cut.start] = cut.stop - cut.start == 1
+    state = torch.zeros(500, network.width) if memory else None
+    obs = {"state": torch.randn(500, 1, 3), MASK: legal.expand(500, 1, 3)}
+    policy = network(obs, torch.ones(500, 1, dtype=torch.bool), state).policy
+    taken, density = policy.sample()
+    assert not (taken[..., cut.start] > 0.5).any() or legal[..., cut.start].all()
+    (density.sum() + policy.entropy().sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in network.actor.parameters())
+    bias = network.actor.body.layout.layers(network.actor.body.theta.grad)[-1][1]
+    if not legal[..., cut.start].all():
+        assert not bias[0, 0, cut.start].any()
+
+
+# ---------------------------------------------------------------- optimisers
+
+
+@pytest.mark.parametrize("form", ["torch", "tensorflow"])
+def test_rms_prop_is_that_of_pytorch(form):
+    torch.manual_seed(0)
+    start = torch.randn(3, 2)
+    mine, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    ours = GlobalRMSpropConfig(form=form, lr=0.1, clip=0.0, eps=1e-3).build([mine])
+    other, square = torch.optim.RMSprop([theirs], lr=0.1, eps=1e-3), torch.ones(3, 2)
+    for _ in range(6):
+        theirs.grad = torch.randn(3, 2)
+        ours.apply([theirs.grad.clone()])
+        if form == "torch":
+            other.step()
+        else:
+            square = 0.99 * square + 0.01 * theirs.grad**2
+            theirs.data -= 0.1 * theirs.grad / (square + 1e-3).sqrt()
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_clip_and_entropy_follow_the_run():
+    agent = build("ppo", clip=[[0, 0.2], [10, 0.1]], entropy_coef=[[0, 0.0], [10, 1.0]])
+    agent.position = lambda: 5
+    agent.update(batch(agent))
+    assert (float(agent.objective.clip), float(agent.objective.entropy_coef)) == pytest.approx((0.15, 0.5))
+
+
+def test_target_kl_stops_before_the_step():
+    agent = build("ppo", graph=False, target_kl=1e-6, lr=0.1)
+    data = batch(agent)
+    assert agent.update(data).over is None
+    before = [p.clone() for p in agent.parameters()]
+    update = agent.update(data)
+    assert bool(update.over)
+    assert agent.stats.of(update.metrics).opt_grad_norm is None
+    assert all(torch.equal(a, b) for a, b in zip(before, agent.parameters(), strict=True))
+
+
+def test_all_kinds_of_actions_are_learned():
+    for config in (PPOConfig, A2CConfig):
+        assert config.action_kinds == {"continuous", "discrete", "multi_discrete", "mixed"}
+    for spec in (MOVES, CHOICE, CHOICES, BOTH):
+        PPOConfig().build(SPECS["everything"], spec)

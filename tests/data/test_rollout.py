@@ -1,0 +1,118 @@
+"""Rollouts: every row is offered as often as wanted, then dropped, and errors are one line."""
+
+import pytest
+import torch
+
+import reverie
+from reverie.algos.a2c import A2CConfig
+from reverie.algos.ppo import PPOConfig
+from reverie.build import build
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.types import Update
+from reverie.experiment import ExperimentConfig
+
+SMALL = {"env.id": "reverie/Count-v0", "env.num": 2, "env.vector": "serial", "threads": 1, "eval_episodes": 0,
+         "steps": 100, "console": False, "tensorboard": False}  # fmt: skip
+
+
+def experiment(algo, **more):
+    return build(ExperimentConfig(algo=algo).merge(SMALL | {k.replace("__", "."): v for k, v in more.items()}))
+
+
+def collected(made):
+    while not len(made.source):
+        made.collector.collect()
+    return made.source
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_each_row_is_offered_in_each_epoch_and_then_dropped(length):
+    config = PPOConfig(rollout=9, batch_size=6, batch_length=length, epochs=2, discount=0.9)
+    made, seen = experiment(config), []
+    for _ in range(2):
+        source = collected(made)
+        rows = made.replay.storage.read(made.replay.count - 9, made.replay.count)
+        assert len(source) == 2 * 3
+        for left in range(6, 0, -1):
+            assert len(source) == left
+            batch = source.sample()
+            assert batch.shape == (6 // length, length)
+            seen.append(batch)
+            source.feedback(batch.index, Update(metrics={}))
+        assert len(source) == 0
+        with pytest.raises(RunError, match="the rollout has 0 of its 9 rows"):
+            source.sample()
+        for epoch in (seen[-6:-3], seen[-3:]):
+            place = torch.cat([batch.index for batch in epoch])
+            assert sorted(place.tolist()) == list(range(18 // length))
+            reward = torch.cat([batch.reward for batch in epoch])[place.argsort()]
+            torch.testing.assert_close(reward.view(2, 9), torch.from_numpy(rows["reward"]))
+    assert not torch.equal(seen[0].index, seen[3].index)
+
+
+def test_the_rest_of_a_rollout_is_dropped_when_an_update_says_so():
+    source = collected(experiment(PPOConfig(rollout=8, batch_size=4)))
+    source.feedback(source.sample().index, Update(metrics={}, over=torch.tensor(False)))
+    assert len(source) == 39
+    source.feedback(source.sample().index, Update(metrics={}, over=torch.tensor(True)))
+    assert len(source) == 0
+
+
+def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new_policy():
+    made = experiment(A2CConfig(rollout=4))
+    source = collected(made)
+    batch = source.sample()
+    after = made.collector.step
+    value = made.algo.objective.network(after.obs).value
+    end = after.reward + 0.99 * value * ~after.is_terminal  # GAE(1.0)
+    last = batch.extras["target"].view(2, 4)[:, -1]
+    torch.testing.assert_close(
+        last, torch.where(batch.is_last.view(2, 4)[:, -1], batch.extras["value"].view(2, 4)[:, -1], end)
+    )
+    source.feedback(batch.index, made.algo.update(batch))
+    assert len(source) == 0
+    assert made.collector.step is after
+    made.collector.collect()
+    kept = made.replay.storage.read(4, 5)["obs/" + next(iter(after.obs))]
+    torch.testing.assert_close(torch.from_numpy(kept)[:, 0], next(iter(after.obs.values())))
+
+
+@pytest.mark.parametrize(
+    ("algo", "more", "said"),
+    [
+        ({"batch_size": 64}, {}, "batch_size = 64 is more than the 16 rows of a rollout.* set algo.batch_size = 16"),
+        ({"batch_size": 6}, {}, "batch_size = 6 is not a divisor of the 16 rows.* set algo.batch_size = 4"),
+        ({}, {"replay__capacity": 500}, "replay.capacity = 500 has no effect"),
+        ({}, {"replay__fractions__priority": 1.0}, "replay.fractions = .* has no effect"),
+        ({}, {"replay_ratio": 0.5}, "replay_ratio = 0.5 has no effect: ppo learns from whole rollouts"),
+        ({}, {"random_steps": 5}, "random_steps = 5 has no effect"),
+        ({}, {"steps": 15}, "steps = 15: a rollout has 16 rows, .* nothing would be learned"),
+        ({}, {"data__path": "there"}, "ppo learns only from rows of its present policy"),
+        ({"normalise": "fixed(10)"}, {}, "no rows come before learning. Use running"),
+    ],
+)  # fmt: skip
+def test_settings_without_meaning_are_named(algo, more, said):
+    with pytest.raises(ConfigError, match=said):
+        experiment(PPOConfig(rollout=8, batch_size=4).merge(algo), **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rollout": 8, "batch_length": 16}, "batch_length = 16, rollout = 8: expected sequences that are not longer"),
+        ({"networks.memory": "lstm"}, "batch_length = 1: from single rows no memory is learned"),
+        ({"batch_size": 10, "batch_length": 4}, "expected a number of rows that holds whole sequences"),
+        ({"value_estimator": "v_trace"}, "expected one that needs rows alone"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_named(given, said):
+    with pytest.raises(ConfigError, match=said):
+        PPOConfig().merge(given)
+
+
+def test_a_run_says_nothing_of_the_replay_that_it_lacks(tmp_path):
+    said = []
+    algo = {"algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 2}
+    result = reverie.train("ppo", run=tmp_path / "run", say=said.append, **SMALL | algo)
+    assert result.updates == 2 * 4 * (100 // 32)
+    assert not any("learning starts" in line for line in said)

@@ -1,0 +1,70 @@
+"""Numbers that change with env steps: their values, where they are used, and how they are written."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.sac import SACConfig
+from reverie.core.errors import ConfigError
+from reverie.core.ramp import Ramp
+from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
+from reverie.nn.optim import Adam, GlobalAdamConfig, OptimConfig, advance, ramps_of
+
+POINTS = [[100, 0.0], [200, 1e-2], [400, 5e-3]]
+
+
+def test_a_ramp_is_linear_between_its_points_and_constant_outside():
+    ramp = Ramp.of(POINTS, "lr")
+    found = [ramp.at(step) for step in (0, 100, 125, 200, 300, 400, 10**9)]
+    assert found == pytest.approx([0.0, 0.0, 2.5e-3, 1e-2, 7.5e-3, 5e-3, 5e-3])
+
+
+@pytest.mark.parametrize("wrong", [[], [[0, 1], [0, 2]], [[5, 1], [3, 2]], [[0, -1.0]], [[0, 1, 2]], [["a", 1]]])
+def test_points_that_are_no_ramp_are_refused(wrong):
+    with pytest.raises(ConfigError, match=r"lr = .*expected a number, or pairs"):
+        DQNConfig().merge({"lr": wrong})
+    with pytest.raises(ConfigError, match="expected a finite number above 0"):
+        DQNConfig(lr=[[0, 0], [10, 0]])
+    with pytest.raises(ConfigError, match=r"epsilon = 2.0: expected a number in \[0, 1\]"):
+        EpsilonGreedy([[0, 0], [10, 2]])
+
+
+def test_ramps_are_written_as_they_are_read():
+    config = DQNConfig(lr=POINTS, exploration=EpsilonGreedy([[0, 1], [1000, 0.1]]))
+    plain = config.to_dict()
+    assert plain["lr"] == POINTS
+    assert DQNConfig().merge(plain) == config
+    assert EpsilonSchedule.parse("epsilon_greedy([[0, 1], [1e3, 0.1]])") == config.exploration
+    assert config.exploration.chance(torch.tensor([300, 200])) == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize("made", [
+    lambda p, lr: Adam(p, lr), lambda p, lr: OptimConfig(lr=lr, warmup=0).build(p),
+    lambda p, lr: GlobalAdamConfig(lr=lr, decay=0.01, form="torch").build(p),
+])  # fmt: skip
+def test_a_step_on_a_ramp_is_that_of_its_present_rate(made):
+    start = nn.Parameter(torch.tensor([1.0, -2.0]))
+    ramped, constant = copy.deepcopy(start), copy.deepcopy(start)
+    rising = made([ramped], Ramp.of(POINTS, "lr"))
+    advance(ramps_of(rising), 125)
+    for optim, p in ((rising, ramped), (made([constant], 2.5e-3), constant)):
+        optim.step((p * torch.tensor([1.0, 3.0])).sum())
+    torch.testing.assert_close(ramped, constant)
+    assert not torch.equal(ramped, start)
+    advance(ramps_of(rising), 0)
+    before = ramped.detach().clone()
+    rising.step(ramped.sum())
+    assert torch.equal(ramped, before)
+
+
+def test_a_temperature_on_a_ramp_is_not_learned():
+    with pytest.raises(ConfigError, match="Set temperature_lr = 0"):
+        SACConfig(temperature=[[0, 1], [10, 0]])
+
+
+def test_entropy_of_a_dreamer_may_be_a_ramp():
+    assert DreamerV3Config(entropy=[[0, 1e-3], [1e6, 1e-4]]).to_dict()["entropy"] == [[0, 1e-3], [1e6, 1e-4]]

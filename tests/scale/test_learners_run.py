@@ -1,0 +1,134 @@
+"""A run of two learners from outside: its checkpoints, its continuation, and another number of learners."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.sac import SACConfig
+from reverie.api import train_config
+from reverie.core.errors import ConfigError
+from reverie.core.ramp import Ramp
+from reverie.core.randomness import derived_seeds
+from reverie.experiment import ExperimentConfig
+from reverie.replay.durable import dealt
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.folder import read_saved
+from reverie.scale.launch import check
+from reverie.scale.rules import scaled
+from reverie.store.store import Store
+
+FLAGS = [
+    "--env", "CartPole-v1", "--learners", "2", "--eval-episodes", "0", "--threads", "1", "--no-tensorboard",
+    "--no-console", "--learning-starts", "40", "--algo.batch-size", "8", "--algo.networks.units", "8", "8",
+    "--schedule.save-every", "100", "--schedule.log-every", "50",
+]  # fmt: skip
+
+
+def reverie(*words):
+    """Run the command line; return what it wrote."""
+    done = subprocess.run([sys.executable, "-m", "reverie", *words], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A finished run of two learners, with a checkpoint on the way."""
+    path = tmp_path_factory.mktemp("runs") / "two"
+    reverie("train", "dqn", *FLAGS, "--steps", "200", "--run", str(path))
+    return path
+
+
+def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    _, late = Checkpoints(run / "checkpoints").all()
+    shutil.rmtree(again / "checkpoints" / late.name)
+    reverie("train", "--resume", str(again))
+    for part in ("", "ranks/1"):
+        one, two = (load_file(path / "checkpoints" / late.name / part / "tensors.safetensors") for path in (run, again))
+        assert one.keys() == two.keys()
+        assert not [name for name in one if not torch.equal(one[name], two[name])]
+    assert "random/cpu" in one  # of the second learner
+    mine, its = (load_file(late / part / "tensors.safetensors")["random/cpu"] for part in ("", "ranks/1"))
+    assert not torch.equal(mine, its)
+
+
+def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path):
+    alone, said = tmp_path / "alone", []
+    shutil.copytree(run, alone)
+    config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
+    train_config(config.merge({"learners": 1, "steps": 210}), run=alone, say=said.append)
+    assert any("had 2 learners and has 1 learner now" in line for line in said)
+    count = Store(alone / "replay", say=said.append).segments[-1].rows
+    assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
+
+
+def test_episodes_are_dealt_to_learners_one_by_one():
+    """Three episodes in two pieces, then a gap, whose rest belongs to no known episode, and one more."""
+    first = [[1, 0, 0, 1, 0], [0, 1, 0], [0, 0, 1, 0]]
+    pieces, row = [], 0
+    for number, flags in enumerate(first):
+        rows = {"is_first": np.array(flags, bool), "row": np.arange(row, row + len(flags))}
+        pieces.append((number != 1, rows))
+        row += len(flags)
+    found = [[(broken, rows["row"].tolist()) for broken, rows in dealt(pieces, rank, 2)] for rank in range(2)]
+    assert found[0] == [(True, [0, 1, 2]), (False, [6, 7]), (True, [8, 9])]
+    assert found[1] == [(False, [3, 4]), (False, [5]), (False, [10, 11])]
+
+
+def test_learners_draw_otherwise_but_begin_with_the_same_weights():
+    one, two = (derived_seeds(3, 0, rank) for rank in range(2))
+    same = {name for name in one if one[name] == two[name]}
+    assert same == {"algo", "evaluation", "test", "confirmation"}
+    assert one == derived_seeds(3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algo.batch_size": 9}, r"algo.batch_size = 9: .* such as 10"),
+        ({"env.num": 3}, r"envs = 3: .* such as 4"),
+        ({"device": "cuda:1"}, "a GPU of its own"),
+    ],
+)
+def test_what_learners_cannot_divide_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        check(ExperimentConfig().merge(changes), 2, 2)
+
+
+def test_more_learners_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("reverie.core.machine.gpus", lambda: 1)
+    monkeypatch.setattr("reverie.scale.launch.gpus", lambda: 1)
+    with pytest.raises(ConfigError, match="which has 1 GPU"):
+        check(ExperimentConfig(), 2, 2)
+
+
+def test_several_learners_need_a_launcher(tmp_path):
+    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
+        train_config(ExperimentConfig(learners=2), run=tmp_path / "run")
+
+
+def test_rllibs_rules_scale_batches_environments_and_learning_rates():
+    said = []
+    config = ExperimentConfig(steps=1000, scale_rules=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
+        {"env.num": 2}
+    )
+    found = scaled(config, 4, said.append)
+    assert (found.algo.batch_size, found.env.num) == (128, 8)
+    assert found.algo.lr == Ramp(((0.0, 0.0), (100.0, 2e-3)))
+    assert said == [
+        "scale_rules for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
+        "algo.lr: 0.001 -> [[0.0, 0.0], [100.0, 0.002]]"
+    ]
+    assert scaled(config.merge({"scale_rules": False}), 4, said.append).algo.lr == 1e-3
+    sac = ExperimentConfig(scale_rules=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
+    found = scaled(sac, 4, said.append).algo
+    assert (found.actor_lr.plain(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)
