@@ -244,6 +244,57 @@ def test_layers_the_later_wins(tmp_path: Path) -> None:
     assert layered("dreamer_v3", files=files, env="Pendulum-v1").env.id == "Pendulum-v1"
 
 
+SECTIONS = {
+    "a": "defaults: {steps: 500, seed: 1}\natari: {env: ALE/Pong-v5, seed: 2}\ndebug: {steps: 50}\nempty:\n",
+    "b": "debug: {seed: 3, algo.batch_size: 4}\nnumber: 3\n",
+}
+
+
+@pytest.fixture
+def sectioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config").mkdir()
+    for name, text in SECTIONS.items():
+        Path(f"config/{name}.yaml").write_text(text)
+
+
+@pytest.mark.usefixtures("sectioned")
+def test_sections_are_united_in_the_order_of_their_names(commanded: list[ExperimentConfig]) -> None:
+    a, b = "config/a.yaml", "config/b.yaml"
+    for words in (["defaults", "atari", "debug"], ["defaults", "atari", "debug", "--config", a, b]):
+        main(["train", "dqn", "--configs", *words])
+    main(["train", "dqn", "--configs", "debug", "empty", "atari", "defaults", "--config", a, "--algo.batch-size", "8"])
+    main(["train", "dqn", "--configs", "debug", "defaults", "--seed", "9", "--env", "CartPole-v1"])
+    files = [f"{a}#atari", f"{a}#defaults"]
+    found = [(x.env.id, x.steps, x.seed, x.algo.batch_size) for x in [*commanded, settings_of("dqn", config=files)]]
+    assert found == [
+        ("ALE/Pong-v5", 50, 3, 4), ("ALE/Pong-v5", 50, 3, 4), ("ALE/Pong-v5", 500, 1, 8), ("CartPole-v1", 500, 9, 4),
+        ("ALE/Pong-v5", 500, 1, 32),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("sectioned")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--configs debig", "no section 'debig' in config/a.yaml, config/b.yaml. Did you mean 'debug'? Available: def"),
+        ("--configs number", "config/b.yaml#number is 3: expected a section"),
+        ("--config config/a.yaml#debig", "no section 'debig' in config/a.yaml. Did you"),
+        ("--config config/a.yaml --env CartPole-v1", "If these are named sections, choose some: --configs NAME ..."),
+        ("--configs debug --config c.yaml", "there is no file c.yaml"),
+    ],
+)
+def test_sections_that_are_not_there(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "dqn", *words.split()]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_sections_of_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="--configs debug: sections of which files"):
+        layers.sections(["debug"], [])
+
+
 def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
     config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
     train_config(config, run=tmp_path / "run", say=say_nothing)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reverie.agent.extract import Extracted, extract
     from reverie.agent.imagining import Imagined, ModelState
     from reverie.agent.loading import load
+    from reverie.agent.registry import register
     from reverie.algos.base import AlgorithmConfig
     from reverie.algos.bc import BCConfig
     from reverie.algos.bcq import BCQConfig
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
-    from reverie.api import check_env, train, train_seeds
+    from reverie.api import check_env, train, train_seeds, tune
     from reverie.datasets.dataset import DatasetConfig
     from reverie.envs.check import EnvReport, Finding
     from reverie.envs.config import EnvConfig
     from reverie.experiment import ExperimentConfig
     from reverie.run.evaluate import Evaluation
     from reverie.run.run import Result
+    from reverie.search import TuneResult
     from reverie.seeds import SeedsResult
 
 if "torch" not in sys.modules:
@@ -55,6 +57,7 @@ _HOMES = {
     "Agent": "reverie.agent.agent",
     "AgentState": "reverie.agent.agent",
     "load": "reverie.agent.loading",
+    "register": "reverie.agent.registry",
     "DreamReport": "reverie.agent.dreaming",
     "dream": "reverie.agent.dreaming",
     "EstimateReport": "reverie.agent.estimate",
@@ -89,6 +92,7 @@ _HOMES = {
     "check_env": "reverie.api",
     "train": "reverie.api",
     "train_seeds": "reverie.api",
+    "tune": "reverie.api",
     "DatasetConfig": "reverie.datasets.dataset",
     "EnvConfig": "reverie.envs.config",
     "EnvReport": "reverie.envs.check",
@@ -98,6 +102,7 @@ _HOMES = {
     "Evaluation": "reverie.run.evaluate",
     "Result": "reverie.run.run",
     "SeedsResult": "reverie.seeds",
+    "TuneResult": "reverie.search",
 }
 """Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
 
@@ -141,13 +146,16 @@ __all__ = [
     "SeedsResult",
     "TD3BCConfig",
     "TD3Config",
+    "TuneResult",
     "check_env",
     "dream",
     "estimate",
     "extract",
     "load",
+    "register",
     "train",
     "train_seeds",
+    "tune",
 ]
 
 

@@ -29,23 +29,22 @@ from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
+from reverie.log.artifacts import local
 from reverie.log.console import tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.presets.layers import layered
 from reverie.presets.registry import SUITES, overlay, resized
 from reverie.replay.sources import Experience
-from reverie.run.folder import (
-    RunFolder,
-    new_path,
-    read_saved,
-)
+from reverie.run.checkpoint import export
+from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.scale.feed import feeding
 from reverie.scale.launch import of_team, share, team_of
 from reverie.scale.learners import Shared, Team, follow, shared
 from reverie.scale.rules import scaled
+from reverie.search import TuneResult, tune_of
 from reverie.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
@@ -93,7 +92,9 @@ def train(
             experiment's configuration.
         config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
             experiment's configuration; without settings of the algorithm beside a configuration of it.
-        run: run folder; a run found there is continued. None: a new folder under ``runs/``.
+            ``"settings.yaml#debug"`` is what that file has below ``debug``.
+        run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: a run at
+            MLflow, which is continued here.
         replay_ratio: gradient updates per env step.
         data: recorded data to learn from: a path, or settings. Short for ``data.path``.
         experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
@@ -127,6 +128,7 @@ def train(
     common |= {"data": data, "experience": experience, "eval_episodes": eval_episodes}
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
+    run = None if run is None else local(run)
     settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
     with only_training(), left_as_found(), threads_kept():
         return train_config(settings, env=given, run=run, say=say, sinks=sinks)
@@ -190,7 +192,8 @@ def train_with(
             "; training returns sum clipped rewards" if config.env.clip_reward != "none" and not config.offline else ""
         )
         plain = experiment.config.to_dict()
-        outputs = Outputs(path=folder.path, title=title, settings=plain, say=say, own=sinks, note=clipped)
+        made: dict[str, Any] = {"settings": plain, "own": sinks, "note": clipped}
+        outputs = Outputs(path=folder.path, title=title, say=say, export=export, **made)
         with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
             yield opened_sinks
 
@@ -269,6 +272,47 @@ def train_seeds(
     if not isinstance(seeds, Iterable):
         raise ConfigError(f"seeds = {brief(seeds)}: expected a number of seeds, or a list of different integers.")
     return train_seeds_of(settings, list(seeds), jobs=jobs, run=run, say=say)
+
+
+def tune(
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: str | None = None,
+    *,
+    space: Path | str | Mapping[str, Any],
+    trials: int = 20,
+    jobs: int = 0,
+    prune: bool = True,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    run: Path | str | None = None,
+    say: Say = tell,
+    **overrides: Any,
+) -> TuneResult:
+    """Search for the settings with the best final evaluation, by Optuna; continue a search that has begun.
+
+    Args:
+        algorithm: as for :func:`train_seeds`.
+        env: as for :func:`train_seeds`.
+        space: the settings to search, or a YAML file of them: ``{"algo.lr": {"low": 1e-5, "high": 1e-2, "log": True},
+            "algo.batch_size": {"choices": [32, 64]}}``.
+        trials: number of trials in all, with those of earlier calls.
+        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
+        prune: end trials early whose evaluations during training are among the worse (successive halving).
+        size: as for :func:`train`.
+        preset: as for :func:`train`.
+        config: as for :func:`train`.
+        run: the folder of the search. None: a new one under ``runs/``.
+        say: called with a sentence about what is happening, now and then.
+        **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`.
+
+    Raises:
+        ReverieError: settings do not fit together, the package optuna is missing, no trial could begin, or the folder
+            holds another search.
+    """
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
+    values, where = (read_yaml(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
+    return tune_of(settings, values, trials=trials, jobs=jobs, prune=prune, run=run, where=where, say=say)
 
 
 def check_env(

@@ -101,6 +101,9 @@ class ExperimentConfig(Config):
     """Log to Weights & Biases as well; its environment variables, such as WANDB_PROJECT and WANDB_MODE, apply."""
     mlflow: bool = False
     """Log to MLflow as well, to MLFLOW_TRACKING_URI; MLFLOW_EXPERIMENT_NAME applies."""
+    upload: Literal["metrics", "checkpoints", "rows"] = "checkpoints"
+    """What W&B and MLflow get: metrics, settings and videos; checkpoints too, the newest and the best, without latents
+    of more than 0.1 GB; or rows, everything with which the run can be resumed elsewhere by its id."""
     schedule: Schedule = field(default_factory=Schedule)
     """How often to log, evaluate, save and report."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -378,6 +378,8 @@ def train_runs(
     jobs: int,
     show: Callable[[SeedRun | None], None],
     say: Say,
+    *,
+    unpromising: Callable[[SeedRun], bool] = lambda run: False,
 ) -> int | None:
     """Train each of ``runs`` that waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
 
@@ -387,7 +389,9 @@ def train_runs(
         jobs: most processes at a time.
         show: called with each run whose state has changed, and often with None.
         say: called with a sentence about a signal.
+        unpromising: asked often of each run that runs, until it says that the run is to save and end.
     """
+    dropped: set[int] = set()
     running: dict[int, Child] = {}
     refused: list[str] = []
 
@@ -410,6 +414,9 @@ def train_runs(
                     if run.state == "failed" and words.startswith("reverie: ") and not run.begun:
                         refused.append(words.removeprefix("reverie: "))
                     show(run)
+                elif run.seed in running and run.seed not in dropped and unpromising(run):
+                    dropped.add(run.seed)
+                    running[run.seed].tell(signal.SIGTERM)
             show(None)
             time.sleep(POLL)
     if hopeless():

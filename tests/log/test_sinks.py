@@ -14,6 +14,7 @@ from reverie.core.clock import Clock
 from reverie.log import sinks
 from reverie.log.metrics import FINAL, JsonlSink, read_metrics
 from reverie.log.sinks import Guarded, Outputs, TensorBoardSink, VideoSink
+from reverie.run.checkpoint import export
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
 
@@ -123,7 +124,7 @@ def test_tensorboard_hides_what_an_earlier_process_logged_later(
     settings = {"tensorboard": True, "console": False, "wandb": False, "mlflow": False}
     if before:
         (tmp_path / "tensorboard").mkdir()
-    with Outputs(path=tmp_path, title="", settings=settings, say=print).open(
+    with Outputs(path=tmp_path, title="", settings=settings, say=print, export=export).open(
         Clock(length=100, env_steps=steps)
     ) as all_:
         assert len(all_) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -17,6 +18,7 @@ from reverie.core.words import say_nothing
 from reverie.log import trackers
 from reverie.log.sinks import VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink
+from reverie.run.checkpoint import export
 
 VALUES = {"loss/critic": np.float32(0.5), "nothing": float("nan"), "film": np.zeros((2, 8, 8, 3), np.uint8)}
 SETTINGS = {
@@ -28,8 +30,9 @@ SETTINGS = {
 @pytest.fixture
 def run(tmp_path: Path) -> Tracked:
     return Tracked(
-        tmp_path, "runs/a", tmp_path / "videos", "dqn on CartPole-v1", {"steps": 3, "algo": {"lr": 0.1, "none": {}}}
-    )
+        tmp_path, "runs/a", tmp_path / "videos", "dqn on CartPole-v1",
+        {"steps": 3, "upload": "checkpoints", "algo": {"lr": 0.1, "none": {}}}, export,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ class FakeRun:
     offline, url, dir = False, "https://example.org/run", "x/files"
 
     def __init__(self) -> None:
-        self.rows, self.axes, self.finished = [], [], 0
+        self.rows, self.axes, self.artifacts, self.finished = [], [], [], 0
 
     def define_metric(self, name, step_metric=None):
         self.axes.append((name, step_metric))
@@ -53,15 +56,30 @@ class FakeRun:
     def log(self, row):
         self.rows.append(row)
 
+    def log_artifact(self, artifact):
+        self.artifacts.append(artifact)
+
     def finish(self):
         self.finished += 1
+
+
+class FakeArtifact:
+    def __init__(self, name, type):
+        self.name, self.files = name, {}
+
+    def add_file(self, path, name):
+        self.files[name] = Path(path).read_bytes()
 
 
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch):
     """What is said to the module, without it."""
     fake = types.SimpleNamespace(
-        begun=[], run=FakeRun(), Settings=lambda **x: x, Video=lambda path, format: (path, format)
+        begun=[],
+        run=FakeRun(),
+        Settings=lambda **x: x,
+        Video=lambda path, format: (path, format),
+        Artifact=FakeArtifact,
     )
     fake.__spec__ = True  # it is installed
     fake.login = lambda verify: True
@@ -92,6 +110,21 @@ def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
     assert (wandb.begun[1]["project"], wandb.begun[1]["group"]) == ("mine", "ours")
 
 
+@pytest.mark.parametrize(("upload", "folders"), [("metrics", None), ("checkpoints", 1), ("rows", 2)])
+def test_weights_and_biases_gets_a_run_folder_at_the_end(run, wandb, trained, upload, folders):
+    shutil.copytree(trained, run.path, dirs_exist_ok=True)
+    WandbSink(run._replace(settings={"upload": upload}), "abc", say_nothing).close()
+    if folders is None:
+        assert not wandb.run.artifacts
+        return
+    (artifact,) = wandb.run.artifacts
+    assert artifact.name == "run-abc"
+    held = {Path(name).parts[0] for name in artifact.files if "/" in name}
+    assert held == {*["checkpoints", "replay"][:folders]}
+    assert all((trained / name).read_bytes() == content for name, content in artifact.files.items())
+    assert {"config.yaml", "spec.json", "metrics.jsonl"} <= artifact.files.keys()
+
+
 def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
     said: list[str] = []
     sink = WandbSink(run, None, said.append)
@@ -117,7 +150,7 @@ def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):
     client = mlflow.MlflowClient()
     found = client.get_run(sink.ident)
     assert found.info.status == "FINISHED"
-    assert found.data.params == {"steps": "3", "algo.lr": "0.1", "algo.none": "{}"}
+    assert found.data.params == {"steps": "3", "upload": "checkpoints", "algo.lr": "0.1", "algo.none": "{}"}
     assert found.data.metrics == {"loss/critic": 0.5} | {f"x{i}": float(i) for i in range(2500)}
     assert client.get_metric_history(sink.ident, "loss/critic")[0].step == 40
     assert [file.path for file in client.list_artifacts(sink.ident, "videos")] == ["videos/film-000000000040.mp4"]
@@ -136,7 +169,7 @@ def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
 def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch):
     monkeypatch.setattr(trackers, "accepted", lambda name: name)
     said: list[str] = []
-    sink = MlflowSink(run._replace(settings={"a[0]": 1, "b": 2}), None, said.append)
+    sink = MlflowSink(run._replace(settings={"a[0]": 1, "upload": "metrics"}), None, said.append)
     sink.write({"x[0]": 1.0}, 1)
     sink.write({"loss": 2.0}, 2)
     sink.close()

@@ -31,6 +31,7 @@ from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory, put_away
 from reverie.envs.slot import generator_kept
 from reverie.experiment import NO_ENV, ExperimentConfig
+from reverie.log.artifacts import local
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
@@ -54,7 +55,8 @@ def load(
     """Load the agent of a run.
 
     Args:
-        run: the run folder.
+        run: the run folder; or a run or an agent at a tracker, which is downloaded to ``runs/`` once: ``"runs:/ID"``,
+            ``"models:/NAME/3"`` and ``"models:/NAME@alias"`` of MLflow, ``"wandb:ENTITY/PROJECT/NAME:v3"`` of W&B.
         env: the function or instance the run was trained with, if its environment was given from Python and cannot be
             imported. For an environment that a module of yours registers: ``"module:Id"``. For a run on recorded data
             alone: the environment to act in, also by id. Where the environment is not installed: a class derived from
@@ -74,7 +76,7 @@ def load(
     """
     if not isinstance(run, str | os.PathLike):
         raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
-    folder = RunFolder.at(run)
+    folder = RunFolder.at(local(run))
     with trusting(trust):
         return _loaded(folder, env, algo, checkpoint, device, say)
 

@@ -32,6 +32,9 @@ class Common(Trusting):
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()
     """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
+    configs: tuple[str, ...] = ()
+    """Named sections of these files to use instead, in this order, as in `--configs defaults atari debug`. Without
+    --config, the files are config/*.yaml."""
     run: Path | None = None
     """Run folder; a run found there is continued with its own settings, which other flags override. None: a new one
     under runs/."""
@@ -54,6 +57,7 @@ def peek(args: list[str]) -> Common:
         data=first.get("data.path", first.get("data", "")),
         size=first.get("size"),
         config=tuple(map(Path, flags.get("config", ()))),
+        configs=tuple(flags.get("configs", ())),
         run=Path(run) if (run := first.get("resume", first.get("run"))) else None,
         resume=Path(first["resume"]) if "resume" in first else None,
     )

@@ -30,7 +30,7 @@ GROUPS = {
         resume DIR: continue a run with its own settings
         init DIR: begin with the agent of another run
         preset NAME: chosen by environment; `reverie list` names them
-        config FILE ...: YAML files: above the preset, below flags
+        config FILE ...: YAML: above the preset, below flags; --configs NAME
         device NAME: cpu, cuda, cuda:1; auto: a GPU if there is one""",
     "Learning": """
         size NAME: such as 12m; `reverie list` names them

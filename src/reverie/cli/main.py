@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -26,6 +27,8 @@ COMMANDS = {
     "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
     "list": ("runs", "list all algorithms, sizes and presets"),
     "info": ("info", "describe a run: its settings, progress, results and files"),
+    "tune": ("tune", "search for good settings, with Optuna"),
+    "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
 }
 """The module of each command, which has a function ``NAME_command``, and its line in ``reverie --help``."""
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
         command = getattr(module, f"{args[0].replace('-', '_')}_command")
         with trusting("--trust" in args):
-            return command(args[1:]) or 0
+            return command([downloaded(word) for word in args[1:]]) or 0
     except UntrustedError as error:
         return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
     except ReverieError as error:
@@ -62,6 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
     except SystemExit as stop:  # the help was shown or the usage was wrong; a user's module may say why it stops
         return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
+
+
+def downloaded(word: str) -> str:
+    """Return a word of the command line; of a run or an agent at a tracker, its local folder."""
+    flag, place = re.fullmatch(r"(--[\w.-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
+    if not re.match(r"(runs|models):/|wandb:.+/", place):
+        return word
+    from reverie.log.artifacts import local
+
+    return f"{flag}{local(place)}"
 
 
 def fail(message: str, code: int) -> int:

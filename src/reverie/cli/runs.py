@@ -1,10 +1,10 @@
-"""``reverie list`` and ``reverie compare``."""
+"""``reverie list``, ``register`` and ``compare``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -29,6 +29,22 @@ class CompareCommand:
     """Draw the learning curves, with intervals, to this PNG file."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegisterCommand:
+    """Add the agent of a run to a model registry."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+    name: str
+    """Name of the model, which gets another version."""
+    checkpoint: Path | None = None
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
+    alias: str | None = None
+    """Another name of this version: with --alias best it is models:/NAME@best."""
+    to: Literal["mlflow", "wandb"] = "mlflow"
+    """Tracker: MLflow's model registry at MLFLOW_TRACKING_URI, or an artifact of W&B."""
+
+
 def list_command(args: list[str]) -> int:
     """Run ``reverie list``. Reads the source files, so that nothing heavy is imported."""
     parse(ListCommand, args, "list")
@@ -46,6 +62,16 @@ def list_command(args: list[str]) -> int:
     for name, one in (dreamer.TABLE | model_free.TABLE | offline.TABLE).items():
         starts = ", ".join(f"{start}*" for start in one.envs.split())
         print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
+    return 0
+
+
+def register_command(args: list[str]) -> int:
+    """Run ``reverie register``."""
+    said = parse(RegisterCommand, args, "register")
+    from reverie.agent.registry import register
+
+    place = register(said.run, said.name, checkpoint=said.checkpoint, alias=said.alias, to=said.to)
+    print(f"registered {place}")
     return 0
 
 

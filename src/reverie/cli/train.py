@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
@@ -22,9 +23,9 @@ from reverie.envs.config import EnvConfig
 from reverie.experiment import ExperimentConfig, fitted
 from reverie.log.aggregate import table
 from reverie.log.console import tell
-from reverie.presets.layers import layered
+from reverie.presets.layers import env_in, layered, sections, settings_in
 from reverie.presets.registry import SUITES
-from reverie.run.folder import RunFolder, read_saved, read_yaml
+from reverie.run.folder import RunFolder, read_saved
 from reverie.scale.launch import launch, launched, rank
 from reverie.seeds import train_seeds_of
 
@@ -40,12 +41,17 @@ class TrainCommand:
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
-def train(args: list[str], said: Common) -> int:
-    """Parse ``args``, of which ``said`` holds what decides the defaults of all others; train, and print the result."""
+def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None) -> int:
+    """Parse ``args``, of which ``said`` holds what decides the defaults of all others; train, and print the result.
+
+    ``end``: does something else with the settings; ``kind``: the command that it belongs to.
+    """
     named, flags = bool(args) and not args[0].startswith("-"), dict(flags_in(args))
     if named and args[1:] and not args[1].startswith("-"):
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
     said = at_its_run(said, named=named)
+    if said.configs:
+        said = replace(said, config=sections(said.configs, said.config))
     first = {name: words[0] for name, words in flags.items() if words}
     data = {path: first[path] for path in ("data.reader", "experience") if path in first}
     config = layered(
@@ -58,8 +64,9 @@ def train(args: list[str], said: Common) -> int:
     if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
     shown = replace(said, env=config.env.id, envs=config.env.num, data=config.data.path)
+    name = "train" if end is None else "tune"
     words = ["--help" if word == "--help-all" else word for word in args]
-    parsed = parse(TrainCommand, words, "train", default=TrainCommand(common=shown, experiment=config))
+    parsed = parse(kind, words, name, default=kind(common=shown, experiment=config))
     if parsed.common.algorithm != said.algorithm:
         return fail("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {
@@ -68,14 +75,16 @@ def train(args: list[str], said: Common) -> int:
     found = parsed.experiment.merge(changed | {"preset": config.preset})
     if ask := question(first, said, found):
         return fail(ask, 2)
-    starts = found.learners > 1 and not launched()  # the first of the learners says it, not each, nor who starts them
+    # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
+    starts = end is None and found.learners > 1 and not launched()
     found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
     common = replace(parsed.common, run=said.run)
     if starts:
         if common.seeds is not None:
             return fail(f"--seeds {common.seeds} with --learners {found.learners}: train the seeds one by one.", 2)
         return launch(["train", *args], found)
-    return (one_run if common.seeds is None else several)(found, common)
+    end = end or (one_run if common.seeds is None else several)
+    return end(found, common)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:
@@ -103,7 +112,13 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
     run = said.resume or (said.run is not None and RunFolder.at(said.run).config.is_file())
-    if said.env or config.data.path or run or of_preset or any(names_env(path) for path in said.config):
+    if (
+        said.env
+        or config.data.path
+        or run
+        or of_preset
+        or any(env_in(settings_in(path, said.algorithm)) for path in said.config)
+    ):
         return ""
     ask = f"reverie train {said.algorithm}"
     if config.algo.needs_data:
@@ -112,13 +127,6 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
     one, two = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
     two = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else two
     return f"in which environment? Try `{ask} --env {one}` or `{ask} --env {two}`."
-
-
-def names_env(path: Path) -> bool:
-    """Return whether a YAML file of settings names the environment."""
-    values = read_yaml(path)
-    env = values.get("experiment", values).get("env")
-    return "env.id" in values or isinstance(env, str) or (isinstance(env, dict) and "id" in env)
 
 
 def one_run(config: ExperimentConfig, said: Common) -> int:

@@ -6,7 +6,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -105,6 +105,38 @@ def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> 
             axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2, label=label)
             _band(axes, *middle, label="_", color=colour)
         _finish(axes, env)
+    return save_figure(figure, png)
+
+
+def tuned_figure(
+    png: Path,
+    logs: Mapping[str, bool],
+    finished: Sequence[tuple[float, Mapping[str, Any]]],
+    pruned: Sequence[tuple[float, Mapping[str, Any]]],
+    title: str = "",
+) -> Path | None:
+    """Draw the scores of the trials of a search over each setting, one panel per setting; None if there is no score.
+
+    ``logs``: the settings, and whether their axis is logarithmic. A trial is ``(score, settings)``.
+    """
+    if not finished:
+        return None
+    columns = min(3, len(logs))
+    lines = -(-len(logs) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.4 * lines), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes, (name, log) in zip(grid, logs.items(), strict=False):
+        styled(axes, name, "score")
+        words = not all(isinstance(settings[name], int | float) for _, settings in finished)
+        for trials, colour, mark, label in ((pruned, GREY, "x", "pruned"), (finished, ORANGE, "o", "finished")):
+            values = [str(settings[name]) if words else settings[name] for _, settings in trials]
+            axes.plot(values, [score for score, _ in trials], mark, color=colour, label=label)
+        if log:
+            axes.set_xscale("log")
+    for axes in grid[len(logs) :]:
+        axes.set_visible(False)
+    grid[0].legend(frameon=False, loc="best")
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
     return save_figure(figure, png)
 
 

@@ -20,6 +20,7 @@ from reverie.core.files import write_json, writing
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
 from reverie.core.words import Say
+from reverie.log.artifacts import Export, known_ids
 from reverie.log.console import console_sink
 from reverie.log.metrics import JsonlSink, Values
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink
@@ -150,6 +151,8 @@ class Outputs:
     settings: Mapping[str, Any]
     """All settings of the run as plain values."""
     say: Say
+    export: Export
+    """Copies a checkpoint, for the trackers."""
     own: Sequence[Sink] = field(default=())
     """Sinks of the user."""
     note: str = ""
@@ -162,7 +165,6 @@ class Outputs:
         ``again``: values that mark logged entries of the present step which will be made again.
         """
         with contextlib.ExitStack() as stack:
-            stack.callback(self.draw_curve, clock.unit)
             sinks: list[Sink] = []
             for sink in self._each(clock, again):
                 stack.callback(sink.close)
@@ -170,6 +172,7 @@ class Outputs:
             for own in self.own:
                 sinks.append(Guarded(own, self.say, errors=Exception))
                 stack.callback(sinks[-1].close)
+            stack.callback(self.draw_curve, clock.unit)  # before the trackers close, which get it
             yield sinks
 
     def _each(self, clock: Clock, again: Values | None) -> Iterator[Sink]:
@@ -188,16 +191,15 @@ class Outputs:
 
     def _trackers(self) -> Iterator[Sink]:
         """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it."""
-        ids = self.path / "tracked.json"
-        known = json.loads(ids.read_text(encoding="utf-8")) if ids.exists() else {}
+        known = known_ids(self.path)
         settings = json.loads(json.dumps(dict(self.settings)))
-        run = Tracked(self.path, str(self.path), self.path / "videos", self.title, settings)
+        run = Tracked(self.path, str(self.path), self.path / "videos", self.title, settings, self.export)
         for name in (name for name in TRACKERS if self.settings[name]):
             kind = WandbSink if name == "wandb" else MlflowSink
             sink = kind(run, known.get(name), self.say)
             if known.get(name) != sink.ident:
                 known[name] = sink.ident
-                write_json(ids, known)
+                write_json(self.path / "tracked.json", known)
             self.say(f"{TRACKERS[name]}: {sink.where}")
             yield sink
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.words import Say
+from reverie.log.artifacts import Export, Upload, Uploads
 from reverie.log.metrics import Values, scalars
 from reverie.log.video import is_video, video_path
 
@@ -38,6 +39,14 @@ class Tracked(NamedTuple):
     title: str
     """The algorithm and the environment: the same for all seeds."""
     settings: Mapping[str, Any]
+    export: Export
+    """Copies a checkpoint."""
+
+    @property
+    def upload(self) -> Upload:
+        """How much a tracker gets."""
+        found: Upload = self.settings["upload"]
+        return found
 
 
 def check_installed(names: Mapping[str, bool]) -> None:
@@ -63,7 +72,7 @@ class WandbSink:
         """``ident``: id of the W&B run to resume; None starts a new one."""
         import wandb  # optional
 
-        self.ident, self._videos, self._wandb = ident or secrets.token_hex(4), run.videos, wandb
+        self.ident, self._tracked, self._wandb = ident or secrets.token_hex(4), run, wandb
         self._say, self._lost = say, False
         try:
             self._run: Any = wandb.init(
@@ -94,15 +103,28 @@ class WandbSink:
         """Hand over scalars that are finite, and videos."""
         row: dict[str, Any] = _finite(values)
         with self._guarded():
-            for name, path in _videos(self._videos, values, step):
+            for name, path in _videos(self._tracked.videos, values, step):
                 row[name] = self._wandb.Video(str(path), format="mp4")
             if row and not self._lost:
                 self._run.log({"env_step": step, **row})
 
     def close(self) -> None:
-        """Finish the run; unsent values are sent or stay on disk."""
+        """Add the run's files as an artifact, and finish; what is unsent is sent, or stays on disk."""
         with self._guarded():
+            if self._tracked.upload != "metrics" and not self._lost:
+                self._log_files()
             self._run.finish()
+
+    def _log_files(self) -> None:
+        """Log the newest checkpoint and the best as the artifact ``run-<id>``, whose folder is a run folder."""
+        artifact = self._wandb.Artifact(f"run-{self.ident}", type="run")
+
+        def put(file: Path, folder: str) -> None:
+            artifact.add_file(str(file), name=f"{folder}/{file.name}".lstrip("/"))
+
+        run = self._tracked
+        Uploads(run.path, run.upload, run.export, put, lambda folder: None).sync(end=True)
+        self._run.log_artifact(artifact)
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -120,7 +142,7 @@ class MlflowSink:
 
     A thread sends the entries, so that nothing waits for the server. What could not be sent is sent with the next
     entry; what MLflow refuses because of what it contains is dropped, and reported. The end of a run waits at most
-    ``PATIENCE`` seconds.
+    ``PATIENCE`` seconds, or longer while files are being sent.
 
     Raises:
         RunError: MLflow cannot be reached there, or does not accept the run.
@@ -130,6 +152,8 @@ class MlflowSink:
     """Most metrics per request, which is MLflow's limit."""
     PATIENCE = 20.0
     """Seconds that the end of a run waits for unsent entries."""
+    FILES_PATIENCE = 600.0
+    """Seconds that it waits for files."""
 
     def __init__(self, run: Tracked, ident: str | None, say: Say) -> None:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
@@ -142,6 +166,8 @@ class MlflowSink:
         self._films: list[Path] = []
         self._last: Exception | None = None
         self._refused, self._reason = 0, ""
+        self._sending = False  # a file
+        self._files = Uploads(run.path, run.upload, run.export, self._put, self._drop)
         try:
             self._client: Any = mlflow.MlflowClient()
             self._begin(run)
@@ -158,6 +184,8 @@ class MlflowSink:
         """Go on with the run ``ident``, or create one and log the settings."""
         if self.ident:
             self._client.update_run(self.ident, status="RUNNING")
+            listed = self._client.list_artifacts(self.ident, "checkpoints")
+            self._files.there = {name for file in listed if (name := Path(file.path).name) != "best"}
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         found = self._client.get_experiment_by_name(name)
@@ -183,6 +211,7 @@ class MlflowSink:
         while (entry := self._handed.get()) is not None:
             self._send(*entry)
         try:
+            self._files.sync(end=True)
             self._client.set_terminated(self.ident)
         except Exception as error:
             self._last = self._last or error
@@ -198,10 +227,23 @@ class MlflowSink:
                 if self._films[0].exists():  # older ones may be deleted meanwhile
                     self._client.log_artifact(self.ident, str(self._films[0]), "videos")
                 del self._films[0]
+            self._files.sync()
         except Exception as error:  # a server that is down does not end the run
             self._last = error
         else:
             self._last = None
+
+    def _put(self, file: Path, folder: str) -> None:
+        self._sending = True
+        self._client.log_artifact(self.ident, str(file), folder or None)
+        self._sending = False
+
+    def _drop(self, folder: str) -> None:
+        """Delete a folder of artifacts. MLflow's own client cannot; the repository behind it can, in most places."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        place: Any = get_artifact_repository(self._client.get_run(self.ident).info.artifact_uri)
+        place.delete_artifacts(folder)
 
     def _log(self, **batch: list[Any]) -> None:
         """Send one batch; one that MLflow refuses (HTTP status 400) would be refused again, so it counts as done."""
@@ -217,12 +259,15 @@ class MlflowSink:
         self._handed.put(([], []))
         self._handed.put(None)
         self._thread.join(self.PATIENCE)
+        if self._thread.is_alive() and self._sending and not self._last:
+            self._say("MLflow: waiting until the last files of the run are sent")
+            self._thread.join(self.FILES_PATIENCE)
         why = self._last or "no response"
         if self._pending or self._films:
             left = f"{len(self._pending)} values and {len(self._films)} videos"
             self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
-            self._say(f"MLflow: the run could not be marked as finished ({why})")
+            self._say(f"MLflow: not all files were sent, or the run could not be marked as finished ({why})")
         if self._refused:
             self._say(f"MLflow refused {self._refused} values: {self._reason}; metrics.jsonl and config.yaml have them")
 

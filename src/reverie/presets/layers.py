@@ -84,8 +84,8 @@ def layered(
         ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
             ``algo``.
     """
-    settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
-    named = [name for _, values in settings if (name := _env_id(values)) is not None]
+    settings = [(Path(file), settings_in(Path(file), algorithm)) for file in files]
+    named = [name for _, values in settings if (name := env_in(values)) is not None]
     whole = any(
         {field.name for field in fields(ExperimentConfig)} - {"seed"} <= values.keys() for _, values in settings
     )
@@ -141,7 +141,9 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
         try:
             config = overlay(config, values)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            other = [name for name, value in values.items() if isinstance(value, dict) and not hasattr(config, name)]
+            hint = " If these are named sections, choose some: --configs NAME ..." if other else ""
+            raise ConfigError(f"{path}: {error}{hint}") from None
     return config
 
 
@@ -160,15 +162,47 @@ def _check_no_algo(settings: Sequence[tuple[Path, dict[str, Any]]]) -> None:
             )
 
 
-def _settings(path: Path, algorithm: str) -> dict[str, Any]:
+def sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
+
+    Without ``files`` they are those of ``config/*.yaml`` in the working directory.
+
+    Raises:
+        ConfigError: there is no file, or no section of a name.
+    """
+    places = list(files) or sorted(Path("config").glob("*.y*ml"))
+    if not places:
+        raise ConfigError(
+            f"--configs {' '.join(names)}: sections of which files? Pass them, --config FILE, or put them into config/."
+        )
+    known = {path: [str(name) for name in read_yaml(path)] for path in places}
+    for name in names:
+        if not any(name in inside for inside in known.values()):
+            every = list(dict.fromkeys(one for inside in known.values() for one in inside))
+            raise ConfigError(
+                f"no section '{name}' in {', '.join(map(str, places))}.{did_you_mean(name, every)} "
+                f"Available: {', '.join(every) or 'none'}."
+            )
+    return tuple(Path(f"{path}#{name}") for name in names for path, inside in known.items() if name in inside)
+
+
+def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
     """Return the settings in a YAML file, which may be the config.yaml of a run, or part of one.
 
-    ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
+    ``FILE#NAME`` is a section of a file: what it has below ``NAME``. ``env: CartPole-v1`` is short for ``env: {id:
+    CartPole-v1}``.
 
     Raises:
         ConfigError: the file is not readable, or is of another algorithm or a newer version.
     """
-    values = read_yaml(path)
+    file, mark, section = str(path).rpartition("#")
+    if mark and not path.exists():
+        (path,) = sections([section], [Path(file)])
+        values = read_yaml(Path(file))[section] or {}
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} is {values!r}: expected a section, a mapping from options to values.")
+    else:
+        values = read_yaml(path)
     if "experiment" in values:
         values = _of_a_run(path, values, algorithm)
     env = values.get("env")
@@ -192,7 +226,7 @@ def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str
     return dict(inner)
 
 
-def _env_id(values: Mapping[str, Any]) -> str | None:
-    """Return the environment that a file names, in either notation; None if it names none."""
+def env_in(values: Mapping[str, Any]) -> str | None:
+    """Return the environment that the settings of a file name, in either notation; None if they name none."""
     env = values.get("env")
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")

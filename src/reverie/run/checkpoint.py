@@ -275,6 +275,23 @@ def slim(path: Path) -> None:
         (path / name).unlink(missing_ok=True)
 
 
+def export(path: Path, to: Path, spare: bool) -> None:
+    """Copy the checkpoint at ``path`` to the folder ``to``, by hard links where possible.
+
+    Without ``spare`` its spare files are left out if they are large.
+    """
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    shutil.copytree(path, to, copy_function=link)
+    if not spare:
+        slim(to)
+
+
 def _write(
     staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], parts: Mapping[str, Stateful]
 ) -> None:

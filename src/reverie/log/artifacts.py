@@ -1,0 +1,226 @@
+"""Files of a run at a tracker: checkpoints and rows that it gets, and runs and agents that are fetched from there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from reverie.core.errors import ConfigError, ReverieError, RunError
+from reverie.core.files import write_json
+
+Upload = Literal["metrics", "checkpoints", "rows"]
+"""How much a tracker gets, each with what comes before it."""
+FILES = ("config.yaml", "spec.json", "metrics.jsonl", "curve.png", "eval.json", "estimate.json")
+"""Small files of a run folder that a tracker gets."""
+STAGED = ".upload"
+"""Folder inside of a run folder with the checkpoints that are being sent: the run may delete its own meanwhile."""
+_REFERENCE = re.compile(r"(?P<kind>runs|models|wandb):/*(?P<rest>.+)")
+_VERSION = re.compile(r"(?P<name>[^@]+?)(/(?P<version>\d+|latest)|@(?P<alias>.+))")
+
+Export = Callable[[Path, Path, bool], None]
+"""Copies a checkpoint to a new folder; with its large files, such as latents, if the last argument is True."""
+
+
+class Uploads:
+    """Sends the files of one run to a tracker, checkpoints only when all rows that they need are there."""
+
+    def __init__(
+        self,
+        run: Path,
+        upload: Upload,
+        export: Export,
+        put: Callable[[Path, str], None],
+        drop: Callable[[str], None],
+    ) -> None:
+        """``put(file, folder)`` sends one file; ``drop(folder)`` deletes a folder there, if the tracker can."""
+        self.run, self.upload, self.export, self.put, self.drop = run, upload, export, put, drop
+        self.there: set[str] = set()  # names of the checkpoints at the tracker
+        self._whole: set[str] = set()  # of those the ones that this process has sent
+        self._seen: dict[Path, tuple[int, int]] = {}  # files as they were sent: time of the last change, and size
+        self._begun = False
+
+    def sync(self, *, end: bool = False) -> None:
+        """Send what is new. Between checkpoints nothing is, except at the ``end`` of the run."""
+        wanted = self._wanted()
+        if self._begun and not end and wanted <= self._whole:
+            return
+        shutil.rmtree(self.run / STAGED, ignore_errors=True)
+        staged = [folder for name in sorted(wanted - self._whole) if (folder := self._stage(name)) is not None]
+        if self.upload == "rows":
+            self._send_rows()
+        for folder in staged:
+            self.there.add(folder.name)
+            for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+                self.put(file, f"checkpoints/{file.parent.relative_to(folder.parent).as_posix()}")
+            self._whole.add(folder.name)
+        shutil.rmtree(self.run / STAGED, ignore_errors=True)
+        self._send_changed([self.run / name for name in FILES] + [self.run / "checkpoints" / "best"] * bool(wanted))
+        for name in self.there - wanted if wanted else ():
+            with contextlib.suppress(Exception):  # not every place of artifacts can delete
+                self.drop(f"checkpoints/{name}")
+        self.there, self._begun = set(wanted), True
+
+    def _wanted(self) -> set[str]:
+        """Return the names of the newest checkpoint and of the best one."""
+        folder = self.run / "checkpoints"
+        names = [path.parent.name for path in folder.glob("step-*/manifest.json")]
+        if self.upload == "metrics" or not names:
+            return set()
+        best = folder / "best"
+        marked = best.read_text(encoding="utf-8") if best.is_file() else ""
+        return {max(names, key=lambda name: int(name.rpartition("-")[2])), *({marked} & {*names})}
+
+    def _stage(self, name: str) -> Path | None:
+        """Return a copy of a checkpoint; None if it has just been deleted, as a newer one is there."""
+        staged = self.run / STAGED / name
+        try:
+            self.export(self.run / "checkpoints" / name, staged, self.upload == "rows")
+        except (FileNotFoundError, shutil.Error):
+            return None
+        return staged
+
+    def _send_rows(self) -> None:
+        """Send the store of the run. What lists the rows is copied before them and sent after them."""
+        store = self.run / "replay"
+        lists = [store / "zarr.json", *store.glob("*/zarr.json")]
+        kept = self.run / STAGED / "replay"
+        copies = [(file, kept / file.relative_to(store)) for file in lists if file.is_file()]
+        for file, copy in copies:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, copy)
+        self._send_changed(file for file in sorted(store.rglob("*")) if file.is_file() and file not in lists)
+        for file, copy in copies:
+            self._send_if_changed(copy, file)
+
+    def _send_changed(self, files: Iterable[Path]) -> None:
+        for file in files:
+            if not file.name.startswith("."):  # one that is being written
+                self._send_if_changed(file, file)
+
+    def _send_if_changed(self, file: Path, name: Path) -> None:
+        """Send ``file`` as the file ``name`` of the run, unless it was sent as it is."""
+        with contextlib.suppress(FileNotFoundError):
+            about = file.stat()
+            state = about.st_mtime_ns, about.st_size
+            if self._seen.get(name) != state:
+                self.put(file, name.parent.relative_to(self.run).as_posix().removeprefix("."))
+                self._seen[name] = state
+
+
+# ---------------------------------------------------------------- from there
+
+
+def local(place: Path | str) -> Path | str:
+    """Return ``place``; if it is of a tracker, the folder below ``runs/`` into which it is downloaded, once.
+
+    ============================  ========================================================================
+    ``runs:/ID``                  a run at MLflow, to be resumed or evaluated here
+    ``models:/NAME/3``            an agent of MLflow's registry; also ``models:/NAME@alias``, ``/latest``
+    ``wandb:ENTITY/PROJECT/A:v3``  an artifact of W&B: a run, or an agent that was registered
+    ============================  ========================================================================
+
+    Raises:
+        ReverieError: it is not there, it is no run of this library, or the tracker cannot be reached.
+    """
+    found = _REFERENCE.fullmatch(str(place)) if isinstance(place, str | os.PathLike) else None
+    if found is None or ("/" not in str(place) and found["kind"] != "wandb"):
+        return place
+    get = {"runs": _run, "models": _model, "wandb": _of_wandb}[found["kind"]]
+    with reached("wandb" if found["kind"] == "wandb" else "mlflow", str(place)) as tracker:
+        return get(tracker, found["rest"])
+
+
+@contextlib.contextmanager
+def reached(name: str, what: str) -> Iterator[Any]:
+    """Yield the module of a tracker; errors inside become RunError."""
+    try:
+        tracker = importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what}: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'."
+        ) from error
+    try:
+        yield tracker
+    except ReverieError:
+        raise
+    except Exception as error:  # of many kinds: its own, those of its store and of the network
+        where = f"MLflow at {tracker.get_tracking_uri()}" if name == "mlflow" else "Weights & Biases"
+        set_it = " Set MLFLOW_TRACKING_URI to the server that has it." if name == "mlflow" else ""
+        raise RunError(f"{what}: {where}: {str(error).rstrip('.')}.{set_it}") from error
+
+
+def _run(mlflow: Any, ident: str) -> Path:
+    client = mlflow.MlflowClient()
+    title = client.get_run(ident).info.run_name
+    names = {file.path for file in client.list_artifacts(ident)}
+    if not {"config.yaml", "checkpoints"} <= names:
+        raise RunError(
+            f"runs:/{ident} ({title}) holds no checkpoint of a run: it was logged with --upload metrics, or it ended "
+            "before its first checkpoint, or it is not of this library."
+        )
+    folder = Path("runs") / f"mlflow-{ident}"
+    steps = [Path(file.path).name for file in client.list_artifacts(ident, "checkpoints")]
+    newest = max((name for name in steps if name.startswith("step-")), default="")
+    if folder.is_dir() and not (folder / "checkpoints" / newest).is_dir() and _newest_in(folder) < newest:
+        raise RunError(f"{folder} is older than runs:/{ident}, which has {newest}. Move it away to download that one.")
+
+    def fill(to: Path) -> None:
+        mlflow.artifacts.download_artifacts(run_id=ident, dst_path=str(to))
+        write_json(to / "tracked.json", {"mlflow": ident})
+
+    return _downloaded(folder, fill)
+
+
+def _newest_in(folder: Path) -> str:
+    return max((path.name for path in folder.glob("checkpoints/step-*")), default="")
+
+
+def _model(mlflow: Any, rest: str) -> Path:
+    found = _VERSION.fullmatch(rest)
+    if found is None:
+        raise ConfigError(f"models:/{rest}: expected models:/NAME/VERSION, models:/NAME/latest or models:/NAME@ALIAS.")
+    client, name, version = mlflow.MlflowClient(), found["name"], found["version"]
+    if found["alias"]:
+        version = client.get_model_version_by_alias(name, found["alias"]).version
+    elif version == "latest":
+        client.get_registered_model(name)
+        version = max(int(one.version) for one in client.search_model_versions(f"name='{name}'"))
+    uri = f"models:/{name}/{version}"
+    folder = Path("runs") / f"{name}-v{version}"
+    return _downloaded(folder, lambda to: mlflow.artifacts.download_artifacts(uri, dst_path=str(to)))
+
+
+def _of_wandb(wandb: Any, rest: str) -> Path:
+    artifact = wandb.Api().artifact(rest)
+    folder = Path("runs") / f"{artifact.name.partition(':')[0]}-{artifact.version}"
+    return _downloaded(folder, lambda to: artifact.download(root=str(to)))
+
+
+def _downloaded(folder: Path, fill: Callable[[Path], object]) -> Path:
+    """Return ``folder``, which ``fill`` fills if it is not there; it is whole or does not exist."""
+    if folder.is_dir():
+        return folder
+    staged = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    staged.mkdir(parents=True)
+    try:
+        fill(staged)
+        if not (staged / "config.yaml").is_file():
+            raise RunError(f"{folder.name}: what was downloaded is no run of this library: it has no config.yaml.")
+        os.replace(staged, folder)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return folder
+
+
+def known_ids(run: Path) -> dict[str, str]:
+    """Return the ids of a run at its trackers, by the tracker's name."""
+    file = run / "tracked.json"
+    ids: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return ids

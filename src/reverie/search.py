@@ -1,0 +1,359 @@
+"""A search for good settings: trials that Optuna proposes and prunes, each trained by a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from reverie.core.discover import version
+from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.files import check_local, check_writable, write_atomic, writing
+from reverie.core.importing import trusts
+from reverie.core.lock import FolderLock
+from reverie.core.words import Say, plural
+from reverie.experiment import NO_ENV, ExperimentConfig, resolved
+from reverie.log.console import Board, Lane, Tail, tell
+from reverie.log.metrics import FINAL
+from reverie.log.plot import tuned_figure
+from reverie.run.folder import (
+    RunFolder,
+    Saved,
+    as_read,
+    found_at_end,
+    holds_run,
+    new_path,
+    read_yaml,
+    settings_changes,
+    write_saved,
+)
+from reverie.seeds import SeedRun, check_seeds, default_jobs, train_runs
+
+RUNGS = 3
+"""Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """The values that a search may give one setting: a range, or choices."""
+
+    name: str
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    """Draw the logarithm uniformly."""
+    step: float | None = None
+    """Distance of neighbouring values; None: any value, or any whole number."""
+    whole: bool = False
+    """Only whole numbers."""
+    choices: tuple[Any, ...] = ()
+
+    def distribution(self) -> Any:
+        """Return it as Optuna's."""
+        from optuna import distributions as of  # optional
+
+        if self.choices:
+            return of.CategoricalDistribution([as_word(choice) for choice in self.choices])
+        if self.whole:
+            step = int(self.step or 1)
+            return of.IntDistribution(int(self.low), int(self.high), log=self.log, step=step)
+        return of.FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
+    def value(self, drawn: Any) -> Any:
+        """Return the setting for what Optuna drew."""
+        return next(one for one in self.choices if as_word(one) == drawn) if self.choices else drawn
+
+
+def as_word(choice: Any) -> Any:
+    """Return a choice as Optuna can store it: lists and mappings are text there."""
+    plain = choice is None or isinstance(choice, bool | int | float | str)
+    return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
+
+
+def read_space(values: Mapping[str, Any], config: ExperimentConfig, where: str) -> list[Dimension]:
+    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``.
+
+    Raises:
+        ConfigError: a setting is unknown, or refuses one of the ends or choices, or a dimension is described wrongly.
+    """
+    found = [dimension(name, about, config, where) for name, about in values.items()]
+    if not found:
+        raise ConfigError(f"{where} names no setting. Expected lines such as algo.lr: {{low: 1e-5, high: 1e-2}}.")
+    return found
+
+
+def dimension(name: str, about: Any, config: ExperimentConfig, where: str) -> Dimension:
+    """Return one dimension; ConfigError as for :func:`read_space`."""
+    what = f"{where}: {name}: {brief(about)}"
+    keys = {*about} if isinstance(about, Mapping) else set()
+    if keys == {"choices"} and isinstance(about["choices"], list) and about["choices"]:
+        found = Dimension(name=name, choices=tuple(about["choices"]))
+        tried = list(found.choices)
+    elif {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
+        try:
+            low, high, step = (float(about[key]) if key in about else None for key in ("low", "high", "step"))
+        except (TypeError, ValueError):
+            raise ConfigError(f"{what}: expected numbers for low, high and step.") from None
+        log, tried = bool(about.get("log", False)), [low, high]
+        assert low is not None
+        assert high is not None
+        if not low < high < math.inf or (log and (low <= 0 or step)) or (step is not None and step <= 0):
+            raise ConfigError(f"{what}: expected low < high, step > 0; with log: 0 < low, and no step.")
+        found = Dimension(name=name, low=low, high=high, log=log, step=step)
+    else:
+        raise ConfigError(f"{what}: expected {{choices: [a, b]}}, or {{low: 1, high: 9}}, with log: true or step: 2.")
+    try:
+        held: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return replace(found, whole=all(type(value) is int for value in held))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One attempt of a search."""
+
+    number: int
+    state: Literal["finished", "pruned", "failed", "unfinished"]
+    score: float | None
+    """Mean return of its final evaluation, or of its last one if it was pruned; None if it had none."""
+    settings: dict[str, Any]
+    """The settings that were tried, by their dotted names."""
+    run: Path
+    """Run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneResult:
+    """How a search ended."""
+
+    run: Path
+    """Folder of the search."""
+    trials: list[Trial]
+    """All trials, the best first."""
+    signal: int | None
+    """Number of the signal that interrupted it; None if none did."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Existing files: "trials" (CSV) and "figure"."""
+
+    @property
+    def best(self) -> Trial | None:
+        """The finished trial with the highest score."""
+        return next((trial for trial in self.trials if trial.state == "finished"), None)
+
+
+def tune_of(
+    config: ExperimentConfig,
+    space: Mapping[str, Any],
+    *,
+    trials: int,
+    jobs: int = 0,
+    prune: bool = True,
+    run: Path | str | None = None,
+    where: str = "space",
+    say: Say = tell,
+) -> TuneResult:
+    """Search for the settings with the best final evaluation; continue a search that has begun.
+
+    Trees of Parzen estimators propose settings (Bergstra et al. 2011), successive halving prunes trials whose
+    evaluations during training are among the worse (Li et al. 2020, ASHA).
+
+    Args:
+        config: the settings that all trials share, also the seed.
+        space: the settings that are searched; see :func:`read_space`.
+        trials: number of trials in all, with those of earlier calls.
+        jobs: how many to train at a time. 0: as many as the cores allow; one on a GPU.
+        prune: end trials early that are among the worse.
+        run: the folder of the search. None: a new one under ``runs/``.
+        where: the space in errors.
+        say: called with a sentence about what is happening, now and then.
+
+    Raises:
+        ReverieError: settings do not fit together, Optuna is not installed, no trial could begin, or the folder holds
+            another search.
+    """
+    try:
+        import optuna  # optional
+    except ImportError as error:
+        raise ConfigError("The package optuna is not installed. Install it: pip install 'reverie-rl[tune]'.") from error
+    if trials < 1:
+        raise ConfigError(f"trials = {trials}: expected at least 1.")
+    check_local(run or "", "run")
+    check_seeds(config, [config.seed], jobs)
+    dimensions = read_space(space, config, where)
+    config = resolved(config, None, say)
+    if not config.eval_episodes or config.env.id == NO_ENV:
+        raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
+    if prune and not config.evaluates_on_the_way:
+        config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / RUNGS**2))})
+        say(f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early")
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-tune")
+    check_writable(path)
+    check_same(path, config, space)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with FolderLock(path):
+        write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()), version())
+        write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(
+            storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", direction="maximize", load_if_exists=True,
+            pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
+        )  # fmt: skip
+        study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
+        search = Search(study, dimensions, config, path, prune)
+        return search.run(trials, jobs or default_jobs(config), say)
+
+
+def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
+    """Check that a search in the folder ``path`` is this one.
+
+    Raises:
+        RunError: it has other settings or another space, or the folder holds something else.
+    """
+    if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
+        return
+    before = read_yaml(path / "settings.yaml")["experiment"]
+    changes = settings_changes(before, as_read(config.to_dict()))
+    changes += settings_changes(read_yaml(path / "space.yaml"), as_read(space))
+    if changes := [line for line in changes if not line.startswith("console:")]:
+        raise RunError(f"{path} holds a search with other settings ({'; '.join(changes)}). Choose another --run.")
+
+
+class Search:
+    """A study of Optuna and the runs of its trials, one folder for each: ``trial-0``."""
+
+    def __init__(
+        self, study: Any, dimensions: Sequence[Dimension], config: ExperimentConfig, path: Path, prune: bool
+    ) -> None:
+        self.study, self.dimensions, self.config, self.path, self.prune = study, dimensions, config, path, prune
+        self.asked: dict[int, Any] = {}  # trials of this process
+        self.reported: dict[int, set[int]] = {}  # steps of which Optuna knows the score
+        self.pruned: set[int] = set()
+        self.tails: dict[int, Tail] = {}
+
+    def run(self, count: int, jobs: int, say: Say) -> TuneResult:
+        """Train what is missing of ``count`` trials."""
+        known = [trial.state.is_finished() for trial in self.study.trials]
+        runs = [self.place(i) for i in range(count) if i >= len(known) or not known[i]]
+        title = f"{self.config.name} on {self.config.subject}"
+        if runs:
+            say(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
+        unit, length = self.config.unit, self.config.length
+        lanes = {one.seed: Lane(f"trial {one.seed}", RunFolder(one.run).metrics, length, unit) for one in runs}
+        board = Board(list(lanes.values()) if self.config.console else [], title)
+
+        def show(one: SeedRun | None) -> None:
+            if one is None:
+                board.update()
+                return
+            lane = lanes[one.seed]
+            if one.state == "running":
+                lane.begin()
+            else:
+                lane.read()
+                self.tell(one)
+                lane.state, lane.note = one.state, one.note
+            board.changed(lane)
+
+        with contextlib.closing(board):
+            signal = train_runs(runs, self.command, jobs, show, say, unpromising=self.unpromising)
+        return self.result(signal)
+
+    def place(self, number: int) -> SeedRun:
+        """Return the run of a trial, which waits."""
+        return SeedRun(seed=number, run=self.path / f"trial-{number}", log=self.path / f"trial-{number}.log")
+
+    def command(self, one: SeedRun) -> list[str]:
+        """Ask for the settings of a trial, unless it has begun, and return the words that train it."""
+        import optuna
+
+        begun = self.study.trials
+        if one.seed < len(begun):
+            self.asked[one.seed] = optuna.trial.Trial(self.study, begun[one.seed]._trial_id)
+            self.reported[one.seed] = {*begun[one.seed].intermediate_values}
+        else:
+            self.asked[one.seed] = self.study.ask({d.name: d.distribution() for d in self.dimensions})
+        own = self.path / f"trial-{one.seed}.yaml"
+        with writing(own):
+            write_atomic(own, yaml.safe_dump(self.settings(self.asked[one.seed].params), sort_keys=False))
+        files = [str(self.path / "settings.yaml"), str(own)]
+        return ["train", self.config.name, "--config", *files, "--run", str(one.run), *["--trust"] * trusts()]
+
+    def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a trial from what Optuna drew."""
+        return {d.name: d.value(params[d.name]) for d in self.dimensions if d.name in params}
+
+    def unpromising(self, one: SeedRun) -> bool:
+        """Report new evaluations of a running trial, and return whether it is to end."""
+        trial, known = self.asked[one.seed], self.reported.setdefault(one.seed, set())
+        tail = self.tails.setdefault(one.seed, Tail(RunFolder(one.run).metrics))
+        for row in tail.read():
+            score, step = row.get("eval/score"), int(row["step"])
+            if score is not None and math.isfinite(score) and not row.get(FINAL) and step not in known:
+                known.add(step)
+                trial.report(score, step)
+                if self.prune and trial.should_prune():
+                    self.pruned.add(one.seed)
+        return one.seed in self.pruned
+
+    def tell(self, one: SeedRun) -> None:
+        """Tell Optuna how a trial ended. One that a signal stopped stays open, and goes on the next time."""
+        from optuna.trial import TrialState
+
+        score = (found_at_end(RunFolder(one.run).evaluation) or {}).get("score", {}).get("mean")
+        trial = self.asked[one.seed]
+        if one.state == "finished" and score is not None:
+            self.study.tell(trial, score)
+            one.note = f"score {score:.2f}"
+        elif one.state == "stopped" and one.seed in self.pruned:
+            self.study.tell(trial, state=TrialState.PRUNED)
+            one.note = "pruned"
+        elif one.state in ("failed", "finished"):
+            self.study.tell(trial, state=TrialState.FAIL)
+
+    def result(self, signal: int | None) -> TuneResult:
+        """Write the table and the figure of all trials, and return them."""
+        states = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
+        found = [
+            Trial(
+                number=one.number,
+                state=states.get(one.state.name, "unfinished"),  # type: ignore[arg-type]
+                score=one.value if one.value is not None else one.intermediate_values.get(one.last_step),
+                settings=self.settings(one.params),
+                run=self.place(one.number).run,
+            )
+            for one in self.study.trials
+        ]
+        found.sort(key=lambda trial: (trial.state != "finished", -math.inf if trial.score is None else -trial.score))
+        files = {"trials": self.path / "trials.csv"}
+        with writing(self.path):
+            write_atomic(files["trials"], as_csv(found, [d.name for d in self.dimensions]))
+            logs, title = {d.name: d.log for d in self.dimensions}, f"{self.config.name} on {self.config.subject}"
+            points, pruned = (
+                [(one.score, one.settings) for one in found if one.state == state and one.score is not None]
+                for state in ("finished", "pruned")
+            )
+            if drawn := tuned_figure(self.path / "tune.png", logs, points, pruned, title):
+                files["figure"] = drawn
+        return TuneResult(run=self.path, trials=found, signal=signal, files=files)
+
+
+def as_csv(trials: Sequence[Trial], names: Sequence[str]) -> str:
+    """Return the table of trials as CSV."""
+    out = io.StringIO()
+    table = csv.writer(out)
+    table.writerow(["trial", "state", "score", *names])
+    for one in trials:
+        score = "" if one.score is None else f"{one.score:.6g}"
+        table.writerow([one.number, one.state, score, *(one.settings.get(name, "") for name in names)])
+    return out.getvalue()

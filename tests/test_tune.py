@@ -1,0 +1,200 @@
+"""A search: each trial is trained once, bad ones end early, and what was interrupted goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import reverie
+from reverie import api
+from reverie import seeds as processes
+from reverie.cli import main
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.words import say_nothing
+from reverie.log.metrics import JsonlSink
+from reverie.presets.layers import layered
+from tiny import SETTINGS
+
+pytest.importorskip("optuna")
+tune = pytest.importorskip("reverie.search")
+SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
+CONFIG = layered("dqn", env="CartPole-v1").merge(
+    {
+        "steps": 900, "schedule.eval_every": 100, "learning_starts": 20, "eval_episodes": 2, "threads": 1,
+        "console": False, "tensorboard": False,
+    }
+)  # fmt: skip
+
+
+class Actor:
+    """Plays the process of a trial, which is better the nearer the learning rate is to 1e-3."""
+
+    cast: list[Actor]
+    signals: list[int]
+    """Sent to this process when a trial is at its middle."""
+    fails: set[int]
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        at = command.index("--config")
+        self.run, own = Path(command[command.index("--run") + 1]), Path(command[at + 2])
+        self.number = int(self.run.name.partition("-")[2])
+        self.settings = yaml.safe_load(own.read_text())
+        shared = yaml.safe_load(Path(command[at + 1]).read_text())["experiment"]
+        self.every, self.length = shared["schedule"]["eval_every"], shared["steps"]
+        self.score = -abs(math.log10(self.settings["algo.lr"]) + 3)
+        self.step, self.ended, self.told = 0, None, []
+        log.write_text("reverie: no" if self.number in self.fails else "")
+        self.run.mkdir(exist_ok=True)
+        (self.run / "config.yaml").write_text("")
+        self.cast.append(self)
+
+    def code(self) -> int | None:
+        if self.number in self.fails:
+            return 1
+        if self.told:
+            return 143
+        self.step += self.every
+        if self.step == 500 and self.signals:
+            processes.os.kill(processes.os.getpid(), self.signals.pop())
+        if self.step >= self.length:
+            (self.run / "eval.json").write_text(json.dumps({"env_steps": self.step, "score": {"mean": self.score}}))
+            return 0
+        sink = JsonlSink(self.run / "metrics.jsonl")
+        sink.write({"eval/score": self.score, "eval/final": 0.0}, self.step)
+        sink.close()
+        return None
+
+    def tell(self, number: int) -> None:
+        self.told.append(number)
+
+    def last_words(self) -> str:
+        return "reverie: no" if self.number in self.fails else ""
+
+    @property
+    def process(self) -> Any:
+        return type("Process", (), {"wait": lambda _: 0})()
+
+
+@pytest.fixture(autouse=True)
+def cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Actor]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(processes, "POLL", 0.0)
+    Actor.cast, Actor.signals, Actor.fails = [], [], set()
+    return Actor.cast
+
+
+@pytest.fixture
+def acted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "Child", Actor)
+
+
+def search(trials: int, **more: Any) -> Any:
+    return tune.tune_of(CONFIG, SPACE, **{"trials": trials, "jobs": 1, "run": "found", "say": say_nothing, **more})
+
+
+@pytest.mark.usefixtures("acted")
+def test_a_search_finds_what_is_good_and_ends_what_is_not(cast: list[Actor]) -> None:
+    result = search(25)
+    states = [trial.state for trial in result.trials]
+    assert [actor.number for actor in cast] == list(range(25))
+    assert (states.count("failed"), states.count("unfinished")) == (0, 0)
+    pruned = [actor for actor in cast if actor.told]
+    assert 5 < len(pruned) == states.count("pruned") < 25
+    assert all(actor.step < 900 and actor.told == [15] for actor in pruned)
+    assert result.best is not None
+    assert result.best.score == max(actor.score for actor in cast) > -0.3
+    assert all(1e-5 <= actor.settings["algo.lr"] <= 1e-2 for actor in cast)
+    assert {tuple(actor.settings["algo.networks.units"]) for actor in cast} == {(8,), (16, 16)}
+    table = list(csv.DictReader(Path("found/trials.csv").read_text().splitlines()))
+    assert [int(row["trial"]) for row in table] == [trial.number for trial in result.trials]
+    assert float(table[0]["algo.lr"]) == result.best.settings["algo.lr"]
+    assert Path("found/tune.png").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("acted")
+def test_an_interrupted_search_goes_on_with_the_trial_that_it_left(cast: list[Actor]) -> None:
+    Actor.signals = [2]
+    result = search(3, prune=False)
+    assert (result.signal, [trial.state for trial in result.trials]) == (2, ["unfinished"])
+    result = search(3, prune=False)
+    assert [actor.number for actor in cast] == [0, 0, 1, 2]
+    assert cast[0].settings == cast[1].settings
+    assert [trial.state for trial in result.trials] == ["finished"] * 3
+    search(4, prune=False)
+    assert [actor.number for actor in cast[4:]] == [3]
+    assert len({actor.settings["algo.lr"] for actor in cast}) == 4  # none is proposed twice
+    with pytest.raises(RunError, match=r"found holds a search with other settings \(steps: 900 -> 901"):
+        tune.tune_of(CONFIG.merge({"steps": 901}), SPACE, trials=5, run="found", say=say_nothing, prune=False)
+    space = SPACE | {"algo.lr": {"low": "1e-5", "high": 0.1, "log": True}}
+    with pytest.raises(RunError, match=r"other settings \(algo.lr.high: 0.01 -> 0.1"):
+        tune.tune_of(CONFIG, space, trials=5, run="found", say=say_nothing, prune=False)
+
+
+@pytest.mark.usefixtures("acted")
+def test_a_trial_that_fails_ends_no_search() -> None:
+    Actor.fails = {1}
+    result = search(3, prune=False)
+    assert sorted(trial.state for trial in result.trials) == ["failed", "finished", "finished"]
+    assert result.trials[-1].number == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"algo.lrr": {"low": 1, "high": 2}}, "s.yaml: unknown option 'algo.lrr'. Did you mean 'algo.lr'"),
+        ({"algo.lr": {"low": 2, "high": 1}}, "low < high"),
+        ({"algo.lr": {"low": 0, "high": 1, "log": True}}, "with log: 0 < low"),
+        ({"algo.lr": {"low": -1, "high": 1}}, "s.yaml: algo.lr = -1.0: expected a finite number above 0"),
+        ({"algo.lr": {"choices": ["a"]}}, "s.yaml: algo.lr = 'a'"),
+        ({"algo.lr": {"choices": []}}, "expected {choices: .a, b.}, or {low: 1"),
+        ({"algo.lr": {"low": "x", "high": 1}}, "expected numbers for low"),
+        ({"algo.lr": [1, 2]}, "expected {choices"),
+        ({}, "s.yaml names no setting"),
+    ],
+)
+def test_spaces_that_cannot_be_searched(space: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tune.tune_of(CONFIG, space, trials=1, run="bad", where="s.yaml")
+    assert not Path("bad").exists()
+
+
+def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the layers of settings of ``reverie.train``."""
+    got: list[Any] = []
+    monkeypatch.setattr(api, "tune_of", lambda config, space, **more: got.append((config, space, more)))
+    Path("s.yaml").write_text("algo.lr: {low: 1, high: 2}\n")
+    reverie.tune("dqn", "Acrobot-v1", space="s.yaml", trials=3, steps=70, jobs=2, say=say_nothing)
+    reverie.tune("dqn", "Acrobot-v1", space=SPACE, steps=70, say=say_nothing)
+    assert [config.steps for config, _, _ in got] == [70, 70]
+    assert [space for _, space, _ in got] == [{"algo.lr": {"low": 1, "high": 2}}, SPACE]
+    assert (got[0][2]["trials"], got[0][2]["jobs"], got[0][2]["where"]) == (3, 2, "s.yaml")
+
+
+def test_whole_numbers_are_those_of_settings_that_are() -> None:
+    found = tune.read_space(
+        {"algo.batch_size": {"low": 8, "high": 64, "step": 8}, "algo.lr": {"low": 1, "high": 2}}, CONFIG, "s"
+    )
+    assert [one.whole for one in found] == [True, False]
+    drawn = found[0].distribution()
+    assert (drawn.low, drawn.high, drawn.step) == (8, 64, 8)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real process, whose run is that of ``reverie train`` with the settings of the trial."""
+    Path("space.yaml").write_text("algo.batch_size: {choices: [4]}\n")
+    Path("base.yaml").write_text(yaml.safe_dump({**SETTINGS, "steps": 60, "algo": {"networks": {"units": [4]}}}))
+    words = ["tune", "dqn", "--env", "CartPole-v1", "--config", "base.yaml", "--space", "space.yaml"]
+    assert main([*words, "--trials", "1", "--run", "s", "--threads", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "1 trial: 1 finished" in said
+    assert "reverie train dqn --config s/trial-0/config.yaml" in said
+    assert yaml.safe_load(Path("s/trial-0/config.yaml").read_text())["experiment"]["algo"]["batch_size"] == 4
+    assert main(["tune", "dqn", "--env", "CartPole-v1"]) == 2
+    assert main([*words, "--seeds", "3"]) == 2
+    assert main(["tune", "--help"]) == 0
