@@ -17,6 +17,7 @@ import torch
 from reverie import bench
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.algos.ppo import PPOConfig
 from reverie.bench import (
     Forecast,
     Pace,
@@ -172,6 +173,18 @@ def test_turns_are_lived_and_learned_from(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [TINY.batch_size] * 4
     assert 0 < turns.env_step_s < turns.update_s
     assert turns_of(config.merge({"train_ratio": 0}), learner, env, seconds=0.0) is None
+    env.close()
+
+
+def test_turns_of_rollouts_are_learned_from_when_they_are_whole() -> None:
+    env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(Count, truncate_at=9))
+    algo = PPOConfig(rollout=8, batch_size=6, epochs=2)
+    learner = algo.build(env.obs_spec, env.action_spec)
+    config = ExperimentConfig(algo=algo, device="cpu", env=EnvConfig(num=3))
+    assert noise_batch(learner, env.obs_spec, env.action_spec).shape == (6, 1)
+    turns = turns_of(config, learner, env, seconds=0.0)
+    assert turns is not None
+    assert turns.update_s > 0
     env.close()
 
 

@@ -355,7 +355,7 @@ def test_the_table_of_presets_for_a_cpu() -> None:
         config = base(algorithm_name(type(plain)), preset=name)
         assert not size or sized(size, config.algo) == config.algo, name  # type: ignore[arg-type]
         assert steps in (f"{config.steps:,}", f"{config.updates:,} updates")
-        assert ratio in ("", f"{config.replay_ratio:g}")
+        assert not ratio or ratio == f"{config.replay_ratio:g}"
         assert evaluations == (f"every {config.schedule.eval_every}" if config.evaluates_on_the_way else "at the end")
 
 

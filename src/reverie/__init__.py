@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reverie.agent.imagining import Imagined, ModelState
     from reverie.agent.loading import load
     from reverie.agent.registry import register
+    from reverie.algos.a2c import A2CConfig
     from reverie.algos.base import AlgorithmConfig
     from reverie.algos.bc import BCConfig
     from reverie.algos.bcq import BCQConfig
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from reverie.algos.plan2explore import Plan2ExploreConfig
     from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
     from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
+    from reverie.algos.ppo import PPOConfig
     from reverie.algos.qr_dqn import QRDQNConfig
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
@@ -66,6 +68,7 @@ _HOMES = {
     "extract": "reverie.agent.extract",
     "Imagined": "reverie.agent.imagining",
     "ModelState": "reverie.agent.imagining",
+    "A2CConfig": "reverie.algos.a2c",
     "AlgorithmConfig": "reverie.algos.base",
     "BCConfig": "reverie.algos.bc",
     "BCQConfig": "reverie.algos.bcq",
@@ -84,6 +87,7 @@ _HOMES = {
     "Plan2ExploreConfig": "reverie.algos.plan2explore",
     "Plan2ExploreV1Config": "reverie.algos.plan2explore_v1",
     "Plan2ExploreV3Config": "reverie.algos.plan2explore_v3",
+    "PPOConfig": "reverie.algos.ppo",
     "QRDQNConfig": "reverie.algos.qr_dqn",
     "SACConfig": "reverie.algos.sac",
     "DiscreteSACConfig": "reverie.algos.discrete_sac",
@@ -107,6 +111,7 @@ _HOMES = {
 """Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
 
 __all__ = [
+    "A2CConfig",
     "Agent",
     "AgentState",
     "AlgorithmConfig",
@@ -136,6 +141,7 @@ __all__ = [
     "IQLConfig",
     "Imagined",
     "ModelState",
+    "PPOConfig",
     "Plan2ExploreConfig",
     "Plan2ExploreV1Config",
     "Plan2ExploreV3Config",

@@ -24,6 +24,7 @@ from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.experiment import ExperimentConfig
+from reverie.replay.rollout import Rollout
 from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector, random_action
 
@@ -200,8 +201,10 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         most=(MAX_TURNS + window.rows) * env.num_envs,
     )
     collector = Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher)
+    if isinstance(replay, Rollout) and isinstance(learner, OnPolicy):
+        replay.prepare, replay.ahead = learner.estimated, lambda: collector.step
     source = prefetch(replay, learner.device)
-    for _ in range(MAX_TURNS):
+    for _ in range(max(MAX_TURNS, window.rollout)):
         if len(source):
             break
         collector.collect()
@@ -214,7 +217,7 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         started = now()
         taken = collector.collect()
         living, steps, owed = living + now() - started, steps + taken, owed + taken * ratio
-        while owed >= 1 and (updates < LEAST or now() < begin + seconds):
+        while (owed >= 1 or window.rollout) and len(source) and (updates < LEAST or now() < begin + seconds):
             started = now()
             batch = source.sample()
             update = learner.update(batch)

@@ -38,7 +38,7 @@ SPACES: dict[str, tuple[str, spaces.Space[Any]]] = {
 OURS = sorted(name for name, home in algorithms().items() if home.startswith(f"{GROUP}."))
 SMALL = {
     "networks.units": (8,), "discriminator.units": (8,), "vae.units": (8,), "batch_size": 4, "quantiles": 3,
-    "graph": False, "normalise": None, "samples": 2,
+    "graph": False, "normalise": None, "samples": 2, "rollout": 4,
 }  # fmt: skip
 SUITS = {"continuous": "td3", "discrete": "qr_dqn", "multi_discrete": "qr_dqn", "mixed": "sac"}
 """An algorithm for each kind."""
@@ -52,6 +52,8 @@ def config_of(name: str) -> Any:
         small = (DREAMER if name.endswith("v3") else EARLIER) | {"batch_size": 2, "batch_length": 4, "horizon": 2}
         return config.merge(small | {"graph": False} | (ENSEMBLE if name.startswith("plan2") else {}))
     known = {key: value for key, value in SMALL.items() if hasattr(config, key.split(".")[0])}
+    if name == "a2c":  # its batches are whole rollouts
+        del known["batch_size"]
     return config.merge(known)
 
 
@@ -77,7 +79,7 @@ def test_actions_of_every_space_are_learned_and_taken_or_refused(name: str) -> N
         agent.acts = codec.spec
         for seed in range(2):
             data = batch(agent, seed=seed)
-            update = agent.update(replace(data, extras=extras(agent, *data.shape)))
+            update = agent.update(data if config.on_policy else replace(data, extras=extras(agent, *data.shape)))
             assert all(torch.isfinite(x).all() for x in update.metrics.values()), told
         for mode in ("explore", "eval"):
             state = agent.policy.initial(8)
