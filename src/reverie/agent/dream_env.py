@@ -334,8 +334,11 @@ def states_of(agent: Agent, start: Start) -> Latent | None:
             f"start = {brief(start)}: expected {' or '.join(map(repr, STARTS))}, a path of recorded data, states as "
             f"agent.observe(rows) returns them, or a batch of rows.{did_you_mean(str(start), STARTS)}"
         )
-    with agent.recorded(None if start == "replay" else start) as recorded, reproducible(seeded(agent, None)):
-        return recorded_states(agent, recorded)
+    try:
+        with agent.recorded(None if start == "replay" else start) as recorded, reproducible(seeded(agent, None)):
+            return recorded_states(agent, recorded)
+    except DataError as error:
+        raise DataError(f"start = {brief(start)}: {error} Or let dreams begin from start = 'prior'.") from error
 
 
 @torch.no_grad()
@@ -353,5 +356,5 @@ def recorded_states(agent: Agent, recorded: Recorded) -> Latent:
         use = known & ~rows.is_last  # [B, T]
         found += [Latent(latent.deter[use], latent.stoch[use])]
     if not any(len(latent.deter) for latent in found):
-        raise DataError(f"{recorded.where} has no rows to start from. Use start = 'prior', or other data.")
+        raise DataError(f"{recorded.where} has no rows to begin from.")
     return Latent(*(torch.cat(parts) for parts in zip(*found, strict=True)))
