@@ -4,7 +4,7 @@
     python benchmarks/dream_env.py [--seeds 3] [--work runs/dreams] [--out benchmarks/dream_env.json]
 
 Each seed trains a world model by the preset ``cartpole``, and then each learner in 64 dreams of it at a time, which
-begin from the rows that it collected and last 15 steps. Beside it is the same learner with as many real env steps as
+begin from the rows that it collected and last 15 steps, with either way in which dreams end. Beside it is the same learner with as many real env steps as
 the world model saw. The judging episodes are real ones, which no training saw. Runs in ``--work`` go on where they
 were.
 """
@@ -27,6 +27,7 @@ import reverie
 
 EPISODES, DREAMS, DREAM_STEPS = 20, 64, 64_000
 COMMON: dict[str, Any] = {"threads": 1, "console": False, "tensorboard": False}
+ENDS = ("sampled", "likely")
 LEARNERS: dict[str, dict[str, Any]] = {
     "dqn": {"preset": "dqn_cartpole", "eval_episodes": 0},
     "discrete_sac": {"algo": {"networks": {"units": (128, 128)}}, "eval_episodes": 0},
@@ -44,9 +45,9 @@ def judged(agent: reverie.Agent) -> dict[str, float]:
     return {"mean": round(sum(scores) / len(scores), 1), "worst": min(scores)}
 
 
-def inside(name: str, model: Path, run: Path, seed: int) -> dict[str, Any]:
+def inside(name: str, ends: str, model: Path, run: Path, seed: int) -> dict[str, Any]:
     """Train in dreams, and judge outside."""
-    dreams = {"vector": "native", "num": DREAMS, "kwargs": {"run": str(model)}}
+    dreams = {"vector": "native", "num": DREAMS, "kwargs": {"run": str(model), "ends": ends}}
     started = time.monotonic()
     result = reverie.train(name, env="reverie/Dream-v0", steps=DREAM_STEPS, replay_ratio=0.1, seed=seed, run=run,
                            env_options=dreams, **LEARNERS[name], **COMMON)  # fmt: skip
@@ -67,7 +68,7 @@ def row_of(seed: int, work: Path) -> dict[str, Any]:
     result = reverie.train("dreamer_v3", env="CartPole-v1", preset="cartpole", seed=seed, run=model, **COMMON)
     row: dict[str, Any] = {"seed": seed, "real_steps": result.env_steps, "dreamer_v3": judged(reverie.load(model))}
     for name in LEARNERS:
-        row[name] = inside(name, model, work / f"{name}-{seed}", seed)
+        row[name] = {ends: inside(name, ends, model, work / f"{name}-{ends}-{seed}", seed) for ends in ENDS}
         row[name]["as_many_real_steps"] = awake(name, work / f"{name}-awake-{seed}", result.env_steps, seed)
     return row
 

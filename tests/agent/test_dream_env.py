@@ -98,7 +98,7 @@ def test_a_dream_is_what_the_agent_imagines_from_the_same_state_and_actions(drea
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of spaces that are the environment's own
 def test_gymnasium_finds_nothing_wrong(dreamer: Agent, cartpole: Path) -> None:
     check_env(reverie.dream_env(dreamer), skip_render_check=True)
-    check_env(reverie.dream_env(dreamer, observations="latent", start="prior", ends="sampled"), skip_render_check=True)
+    check_env(reverie.dream_env(dreamer, observations="latent", start="prior", ends="likely"), skip_render_check=True)
     if type(dreamer.algo).__name__ == "DreamerV3":  # once
         env = gymnasium.make("reverie/Dream-v0", run=cartpole, render_mode="rgb_array")
         check_env(env.unwrapped)
@@ -119,7 +119,7 @@ def test_a_vector_takes_one_step_for_all_and_begins_anew_in_the_step_after_an_en
     monkeypatch.setattr(
         agent.algo, "outcome", lambda latent: dict.fromkeys(("reward", "cont"), latent.deter[:, 0].cos())
     )
-    env = vector(agent, horizon=2)
+    env = vector(agent, horizon=2, ends="likely")
     assert env.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
     actions = np.array([[0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 1]])
     runs = []
@@ -293,7 +293,7 @@ def test_what_cannot_be_dreamt_is_said(cartpole: Path, tmp_path: Path) -> None:
         ("start", 3): "start = 3: expected 'replay' or 'prior'",
         ("horizon", 0): "horizon = 0: expected at least 1",
         ("observations", "decode"): r"observations = 'decode': expected 'decoded' or 'latent'\. Did you mean 'decoded'",
-        ("ends", "never"): "ends = 'never': expected 'likely' or 'sampled'",
+        ("ends", "never"): "ends = 'never': expected 'sampled' or 'likely'",
     }.items():
         with pytest.raises(ConfigError, match=message):
             reverie.dream_env(agent, **dict([settings]))

@@ -35,7 +35,7 @@ from reverie.nn.rssm import Latent
 Start = ModelState | Batch | DatasetConfig | Path | str
 """Where dreams begin: see :func:`dream_env`."""
 STARTS = ("replay", "prior")
-KINDS: dict[str, tuple[str, ...]] = {"observations": ("decoded", "latent"), "ends": ("likely", "sampled")}
+KINDS: dict[str, tuple[str, ...]] = {"observations": ("decoded", "latent"), "ends": ("sampled", "likely")}
 """Settings of :func:`dream_env` that are one of several words."""
 
 WINDOWS, ROWS, BURN_IN = 64, 64, 8
@@ -75,7 +75,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         start: Start = "replay",
         horizon: int | None = None,
         observations: Literal["decoded", "latent"] = "decoded",
-        ends: Literal["likely", "sampled"] = "likely",
+        ends: Literal["sampled", "likely"] = "sampled",
         render_mode: str | None = None,
     ) -> None:
         check_word("observations", observations)
@@ -269,8 +269,8 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
             - ``horizon``: env steps after which a dream is truncated. None: as many as the algorithm imagined in
               training, 15 by default: for longer dreams the model was never used, and its errors add up.
             - ``observations``: "decoded"; or "latent", the feature (h, z) ``[F]``, without the decoder.
-            - ``ends``: a dream terminates where its end is "likely", with a probability to continue of at most 0.5; or
-              ends are "sampled" with their probability.
+            - ``ends``: "sampled", with the probability that is predicted; or a dream terminates where that is "likely",
+              0.5 or more, which is too late where the model is in doubt over several steps.
             - ``render_mode``: "rgb_array" to draw.
 
     Raises:
