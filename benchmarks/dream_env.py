@@ -4,9 +4,9 @@
     python benchmarks/dream_env.py [--seeds 3] [--work runs/dreams] [--out benchmarks/dream_env.json]
 
 Each seed trains a world model by the preset ``cartpole``, and then each learner in 64 dreams of it at a time, which
-begin from the rows that it collected and last 15 steps, with either way in which dreams end. Beside it is the same learner with as many real env steps as
-the world model saw. The judging episodes are real ones, which no training saw. Runs in ``--work`` go on where they
-were.
+begin from the rows that it collected and last 15 steps, with both ways in which dreams end. Beside it is the same
+learner with as many real env steps as the world model saw. The judging episodes are real ones, which no training saw.
+Runs in ``--work`` go on where they were.
 """
 
 from __future__ import annotations
