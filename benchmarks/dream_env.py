@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """DQN and discrete SAC trained inside the dreams of a DreamerV3 alone: what do they reach outside, in CartPole-v1?
 
-    python benchmarks/dream_env.py [--seeds 3] [--work runs/dreams] [--out benchmarks/dream_env.json]
+    python benchmarks/dream_env.py [--seeds 2] [--work runs/dreams] [--out benchmarks/dream_env.json]
 
 Each seed trains a world model by the preset ``cartpole``, and then each learner in 64 dreams of it at a time, which
 begin from the rows that it collected and last 15 steps, with both ways in which dreams end. Beside it is the same
 learner with as many real env steps as the world model saw. The judging episodes are real ones, which no training saw.
-Runs in ``--work`` go on where they were.
+Rows that are there already are kept, and models in ``--work`` too.
 """
 
 from __future__ import annotations
@@ -76,21 +76,22 @@ def row_of(seed: int, work: Path) -> dict[str, Any]:
 def main() -> int:
     """Run the seeds and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("runs/dreams"))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     import torch
 
+    rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     table = {
         "task": f"CartPole-v1: mean of {EPISODES} episodes, of learners that saw only dreams",
         "command": "python benchmarks/dream_env.py",
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "torch": torch.__version__, "python": platform.python_version(), "rows": [],
+        "torch": torch.__version__, "python": platform.python_version(), "rows": rows,
     }  # fmt: skip
-    for seed in range(1, args.seeds + 1):
-        table["rows"].append(row_of(seed, args.work))
-        print(json.dumps(table["rows"][-1]), flush=True)
+    for seed in sorted(set(range(1, args.seeds + 1)) - {row["seed"] for row in rows}):
+        rows.append(row_of(seed, args.work))
+        print(json.dumps(rows[-1]), flush=True)
         save(args.out, table)
     return 0
 
