@@ -7,10 +7,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reverie.core.discover import version
+from reverie.core.importing import when_imported
 from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent, AgentState
+    from reverie.agent.dream_env import DreamEnv, DreamVectorEnv, dream_env
     from reverie.agent.dreaming import DreamReport, dream
     from reverie.agent.estimate import EstimateReport, PolicyEstimate, estimate
     from reverie.agent.extract import Extracted, extract
@@ -60,6 +62,9 @@ _HOMES = {
     "AgentState": "reverie.agent.agent",
     "load": "reverie.agent.loading",
     "register": "reverie.agent.registry",
+    "DreamEnv": "reverie.agent.dream_env",
+    "DreamVectorEnv": "reverie.agent.dream_env",
+    "dream_env": "reverie.agent.dream_env",
     "DreamReport": "reverie.agent.dreaming",
     "dream": "reverie.agent.dreaming",
     "EstimateReport": "reverie.agent.estimate",
@@ -126,7 +131,9 @@ __all__ = [
     "DiscreteCQLConfig",
     "DiscreteCRRConfig",
     "DiscreteSACConfig",
+    "DreamEnv",
     "DreamReport",
+    "DreamVectorEnv",
     "DreamerV1Config",
     "DreamerV2Config",
     "DreamerV3Config",
@@ -155,6 +162,7 @@ __all__ = [
     "TuneResult",
     "check_env",
     "dream",
+    "dream_env",
     "estimate",
     "extract",
     "load",
@@ -178,3 +186,17 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     own = [name for name in globals() if name.startswith("__")]
     return sorted({*__all__, *own, "__version__"})
+
+
+def _register() -> None:
+    """Make dreams environments of Gymnasium: ``gymnasium.make("reverie/Dream-v0", run=RUN)``."""
+    import gymnasium
+
+    gymnasium.register(
+        "reverie/Dream-v0",
+        entry_point=f"{_HOMES['DreamEnv']}:DreamEnv",
+        vector_entry_point=f"{_HOMES['DreamVectorEnv']}:DreamVectorEnv",
+    )
+
+
+when_imported("gymnasium", _register)

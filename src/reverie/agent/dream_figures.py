@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reverie.algos.base import dreamt_name
-from reverie.core.errors import EnvError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.files import file_stem
-from reverie.core.specs import ObsPart
+from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, put_away
-from reverie.envs.render import painter
+from reverie.envs.render import Paint, painter
 from reverie.log.plot import dream_errors, dream_traces
-from reverie.log.video import dream_video, shrink, write_video
+from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -97,29 +100,68 @@ def distinct(batch: Batch) -> list[int]:
 def painted(agent: Agent, *sides: Arrays) -> list[np.ndarray] | None:
     """Let the environment draw observations ``[B, T, ...]`` by key as pictures ``[B, T, H, W, 3]``, for each side.
 
-    A side holds true observations, or predictions of them. None if there is no way to draw this environment from these,
-    as for images of any other kind than MiniGrid's and MinAtar's.
+    A side holds true observations, or predictions of them. None: see :func:`painting`.
     """
-    spec = {key: part for key, part in agent.obs_spec.items() if all(key in side for side in sides)}
+    with painting(agent, [key for key in agent.obs_spec if all(key in side for side in sides)]) as paint:
+        return None if paint is None else [paint(side) for side in sides]
+
+
+Draw = Callable[[Arrays], np.ndarray]
+"""Draws observations ``[B, T, ...]`` by key, or predictions of them, as pictures ``[B, T, H, W, 3]``."""
+
+
+@contextlib.contextmanager
+def painting(agent: Agent, keys: Collection[str]) -> Iterator[Draw | None]:
+    """Make the agent's environment, and let it draw observations of these keys.
+
+    None if there is no way to draw this environment from these, as for images of any other kind than MiniGrid's and
+    MinAtar's.
+    """
+    spec = {key: part for key, part in agent.obs_spec.items() if key in keys}
     unknown = agent.config.env.pixels != "none" or not spec
     if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
-        return None
+        yield None
+        return
     try:
         env = make_flat(agent.config.env, agent.factory, 0, True)
     except EnvError:  # as of recorded data, if its package is missing
-        return None
+        yield None
+        return
     try:
-        if (paint := painter(env.env, spec, spec.keys() == agent.obs_spec.keys())) is None:
-            return None
-        pictures = []
-        for side in sides:
-            obs = {key: _observed(side[key], part, agent.config.env.frame_stack) for key, part in spec.items()}
-            count, steps = next(iter(obs.values())).shape[:2]
-            at = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
-            pictures.append(np.stack([[shrink(paint(one), SIDE) for one in episode] for episode in at]))
-        return pictures
+        paint = painter(env.env, spec, spec.keys() == agent.obs_spec.keys())
+        yield None if paint is None else functools.partial(_pictures, paint, spec, agent.config.env.frame_stack)
     finally:
         put_away(env)
+
+
+def _pictures(paint: Paint, spec: ObsSpec, stacked: int, side: Arrays) -> np.ndarray:
+    obs = {key: _observed(side[key], part, stacked) for key, part in spec.items()}
+    count, steps = next(iter(obs.values())).shape[:2]
+    at = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
+    return np.stack([[shrink(paint(one), SIDE) for one in episode] for episode in at])
+
+
+@contextlib.contextmanager
+def drawing(agent: Agent, keys: Collection[str]) -> Iterator[Draw]:
+    """Do :func:`painting`; where there is no way, draw the first image among the observations.
+
+    Raises:
+        ConfigError: none is an image.
+    """
+    with painting(agent, keys) as paint:
+        images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and key in keys]
+        if paint is None and not images:
+            raise ConfigError(
+                f"there is no way to draw observations of {agent.config.env.id}: none is an image, and the "
+                "environment draws no others. Give it a method render_observation (docs/environments.md, Drawing "
+                "observations)."
+            )
+        yield paint or functools.partial(_shown_image, images[0], agent)
+
+
+def _shown_image(key: str, agent: Agent, side: Arrays) -> np.ndarray:
+    image = light(side[key], agent.obs_spec[key])
+    return upscale(to_rgb(newest(image, agent.config.env.frame_stack)), SIDE)
 
 
 def _observed(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:

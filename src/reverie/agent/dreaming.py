@@ -6,7 +6,7 @@ import contextlib
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -334,10 +334,15 @@ def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int,
     lengths = sorted(episode.shape[1] for episode in long)
     length = min(lengths[len(lengths) // 2], context + horizon)
     chosen = [episode.rows(0, length) for episode in long if episode.shape[1] >= length]
+    return stacked(chosen)
+
+
+def stacked(windows: Sequence[Batch]) -> Batch:
+    """Return windows ``[B, T]`` of one length as one batch, without extras."""
     return Batch(
-        obs={key: torch.cat([episode.obs[key] for episode in chosen]) for key in chosen[0].obs},
+        obs={key: torch.cat([one.obs[key] for one in windows]) for key in windows[0].obs},
         **{
-            name: torch.cat([getattr(episode, name) for episode in chosen])
+            name: torch.cat([getattr(one, name) for one in windows])
             for name in ("action", "reward", *FLAGS, "weight", "index")
         },
         extras={},

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.dream_figures import FPS, SIDE, light, newest, painted
+from reverie.agent.dream_figures import FPS, drawing
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Dreamer, WorldModel
 from reverie.core.errors import ConfigError, DataError, brief
@@ -20,7 +20,7 @@ from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
 from reverie.core.words import plural
-from reverie.log.video import IMAGINED, OBSERVED, border, tile, to_rgb, upscale, write_video
+from reverie.log.video import IMAGINED, OBSERVED, border, tile, write_video
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 
@@ -134,19 +134,9 @@ class Imagined:
             ConfigError: there is no way to draw them.
             RunError: the file cannot be written.
         """
-        agent, frames = self.agent, [OBSERVED] + [IMAGINED] * (len(self.rewards[0]) - 1)
-        if (pictures := painted(agent, self.observations)) is not None:
-            shown = pictures[0]
-        else:
-            images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and key in self.observations]
-            if not images:
-                raise ConfigError(
-                    f"there is no way to draw observations of {agent.config.env.id}: none is an image, and the "
-                    "environment draws no others. Give it a method render_observation (docs/environments.md, Drawing "
-                    "observations)."
-                )
-            image = light(self.observations[images[0]], agent.obs_spec[images[0]])
-            shown = upscale(to_rgb(newest(image, agent.config.env.frame_stack)), SIDE)
+        frames = [OBSERVED] + [IMAGINED] * (len(self.rewards[0]) - 1)
+        with drawing(self.agent, self.observations) as draw:
+            shown = draw(self.observations)
         with writing(Path(path)):
             return write_video(Path(path), tile(np.stack([border(one, frames) for one in shown])), FPS)
 
@@ -192,7 +182,7 @@ def observe(agent: Agent, rows: Batch, seed: int | None) -> ModelState:
 def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mode: Mode, seed: int | None) -> Imagined:
     """See :meth:`Agent.imagine`."""
     learner = describing(agent)
-    world, latent = learner.world, _latent(learner.world, state)
+    world, latent = learner.world, latent_of(learner.world, state)
     given = None if actions is None else _actions(agent, actions, len(state.deter))  # [B, T, A]
     steps = _steps(steps, None if given is None else given.shape[1])
     latents, taken, cell = [latent], list[Tensor](), world.rssm.cell(world.dtype)
@@ -223,7 +213,7 @@ def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mo
 @torch.no_grad()
 def probed(agent: Agent, state: ModelState, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """See :meth:`Agent.probe`."""
-    probe, feature = probe_of(agent), _latent(describing(agent).world, state).feature
+    probe, feature = probe_of(agent), latent_of(describing(agent).world, state).feature
     obs = _observed(agent, given, len(feature))
     keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
     if not keys:
@@ -235,7 +225,7 @@ def steer(
     agent: Agent, state: ModelState, probe: Mapping[str, Any], given: Mapping[str, Any], steps: int, lr: float
 ) -> ModelState:
     """See :meth:`Agent.steer`."""
-    heads, latent = probe_of(agent), _latent(describing(agent).world, state)
+    heads, latent = probe_of(agent), latent_of(describing(agent).world, state)
     if not probe or not all(key in heads.parts and heads.given[key].keys() <= given.keys() for key in probe):
         raise DataError(f"probe = {list(probe)}, given = {list(given)}: the probes are {_needs(heads)}.")
     obs = _observed(agent, {**given, **probe}, len(state.deter))
@@ -291,7 +281,8 @@ def _like(old: np.ndarray, new: Any, name: str) -> np.ndarray:
     return values.astype(old.dtype)
 
 
-def _latent(world: WorldModel, state: ModelState) -> Latent:
+def latent_of(world: WorldModel, state: ModelState) -> Latent:
+    """Return states as latents ``[B, ...]`` of ``world``, on its device."""
     given: Any = state
     if not isinstance(given, ModelState):
         raise DataError(f"state = {brief(state)}: expected what agent.observe(rows) returns.")

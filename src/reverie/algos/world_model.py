@@ -328,16 +328,25 @@ class Dreamer(Algorithm):
     @torch.no_grad()
     def described(self, latent: Latent) -> dict[str, Tensor]:
         """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
-        decoded, reward, cont = self.world.predict(latent)
-        going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
-        masks = {} if self.world.mask is None else {dreamt_name(MASK): self.world.mask.legal(latent.feature).float()}
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
-        return (
-            {dreamt_name(k): v.value() for k, v in decoded.items()}
-            | masks
-            | {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
-            | {f"{INSIDE}{k}": v for k, v in inside.items()}
-        )
+        return self.decoded(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
+
+    @torch.no_grad()
+    def decoded(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the observations that are predicted from latents ``[..., D]``, by the names of :meth:`dream`."""
+        return {dreamt_name(k): v.value() for k, v in self.world.decoder(latent).items()} | self.predicted_mask(latent)
+
+    @torch.no_grad()
+    def predicted_mask(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the masks ``[..., A]`` that are predicted from latents, by their name; nothing without masks."""
+        return {} if self.world.mask is None else {dreamt_name(MASK): self.world.mask.legal(latent.feature).float()}
+
+    @torch.no_grad()
+    def outcome(self, latent: Latent) -> dict[str, Tensor]:
+        """Return ``reward`` and ``cont`` of latents ``[..., D]``, as :meth:`dream` does."""
+        reward, cont = self.world.reward(latent.feature), self.world.cont(latent.feature)
+        going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
+        return {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
 
     def _check_actions(self, batch: Batch) -> None:
         """Raise DataError unless the actions are flat ones of the batch's rows, or of more."""

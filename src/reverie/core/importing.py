@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.abc
+import importlib.util
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
@@ -181,3 +182,35 @@ def _subclasses(module: ModuleType, base: type) -> list[str]:
         and issubclass(kind, base)
         and (kind.__module__.startswith(module.__name__) or kind.__module__.partition(".")[0] != ours)
     ]
+
+
+def when_imported(module: str, call: Callable[[], None]) -> None:
+    """Call ``call`` once ``module``, a package, is imported: now, if it is already."""
+    if module in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _After(module, call))
+
+
+class _After(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: it lets what the others find call a function after it has run."""
+
+    def __init__(self, module: str, call: Callable[[], None]) -> None:
+        self._module, self._call, self._looking = module, call, False
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self._module or self._looking:
+            return None
+        self._looking = True
+        try:
+            found = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if found is not None and found.loader is not None:
+            found.loader.exec_module = functools.partial(self._run, found.loader.exec_module)  # type: ignore[method-assign]
+        return found
+
+    def _run(self, run: Callable[[ModuleType], None], module: ModuleType) -> None:
+        sys.meta_path.remove(self)
+        run(module)
+        self._call()

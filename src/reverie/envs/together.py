@@ -87,13 +87,13 @@ class OneOf(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         super().reset(seed=seed)
-        return _first(self._vector.reset(seed=seed)[0]), {}
+        return first_of(self._vector.reset(seed=seed)[0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take ``action``."""
-        obs, reward, terminated, truncated, info = self._vector.step(_batch(action))
+        obs, reward, terminated, truncated, info = self._vector.step(batch_of(action))
         over = terminated[0] or truncated[0]
-        shown = info["final_obs"][0] if over and self._same else _first(obs)
+        shown = info["final_obs"][0] if over and self._same else first_of(obs)
         return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def close(self) -> None:
@@ -101,16 +101,18 @@ class OneOf(gymnasium.Env[Any, Any]):
         self._vector.close()
 
 
-def _first(value: Any) -> Any:
+def first_of(value: Any) -> Any:
+    """Return the first value of a batch, as a vector environment returns observations."""
     if isinstance(value, Mapping):
-        return {key: _first(part) for key, part in value.items()}
-    return tuple(map(_first, value)) if isinstance(value, tuple) else value[0]
+        return {key: first_of(part) for key, part in value.items()}
+    return tuple(map(first_of, value)) if isinstance(value, tuple) else value[0]
 
 
-def _batch(value: Any) -> Any:
+def batch_of(value: Any) -> Any:
+    """Return a value as a batch of one."""
     if isinstance(value, Mapping):
-        return {key: _batch(part) for key, part in value.items()}
-    return tuple(map(_batch, value)) if isinstance(value, tuple) else np.asarray(value)[None]
+        return {key: batch_of(part) for key, part in value.items()}
+    return tuple(map(batch_of, value)) if isinstance(value, tuple) else np.asarray(value)[None]
 
 
 class Pool(VectorWrapper):

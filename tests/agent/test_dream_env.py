@@ -1,0 +1,313 @@
+"""Dreams as environments: what they answer is what the world model imagines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+import reverie
+from corridor import Corridor
+from masked import Masked
+from reverie.agent import dream_env as dreams
+from reverie.agent.agent import Agent
+from reverie.agent.imagining import Imagined, array
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.randomness import reproducible
+from reverie.core.spaces import ObsCodec
+from reverie.log.video import to_rgb, upscale
+from tiny import FEW, NETWORKS
+
+DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3")
+SMALL = {"rssm": {"deter": 16, "hidden": 8, "stoch": 3}, "horizon": 4}
+
+
+@pytest.fixture(scope="module", params=DREAMERS)
+def dreamer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Agent:
+    """An agent that never learned, of nested observations and mixed actions."""
+    run, name = tmp_path_factory.mktemp("runs") / "run", request.param
+    algo = NETWORKS | {"horizon": 4} if name.endswith("v3") else SMALL
+    keep = {} if name.endswith("v3") else {"include": "sense/.*"}  # the image is smaller than the others' networks need
+    reverie.train(name, env=Corridor, run=run, algo=algo, env_options=keep, **FEW)
+    agent = reverie.load(run, env=Corridor)
+    for bias in list(agent.algo.world.cont.parameters())[-1:]:
+        bias.data.fill_(9.0)  # no dream ends
+    return agent
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ten rows."""
+    run = tmp_path_factory.mktemp("runs") / "cartpole"
+    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=run, **FEW)
+    return run
+
+
+def seen(said: Imagined, row: int) -> dict[str, np.ndarray]:
+    """What the model predicts of a row of the corridor, as the corridor would show it."""
+    out: dict[str, Any] = {
+        "sense": {
+            "x": said.observations["sense/x"][0, row].clip(-1, 1),
+            "n": said.observations["sense/n"][0, row, 0].argmax(),
+        }
+    }
+    if "eye" in said.observations:
+        out["eye"] = np.rint(said.observations["eye"][0, row]).clip(0, 255).astype(np.uint8)
+    return out
+
+
+def same(one: Any, two: Any) -> None:
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        if isinstance(value, dict):
+            same(value, two[key])
+        else:
+            assert np.asarray(two[key]).dtype == np.asarray(value).dtype, key
+            np.testing.assert_allclose(np.asarray(value, float), np.asarray(two[key], float), atol=1e-5, err_msg=key)
+
+
+def test_a_dream_is_what_the_agent_imagines_from_the_same_state_and_actions(dreamer: Agent) -> None:
+    state = dreamer.observe(dreamer.episode(0).rows(0, 3))
+    env = reverie.dream_env(dreamer, start=state)
+    whole = Corridor().observation_space
+    assert env.observation_space == (whole if "eye" in dreamer.obs_spec else spaces.Dict(sense=whole["sense"]))
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(4)]
+    flat = np.concatenate([dreamer.flat_actions({k: np.asarray(v)[None] for k, v in a.items()}) for a in actions])
+    said = dreamer.imagine(state, actions=flat, seed=7)
+    before = torch.get_rng_state()
+    obs, _ = env.reset(seed=7)
+    same(seen(said, 0), obs)
+    for row, action in enumerate(actions, 1):
+        obs, reward, terminated, truncated, _ = env.step(action)
+        same(seen(said, row), obs)
+        assert reward == pytest.approx(said.rewards[0, row], abs=1e-5)
+        assert (terminated, truncated) == (False, row == 4)  # the algorithm's horizon
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of spaces that are the environment's own
+def test_gymnasium_finds_nothing_wrong(dreamer: Agent, cartpole: Path) -> None:
+    check_env(reverie.dream_env(dreamer), skip_render_check=True)
+    check_env(reverie.dream_env(dreamer, observations="latent", start="prior", ends="likely"), skip_render_check=True)
+    if type(dreamer.algo).__name__ == "DreamerV3":  # once
+        env = gymnasium.make("reverie/Dream-v0", run=cartpole, render_mode="rgb_array")
+        check_env(env.unwrapped)
+        assert env.observation_space == gymnasium.make("CartPole-v1").observation_space
+
+
+# ---------------------------------------------------------------- vectors
+
+
+def vector(run: Any, num_envs: int = 3, **settings: Any) -> VectorEnv[Any, Any, Any]:
+    return gymnasium.make_vec("reverie/Dream-v0", num_envs=num_envs, run=run, **settings)
+
+
+def test_a_vector_takes_one_step_for_all_and_begins_anew_in_the_step_after_an_end(
+    cartpole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = reverie.load(cartpole)
+    monkeypatch.setattr(
+        agent.algo, "outcome", lambda latent: dict.fromkeys(("reward", "cont"), latent.deter[:, 0].cos())
+    )
+    env = vector(agent, horizon=2, ends="likely")
+    assert env.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    actions = np.array([[0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 1]])
+    runs = []
+    for _ in range(2):
+        obs, _ = env.reset(seed=3)
+        found = [obs]
+        for number, action in enumerate(actions):
+            obs, reward, terminated, truncated, _ = env.step(action)
+            found += [obs, reward]
+            assert env.observation_space.contains(obs)
+            assert truncated.tolist() == [number in (1, 4)] * 3
+            assert not terminated.any()
+            assert (reward == 0).all() == (number == 2)
+        runs.append(found)
+    for one, two in zip(*runs, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(env.reset(seed=4)[0], runs[0][0])
+    assert not np.array_equal(env.reset()[0], env.reset()[0])
+
+
+@pytest.mark.parametrize(("ends", "share"), [("likely", 1.0), ("sampled", 0.7)])
+def test_dreams_end_where_that_is_likely_or_as_often_as_it_is_predicted(
+    cartpole: Path, ends: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = reverie.load(cartpole)
+    going_on = torch.cat([torch.full((2000,), 0.3), torch.ones(5)])
+    monkeypatch.setattr(agent.algo, "outcome", lambda _: {"reward": going_on, "cont": going_on})
+    env = dreams.DreamVectorEnv(agent, 2005, start="prior", ends=ends)  # type: ignore[arg-type]
+    env.reset(seed=0)
+    _, reward, terminated, truncated, _ = env.step(np.zeros(2005, int))
+    assert terminated[:2000].mean() == pytest.approx(share, abs=0.04)
+    assert not terminated[2000:].any()
+    assert not truncated.any()
+    np.testing.assert_allclose(reward, going_on)
+    _, reward, again, _, _ = env.step(np.zeros(2005, int))
+    assert not again[terminated].any()
+    assert (reward[terminated] == 0).all()
+
+
+# ---------------------------------------------------------------- where dreams begin
+
+
+def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_seen(
+    cartpole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = reverie.load(cartpole)
+    with agent.recorded() as recorded:
+        rows = recorded.batch(next(recorded.parts()), 0)
+    count = rows.shape[1]
+    with reproducible(dreams.seeded(agent, None)), torch.no_grad():
+        latent = agent.algo.world.observe(rows).latent
+    expected = array(latent.deter[~rows.is_last])
+    found = dreams.states_of(agent, "replay")
+    np.testing.assert_allclose(array(found.deter), expected, atol=1e-6)
+    monkeypatch.setattr(dreams, "ROWS", 4)
+    monkeypatch.setattr(dreams, "BURN_IN", 3)
+    shorter = dreams.states_of(agent, "replay")
+    first = rows.is_first[0].tolist()
+    told = [at for at in range(count // 4 * 4) if at % 4 == 3 or any(first[at - at % 4 : at + 1])]
+    known = [at for at in told if not rows.is_last[0, at]]
+    assert len(shorter.deter) == len(known) < len(expected)
+    shown = {values.tobytes() for values in vector(agent, 200, observations="latent").reset(seed=0)[0]}
+    assert len(shown) == len(known)
+
+
+def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer: Agent) -> None:
+    state = dreamer.observe(dreamer.episode(0).rows(0, 1))
+    obs, _ = reverie.dream_env(dreamer, start="prior", observations="latent").reset(seed=0)
+    deter = state.deter.shape[1]
+    np.testing.assert_allclose(obs[:deter], state.deter[0], atol=1e-5)
+    assert obs.shape == (dreamer.algo.world.rssm.feature_width,)
+
+
+def test_dreams_begin_after_given_rows(cartpole: Path) -> None:
+    agent = reverie.load(cartpole)
+    rows = agent.episode(0).rows(0, 4)
+    one, two = (reverie.dream_env(agent, start=start) for start in (rows, agent.observe(rows)))
+    np.testing.assert_array_equal(one.reset(seed=1)[0], two.reset(seed=2)[0])
+
+
+# ---------------------------------------------------------------- what they show
+
+
+@pytest.mark.parametrize("actions", ["discrete", "dict"])
+def test_predicted_masks_are_a_part_of_the_observation(tmp_path: Path, actions: str) -> None:
+    reverie.train("dreamer_v3", env=lambda: Masked(actions=actions), size="nano", run=tmp_path / "run", **FEW)
+    agent = reverie.load(tmp_path / "run", env=lambda: Masked(actions=actions))
+    agent.algo.world.mask.forbidden.fill_(True)  # all have been seen to be illegal: so the head is asked
+    state, width = agent.observe(agent.episode(0).rows(0, 2)), agent.action_spec.width
+    expected = agent.imagine(state, 1, seed=0).observations["action_mask"][0, 0]
+    for observations in ("decoded", "latent"):
+        env = reverie.dream_env(agent, start=state, observations=observations)
+        assert env.observation_space["action_mask"] == spaces.MultiBinary(width)
+        obs, _ = env.reset(seed=0)
+        assert env.observation_space.contains(obs)
+        np.testing.assert_array_equal(obs["action_mask"], expected)
+    assert 0 < expected.sum() < width
+
+
+def test_resized_and_stacked_observations_are_shown_as_the_learner_sees_them(tmp_path: Path) -> None:
+    options = {"include": "eye", "resize": (8, 8), "frame_stack": 2}
+    reverie.train("dreamer_v3", env=Corridor, size="nano", run=tmp_path / "run", env_options=options, **FEW)
+    agent = reverie.load(tmp_path / "run", env=Corridor)
+    env = reverie.dream_env(agent, render_mode="rgb_array")
+    assert env.observation_space == spaces.Dict(eye=spaces.Box(0, 255, (8, 8, 8), np.uint8))
+    assert ObsCodec(env.observation_space).spec == agent.obs_spec
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    picture = env.render()
+    assert picture.shape == (256, 256, 3)
+    np.testing.assert_array_equal(picture, upscale(to_rgb(obs["eye"][..., 4:]), 256))  # the newest frame
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "predicted", "expected"),
+    [
+        (spaces.Box(-1, 3, (2,), np.int64), [[-3.2, 1.6]], [[-1, 2]]),
+        (spaces.Box(0.0, np.inf, (2,), np.float32), [[-3.25, 1.5]], [[0, 1.5]]),
+        (spaces.Discrete(3, start=5), [[[0.1, 0.2, 0.7]]], [7]),
+        (spaces.MultiDiscrete([2, 3]), [[[0.9, 0.1, 0.0], [0.1, 0.8, 0.1]]], [[0, 1]]),
+        (spaces.Text(2, charset="ab"), [[[0.1, 0.2, 0.7], [0.8, 0.1, 0.1]]], ["b"]),
+        (spaces.Box(0, 1, (2, 2, 1), np.uint8), [[[[-4], [120]], [[130], [300]]]], [[[[0], [0]], [[1], [1]]]]),
+    ],
+)
+def test_predictions_become_possible_values(space: spaces.Space[Any], predicted: Any, expected: Any) -> None:
+    codec = ObsCodec(space)
+    (leaf,) = codec.leaves
+    values = dreams.within(np.array(predicted, np.float32), leaf)
+    found = codec.decode({f"obs/{leaf.key}": values})["obs"]
+    assert found.tolist() == expected
+    assert space.contains(found[0] if found.ndim > 1 else found.tolist()[0])
+
+
+def test_the_environment_draws_vectors(cartpole: Path) -> None:
+    env = vector(cartpole, 2, render_mode="rgb_array")
+    assert env.render() is None
+    env.reset(seed=0)
+    frames = env.render()
+    assert frames is not None
+    assert [frame.shape[-1] for frame in frames] == [3, 3]
+    assert frames[0].std() > 0
+    env.close()
+
+
+# ---------------------------------------------------------------- around them
+
+
+def test_an_agent_learns_in_dreams_and_acts_outside(cartpole: Path, tmp_path: Path) -> None:
+    options = {"vector": "native", "num": 8, "kwargs": {"run": str(cartpole)}}
+    more = {**FEW, "steps": 64, "replay_ratio": 0.1}
+    reverie.train("dqn", env="reverie/Dream-v0", run=tmp_path / "run", env_options=options, **more)
+
+    def outside(num_envs: int, **_: Any) -> Any:
+        return gymnasium.make_vec("CartPole-v1", num_envs)
+
+    assert min(reverie.load(tmp_path / "run", env=outside).evaluate(2).lengths) > 4
+
+
+def test_registered_whichever_is_imported_first() -> None:
+    code = "import reverie, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium, sys; " \
+           "sys.exit('reverie/Dream-v0' not in gymnasium.registry)"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert "reverie/Dream-v0" in gymnasium.registry  # here Gymnasium was
+
+
+def test_what_cannot_be_dreamt_is_said(cartpole: Path, tmp_path: Path) -> None:
+    agent = reverie.load(cartpole)
+    for settings, message in {
+        ("start", "repaly"): r"start = 'repaly': expected 'replay' or 'prior'.*Did you mean 'replay'",
+        ("start", 3): "start = 3: expected 'replay' or 'prior'",
+        ("horizon", 0): "horizon = 0: expected at least 1",
+        ("observations", "decode"): r"observations = 'decode': expected 'decoded' or 'latent'\. Did you mean 'decoded'",
+        ("ends", "never"): "ends = 'never': expected 'sampled' or 'likely'",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            reverie.dream_env(agent, **dict([settings]))
+    env = vector(agent, 2)
+    with pytest.raises(EnvError, match="Call reset"):
+        env.step(np.zeros(2, int))
+    env.reset()
+    with pytest.raises(DataError, match="a batch of 2 actions"):
+        env.step(np.zeros(3, int))
+    few = {**FEW, "replay": {"store": "none"}}
+    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=tmp_path / "rowless", **few)
+    with pytest.raises(DataError, match=r"start = 'replay': .* contains no dataset.*start = 'prior'"):
+        reverie.dream_env(tmp_path / "rowless")
+    assert reverie.dream_env(tmp_path / "rowless", start="prior").reset()[0].shape == (4,)
+    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **FEW)
+    with pytest.raises(ConfigError, match="DQN has no world model"):
+        reverie.dream_env(tmp_path / "dqn")
