@@ -25,7 +25,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, brief, did_you_mean
 from reverie.core.randomness import reproducible
 from reverie.core.spaces import Leaf, ObsCodec, nested
-from reverie.core.specs import MASK, ObsPart, ObsSpec
+from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.datasets.dataset import DatasetConfig, Recorded
 from reverie.datasets.own_store import guessed_obs
@@ -88,7 +88,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         self._seen = self._decoded if observations == "decoded" else self._features
         with torch.no_grad():
             self._cell = self._rssm.cell(self._learner.world.dtype)
-        self._codec = self._chosen_codec()
+        self._codec = self._chosen_codec(observations == "decoded")
         self._begins = states_of(self.agent, start)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space = self._codec.kept_space()
@@ -176,14 +176,14 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         """Return the states ``[count, ...]`` before the first row of an episode."""
         return self._rssm.initial(count, self._learner.world.dtype)
 
-    def _chosen_codec(self) -> ObsCodec:
-        feature = ObsPart(kind="vector", shape=(self._rssm.feature_width,), dtype="float32")
-        seen, spec = self._seen(self._before(1)), self.agent.obs_spec
+    def _chosen_codec(self, decodes: bool) -> ObsCodec:
+        seen, spec = self._seen(self._before(1)), dict(self.agent.obs_spec)
         if not seen:
             raise ConfigError("the decoder predicts none of the observations: set observations = 'latent'.")
-        if self._seen == self._features:
-            return plain_codec({key: spec.get(key, feature) if key == MASK else feature for key in seen})
-        return codec_of(self.agent, {key: spec[key] for key in seen})
+        if not decodes:
+            spec["observation"] = ObsPart(kind="vector", shape=(self._rssm.feature_width,), dtype="float32")
+        chosen = {key: spec[key] for key in seen}
+        return codec_of(self.agent, chosen) if decodes else plain_codec(chosen)
 
     def _decoded(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return predicted observations ``[N, ...]`` by key."""
