@@ -11,11 +11,11 @@ import numpy as np
 from reverie.algos.base import dreamt_name
 from reverie.core.errors import EnvError
 from reverie.core.files import file_stem
-from reverie.core.specs import ObsPart
+from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
-from reverie.envs.flat import make_flat
+from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import Single, put_away
-from reverie.envs.render import painter
+from reverie.envs.render import Paint, painter
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, write_video
 from reverie.run.folder import RunFolder
@@ -101,19 +101,13 @@ def painted(agent: Agent, *sides: Arrays) -> list[np.ndarray] | None:
     as for images of any other kind than MiniGrid's and MinAtar's.
     """
     spec = {key: part for key, part in agent.obs_spec.items() if all(key in side for side in sides)}
-    unknown = agent.config.env.pixels != "none" or not spec
-    if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
+    if (found := easel(agent, spec)) is None:
         return None
+    env, paint = found
     try:
-        env = make_flat(agent.config.env, agent.factory, 0, True)
-    except EnvError:  # as of recorded data, if its package is missing
-        return None
-    try:
-        if (paint := painter(env.env, spec, spec.keys() == agent.obs_spec.keys())) is None:
-            return None
         pictures = []
         for side in sides:
-            obs = {key: _observed(side[key], part, agent.config.env.frame_stack) for key, part in spec.items()}
+            obs = {key: drawable(side[key], part, agent.config.env.frame_stack) for key, part in spec.items()}
             count, steps = next(iter(obs.values())).shape[:2]
             at = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
             pictures.append(np.stack([[shrink(paint(one), SIDE) for one in episode] for episode in at]))
@@ -122,7 +116,22 @@ def painted(agent: Agent, *sides: Arrays) -> list[np.ndarray] | None:
         put_away(env)
 
 
-def _observed(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:
+def easel(agent: Agent, spec: ObsSpec) -> tuple[FlatEnv, Paint] | None:
+    """Return a new environment, and a function with which it draws observations of ``spec``; None if there is none."""
+    unknown = agent.config.env.pixels != "none" or not spec
+    if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
+        return None
+    try:
+        env = make_flat(agent.config.env, agent.factory, 0, True)
+    except EnvError:  # as of recorded data, if its package is missing
+        return None
+    if (paint := painter(env.env, spec, spec.keys() == agent.obs_spec.keys())) is None:
+        put_away(env)
+        return None
+    return env, paint
+
+
+def drawable(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:
     """Return values as one observation: of stacked images the newest, of class probabilities the likeliest class."""
     if part.kind == "image":
         return newest(values, stacked)
