@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ReverieError, RunError
-from reverie.log.metrics import read_metrics, series_of
+from reverie.log.metrics import FINAL, read_metrics, series_of
 from reverie.run.checkpoint import Checkpoints, number_of
 from reverie.run.folder import RunFolder, read_saved
 
@@ -38,18 +38,18 @@ def runs_in(folder: Path) -> dict[str, Path]:
 
 
 def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
-    """Return the steps and values of a metric, averaged to at most ``POINTS`` points."""
-    steps, values = series_of(rows, name)
+    """Return the steps and values of a metric while training, averaged to at most ``POINTS`` points."""
+    steps, values = series_of([row for row in rows if not row.get(FINAL)], name)
     if len(steps) > POINTS:
         parts = np.array_split(np.arange(len(steps)), POINTS)
         steps, values = (np.array([x[part].mean() for part in parts]) for x in (steps, values))
-    return [steps.tolist(), values.tolist()]
+    return [steps.astype(int).tolist(), values.tolist()]
 
 
 def curves(run: Path, names: tuple[str, ...] | None = None) -> dict[str, list[list[float]]]:
     """Return the curves of all metrics of a run, or of some, by name."""
-    rows = read_metrics(RunFolder(run).metrics, names)
-    known = {name for row in rows for name in row} - {"step"}
+    rows = read_metrics(RunFolder(run).metrics, names and (*names, FINAL))
+    known = {name for row in rows for name in row} - {"step", FINAL}
     return {name: found for name in sorted(known) if len((found := curve(rows, name))[0])}
 
 
@@ -78,7 +78,9 @@ def table(runs: dict[str, Path]) -> list[dict[str, Any]]:
             saved = read_saved(path)
             line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
             line |= {"curves": curves(path, SHORT), "live": is_live(path)}
-            line["changed"] = max((p.stat().st_mtime for p in (path, RunFolder(path).metrics) if p.exists()), default=0)
+            line["changed"] = max(
+                (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
+            )
             ends = [steps[-1] for steps, _ in line["curves"].values()]
             line["step"] = max([*ends, *map(number_of, Checkpoints(RunFolder(path).checkpoints).all())], default=0)
         except (ReverieError, OSError) as error:

@@ -40,8 +40,9 @@ from reverie.look.session import Session
 from reverie.look.source import Recording
 
 STATIC = Path(__file__).with_name("static")
-PAGES, AGENTS, LARGEST, DRAWN = 16, 4, 2**16, 24
-"""Most pages at once; agents kept in memory; bytes of a request; pictures that an answer brings unasked."""
+PAGES, AGENTS, LARGEST, DRAWN, STRIP = 16, 4, 2**16, 24, 6
+"""Most pages at once; agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of
+a future."""
 HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
@@ -266,7 +267,7 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Answer:
     """Imagine futures; their pictures have the number of the future, and of its row."""
     session = page.open()
     futures = session.branch(at, by, steps)
-    shown = np.unique(np.linspace(0, len(futures[0].rows) - 1, 8).astype(int)).tolist()
+    shown = np.unique(np.linspace(0, len(futures[0].rows) - 1, STRIP).astype(int)).tolist()
     pictures = [([number, t], session.drawn(one.rows[t])) for number, one in enumerate(futures) for t in shown]
     told = [
         {

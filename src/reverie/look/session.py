@@ -177,6 +177,7 @@ class Session:
         if chosen is None or action is not None:
             follows = line.actions[at] if at < len(line.actions) else line.real[at].proposed
             chosen = follows if action is None else self._flat(action)
+        self.source.check(at, chosen)
         self._cut(at, chosen)
         with self.luck():
             self._catch_up(at)

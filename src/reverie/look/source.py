@@ -39,6 +39,9 @@ class Live:
         """Return the action that must be taken: None, as any may be."""
         return None
 
+    def check(self, number: int, action: Tensor) -> None:
+        """Accept any action."""
+
     def action_names(self) -> list[str]:
         """Return the names of discrete actions, if the environment has them."""
         try:
@@ -75,12 +78,15 @@ class Recording:
         return self._row(0)
 
     def step(self, number: int, action: Tensor) -> Step:
-        """Return the row after row ``number``; DataError if another action was taken there."""
-        if not torch.equal(action, self.batch.action[:, number]):
-            raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
+        """Return the row after row ``number``."""
+        return self._row(number + 1)
+
+    def check(self, number: int, action: Tensor) -> None:
+        """Raise DataError if another action was taken in row ``number``, or the recording ends there."""
         if number + 1 >= self.batch.shape[1]:
             raise DataError("the recording ends here: go on dreaming, or open another episode.")
-        return self._row(number + 1)
+        if not torch.equal(action, self.batch.action[:, number]):
+            raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
 
     def action(self, number: int) -> Tensor | None:
         """Return the action that was taken in row ``number``."""

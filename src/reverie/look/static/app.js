@@ -56,6 +56,7 @@ class Page {
     $("#dream").hidden = $(".dreaming #see").hidden = $("#dreamon").hidden = !about.dreams;
     $("#steps").parentElement.hidden = !about.dreams;
     $(".stage").classList.toggle("alone", !about.dreams);
+    $("#errors").hidden = !about.dreams;
     $("#episodes").hidden = !about.recorded;
     $("#again").hidden = about.recorded;
     $("#mine").disabled = about.recorded && !about.dreams;

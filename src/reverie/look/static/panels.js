@@ -188,7 +188,7 @@ export class Panels {
     const keep = classes ? el("label", {}, el("input", { type: "checkbox", id: "keep" }), "keep it while dreaming") : null;
     $("#panel").replaceChildren(
       el("p", {}, classes
-        ? "Each row is a latent variable, each column a class: shaded by the prior, filled where it is. Click a class to set it; the dream follows."
+        ? "Each row is a latent variable, each column a class: shaded by the prior, outlined where it is. Click a class to set it; the dream follows."
         : "Each bar is a latent variable: its value, and the prior’s mean ± deviation. Click to set a value; the dream follows."),
       this.grid, el("div", { className: "bar" }, keep, el("span", { className: "grow" }), el("span", { id: "changed", className: "hint" }),
         el("button", { id: "undo", onclick: () => this.undo() }, "Undo", el("kbd", {}, "u"))),

@@ -52,7 +52,7 @@ export class Chart {
       width,
       height: this.height,
       legend: { show: false },
-      padding: [6, 8, 0, 0],
+      padding: [6, 16, 0, 0],
       scales: { x: { time: false }, y: this.given.range ? { range: this.given.range } : {} },
       cursor: { y: false, points: { size: 6 }, sync: this.given.sync ? { key: this.given.sync } : undefined,
                 drag: { x: true, y: false } },
