@@ -148,7 +148,7 @@ class Page:
         head: dict[str, Any] = {}
         try:
             request = parsed(text)
-            head = {"id": request.pop("id", None), "do": request.get("do")}
+            head = {"id": number if isinstance(number := request.pop("id", None), int) else None}
             done, pictures = self._done(request)
         except ReverieError as error:
             done, pictures = {"error": str(error)}, []
@@ -204,7 +204,7 @@ def parsed(text: str) -> dict[str, Any]:
     """Return a request; DataError if it is none."""
     try:
         request = json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         request = None
     if not isinstance(request, dict):
         raise DataError(f"{brief(text)}: expected a JSON object.")

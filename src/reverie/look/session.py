@@ -320,6 +320,8 @@ class Session:
         Actions are drawn from the policy. Nothing changes until :meth:`pick`.
         """
         mind, line = self._mind(), self.line
+        if by not in ("sample", "action"):
+            raise DataError(f"by = {brief(by)}: expected sample or action.")
         at, steps = self._row(at, line.dream), self._count(steps, 1, 200)
         firsts = self._first_actions() if by == "action" else None
         count = FUTURES if firsts is None else len(firsts)
@@ -371,18 +373,19 @@ class Session:
         ``keep``: the class stays so in the rows after it too.
         """
         self._mind()
-        at = self._row(at, line_dream := self.line.dream)
-        old, line = line_dream[at], self.line
+        line = self.line
+        at = self._row(at, line.dream)
+        old = line.dream[at]
         latents, classes = old.latent.stoch.shape[1:]
         latent = self._count(latent, 0, latents - 1)
+        value = self._count(value, 0, classes - 1) if classes > 1 else self._number(value, -100, 100)
         line.edits.append(Edit(at, old, line.context, dict(line.held)))
         if classes > 1:
-            value = self._count(value, 0, classes - 1)
             changed = with_classes(old.latent, {latent: int(value)})
             line.held |= {latent: int(value)} if keep else {}
         else:
             stoch = old.latent.stoch.clone()
-            stoch[:, latent] = float(np.clip(value, -100, 100))
+            stoch[:, latent] = value
             changed = old.latent._replace(stoch=stoch)
         line.dream[at] = replace(self._dreamt([changed])[0], how="edited")
         line.context = min(line.context, at + 1)
@@ -536,11 +539,16 @@ class Session:
     def _row(self, number: Any, rows: Sequence[Any]) -> int:
         return self._count(number, 0, len(rows) - 1)
 
+    def _count(self, number: Any, least: int, most: int) -> int:
+        if int(found := self._number(number, least, most)) != found:
+            raise DataError(f"{brief(number)}: expected a whole number.")
+        return int(found)
+
     @staticmethod
-    def _count(number: Any, least: int, most: int) -> int:
+    def _number(number: Any, least: int, most: int) -> float:
         if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= most:
-            raise DataError(f"{brief(number)}: expected a whole number from {least} to {most}.")
-        return int(number)
+            raise DataError(f"{brief(number)}: expected a number from {least} to {most}.")
+        return number
 
     def _flat(self, action: Sequence[float]) -> Tensor:
         """Return an action of the page ``[A]`` as rows hold it, ``[1, A]``: one class of each choice, or in [-1, 1]."""

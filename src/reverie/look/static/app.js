@@ -13,6 +13,7 @@ const KEPT = 3000; // pictures kept in memory
 class Page {
   rows = [];
   pictures = new Map();
+  drawn = [false, false]; // whether there are pictures at all: of what happens, of the dream
   at = 0;
   playing = false;
   dreaming = false; // whether playing goes on in the dream, where the real one stops
@@ -60,6 +61,7 @@ class Page {
     $("#episodes").hidden = !about.recorded;
     $("#again").hidden = about.recorded;
     $("#mine").disabled = about.recorded && !about.dreams;
+    this.blank = false;
     this.timeline.reset();
     this.hands.meet(about);
     this.panels.meet();
@@ -67,11 +69,11 @@ class Page {
     this.go(Math.min(this.at, this.rows.length - 1));
   }
 
-  // Asks the server; what goes wrong is shown, and gives null.
-  async ask(what, given) {
+  // Asks the server; what goes wrong is shown, and gives null. An answer takes an older note away, unless it is quiet.
+  async ask(what, given, quiet = false) {
     try {
       const head = await this.link.ask(what, given);
-      this.note("");
+      if (!quiet) this.note("");
       return head;
     } catch (error) {
       this.stop();
@@ -98,7 +100,10 @@ class Page {
   }
 
   keep(pictures) {
-    for (const { row, side, blob } of pictures) this.pictures.set(`${row}/${side}`, blob);
+    for (const { row, side, blob } of pictures) {
+      this.pictures.set(`${row}/${side}`, blob);
+      this.drawn[side] = true;
+    }
     for (const key of this.pictures.keys()) {
       if (this.pictures.size <= KEPT) break;
       this.pictures.delete(key);
@@ -125,11 +130,12 @@ class Page {
     if (!row) return;
     const { about } = this;
     this.fetch();
-    paint($("#real canvas"), row.real ? this.pictures.get(`${this.at}/0`) : null);
-    paint($("#dream canvas"), row.dream ? this.pictures.get(`${this.at}/1`) : null);
-    const real = row.real, dream = row.dream;
-    $("#real p").textContent = !real ? "The real one has stopped here." : this.drawn(0) ? "" : "No picture: see Numbers.";
-    $("#dream p").textContent = !dream ? "" : this.drawn(1) ? "" : "No picture: see Numbers.";
+    const real = row.real, dream = row.dream, none = "There is no way to draw this: see Numbers.";
+    for (const [side, known] of [real, dream].entries()) {
+      const picture = this.pictures.get(`${this.at}/${side}`), frame = $(side ? "#dream .frame" : "#real .frame");
+      if (picture || !known) paint($("canvas", frame), picture); // else the last one stays until this one comes
+      $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : none) : side ? "" : "The real one has stopped here.";
+    }
     const end = real?.last ? (real.terminal ? " · the end" : " · time is up") : "";
     $("#real .chip").textContent = real ? `reward ${short(real.reward)}${end}` : "";
     const how = dream?.how ?? "", since = this.at - this.context + 1;
@@ -145,10 +151,6 @@ class Page {
     this.panels.show(row);
   }
 
-  drawn(side) {
-    return [...this.pictures.keys()].some((key) => key.endsWith(`/${side}`)) || !this.complete;
-  }
-
   errors(row) {
     const units = this.about.units;
     const said = Object.entries(row.error ?? {}).map(([key, value]) => {
@@ -160,18 +162,18 @@ class Page {
 
   // Fetches the pictures of this row and of those after it. One request at a time: the newest need wins.
   async fetch() {
-    if (this.fetching) return;
+    if (this.fetching || this.blank) return;
     const missing = [];
     for (let row = this.at; row < Math.min(this.rows.length, this.at + AHEAD); row++)
       if (!this.pictures.has(`${row}/0`) && !this.pictures.has(`${row}/1`)) missing.push(row);
     if (!missing.length || (missing[0] !== this.at && missing.length < AHEAD / 2)) return;
     this.fetching = true;
-    const head = await this.ask("pictures", { rows: missing });
+    const head = await this.ask("pictures", { rows: missing }, true);
     this.fetching = false;
-    this.complete = true;
     if (!head) return;
     this.keep(head.pictures);
-    if (head.pictures.length) this.show();
+    this.blank = !head.pictures.length;
+    this.show();
   }
 
   // ------------------------------------------------------------------ playing
@@ -328,4 +330,4 @@ class Page {
   }
 }
 
-window.page = new Page();
+new Page();

@@ -169,7 +169,7 @@ export class Panels {
     const { page } = this;
     if (this.asking || page.playing) return;
     this.asking = true;
-    const head = page.rows[page.at].dream ? await page.ask("latent", { at: page.at }) : null;
+    const head = page.rows[page.at].dream ? await page.ask("latent", { at: page.at }, true) : null;
     this.asking = false;
     if (this.chosen !== "Latent" || !head) return;
     if (head.at !== page.at) return this.latent();
@@ -256,7 +256,7 @@ export class Panels {
   async training(again = false) {
     const { page } = this;
     if (again && (!this.curve || this.loading)) return;
-    const head = await page.ask("run");
+    const head = await page.ask("run", {}, again);
     if (!head || this.chosen !== "Training") return;
     this.known = head;
     if (!this.curve) this.trainingPanel();
