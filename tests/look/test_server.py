@@ -99,7 +99,13 @@ def test_only_the_holder_of_the_token_gets_in(site: tuple[server.Looker, int]) -
     assert get(port, f"/{TOKEN}/", Host="evil.example").status == 403
     assert get(port, f"/{TOKEN}/", Host="127.0.0.1.evil.example").status == 403
     assert get(port, f"/{TOKEN}/", Origin="http://evil.example").status == 403
-    for path in ("../session.py", "..%2fsession.py", "%2e%2e/%2e%2e/agent/agent.py", "....//session.py", "//etc/passwd"):
+    for path in (
+        "../session.py",
+        "..%2fsession.py",
+        "%2e%2e/%2e%2e/agent/agent.py",
+        "....//session.py",
+        "//etc/passwd",
+    ):
         assert get(port, f"/{TOKEN}/{path}").status == 404, path
 
 
@@ -122,8 +128,9 @@ def test_an_episode_over_the_wire(talk: Talk) -> None:
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     for _ in range(6):
         rows = talk("step")["rows"]
-    assert rows[0]["t"] == 6
-    assert len(talk("dream", at=6, steps=9)["rows"]) == 9
+    assert [row["t"] for row in rows] == [5, 6]  # the row before has got its action
+    assert [row["action"] is None for row in rows] == [False, True]
+    assert len(talk("dream", at=6, steps=9)["rows"]) == 10
     assert len(talk("branch", at=6, by="action", steps=3)["futures"]) == 2
     assert talk("pick", number=1)["first"] == 7
     assert talk("edit", at=7, latent=0, value=1)["edits"] == 1

@@ -180,9 +180,9 @@ class Page:
         return self.session
 
     def changed(self, first: int) -> tuple[dict[str, Any], list[tuple[Any, bytes]]]:
-        """Return the rows from ``first`` on, and the pictures of the first of them."""
+        """Return the rows from ``first`` on and the one before, which has another action; few rows with pictures."""
         session = self.open()
-        told = {"first": first, "rows": session.rows(first), "context": session.line.context}
+        told = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.line.context}
         told |= {"edits": len(session.line.edits), "held": len(session.line.held), "seed": session.seed}
         few = range(first, min(len(session), first + DRAWN)) if len(session) - first <= DRAWN else range(0)
         return told, self.drawn(few)

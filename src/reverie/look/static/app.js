@@ -89,7 +89,7 @@ class Page {
 
   // Takes changed rows from an answer.
   take(head) {
-    this.rows.length = Math.min(this.rows.length, head.first);
+    this.rows.length = Math.min(this.rows.length, Math.max(0, head.first - 1)); // the row before has another action
     for (const key of [...this.pictures.keys()]) if (+key.split("/")[0] >= head.first) this.pictures.delete(key);
     this.rows.push(...head.rows);
     this.context = head.context;
@@ -313,7 +313,7 @@ class Page {
       if (event.ctrlKey || event.metaKey || event.altKey || $("#help").open || !this.about) return;
       const tag = event.target.tagName;
       if (tag === "SELECT" || (tag === "INPUT" && !["range", "checkbox"].includes(event.target.type))) return;
-      if (tag === "INPUT" && event.key.startsWith("Arrow")) return;
+      if (tag === "INPUT" && event.key.length > 1) return; // sliders take arrows, Home and End
       if (tag === "BUTTON" && [" ", "Enter"].includes(event.key)) return;
       if (event.target.closest("[role=tablist]") && event.key.startsWith("Arrow")) return;
       if (this.hands.key(event.key) || this.shortcuts[event.key]?.[1]() !== undefined || this.shortcuts[event.key]) event.preventDefault();

@@ -15,7 +15,7 @@ export class Chart {
 
   // series: [{ name, values, colour, dash }]; shade: x from which on the background is tinted.
   show(x, series, view, shade = Infinity) {
-    const names = JSON.stringify(series.map((one) => [one.name, one.colour, one.dash]));
+    const names = JSON.stringify([this.given.title, series.map((one) => [one.name, one.colour, one.dash])]);
     const width = Math.max(120, this.box.clientWidth);
     this.shade = shade;
     if (names !== this.names) this.#make(x, series, width);
@@ -89,10 +89,6 @@ export class Chart {
     if (!(from < left + width)) return;
     u.ctx.fillStyle = colour("wash");
     u.ctx.fillRect(from, top, left + width - from, height);
-  }
-
-  forget() {
-    this.names = null;
   }
 }
 
