@@ -16,7 +16,6 @@ if BROWSER is None:
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytest.importorskip("uvicorn", reason="the extra look is not installed")
 from playwright.sync_api import Page, expect  # noqa: E402
-
 from test_server import TOKEN, served  # noqa: E402
 
 expect.set_options(timeout=30_000)

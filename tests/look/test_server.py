@@ -146,10 +146,12 @@ def test_an_episode_over_the_wire(talk: Talk) -> None:
 WRONG = [
     "", "{", "[]", "3", "null", '"step"', "NaN", "[" * 5000, '{"do": 3}', '{"do": []}', '{"do": "nothing"}',
     '{"do": "step"}', '{"do": "dream", "at": 1e999}', '{"do": "begin"}', '{"do": "begin", "run": "../../etc"}',
-    '{"do": "begin", "run": "/etc"}', '{"do": "begin", "run": []}', '{"do": "begin", "run": "dreamer", "checkpoint": "../x"}',
+    '{"do": "begin", "run": "/etc"}', '{"do": "begin", "run": []}',
+    '{"do": "begin", "run": "dreamer", "checkpoint": "../x"}',
     '{"do": "begin", "run": "dreamer", "episode": 10000000}', '{"do": "begin", "run": "dreamer", "episode": "0"}',
     '{"do": "step", "at": {}, "page": 1}', '{"do": "step", "self": 1}', '{"do": "pictures", "rows": "abc"}',
-    '{"do": "start", "seed": -1}', '{"do": "export", "kind": []}', '{"do": "mode", "mode": {}}', '{"id": [[[]]], "do": "x"}',
+    '{"do": "start", "seed": -1}', '{"do": "export", "kind": []}', '{"do": "mode", "mode": {}}',
+    '{"id": [[[]]], "do": "x"}',
     "\0", "\ud7ff" * 100,
 ]  # fmt: skip
 
@@ -170,11 +172,11 @@ def test_nonsense_is_answered_and_changes_nothing(
             talk.raw(json.dumps({"do": rng.choice(calm), **given}))
     assert len(talk("pictures", rows=[0])["pictures"]) == len(before)
     assert "Traceback" not in capfd.readouterr().err
-    with pytest.raises(Exception, match="1009|too big|closed"):
+    with pytest.raises(Exception, match=r"1009|too big|closed"):
         talk.raw("x" * (server.LARGEST + 1))
     with contextlib.closing(Talk(site[1]).socket) as other:
         other.send(b"\0\1")
-        with pytest.raises(Exception, match="closed|1000|no close|1006|received"):
+        with pytest.raises(Exception, match=r"closed|1000|no close|1006|received"):
             other.recv(timeout=20)
 
 

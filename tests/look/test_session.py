@@ -199,7 +199,7 @@ def test_recorded_episodes(agent: Agent) -> None:
         session.step(4, [float(x) for x in 1 - batch.action[0, 4]])
     session.dream(4, 3)
     played(session, batch.shape[1] - 5)
-    with pytest.raises(DataError, match="over|ends here"):
+    with pytest.raises(DataError, match=r"over|ends here"):
         session.step()
 
 
