@@ -243,6 +243,22 @@ def test_an_agent_without_a_model(page: Page, site: str) -> None:
     at(page, "4 of 4")
 
 
+def test_recorded_episodes(page: Page, site: str) -> None:
+    opened(page, site)
+    page.locator("#source").click()
+    expect(page.locator("#facts")).to_contain_text("episode 0 of the run")
+    page.keyboard.press("ArrowRight")
+    at(page, "1 of 1")
+    page.locator("#episode").fill("1")
+    page.locator("#episode").press("Tab")
+    expect(page.locator("#facts")).to_contain_text("episode 1 of the run")
+    page.locator("#episode").fill("100000")
+    page.locator("#episode").press("Tab")
+    expect(page.locator("#note")).to_contain_text("100000")
+    page.locator("#source").click()
+    expect(page.locator("#facts")).to_contain_text("seed")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(page: Page, site: str, scheme: Any) -> None:
     page.emulate_media(color_scheme=scheme)

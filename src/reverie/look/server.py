@@ -8,6 +8,7 @@ binary: the length of a JSON header (4 bytes, little-endian), the header, and th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import secrets
@@ -113,8 +114,15 @@ class Looker:
         self._agents: OrderedDict[tuple[str, str | None], Agent] = OrderedDict()
         self.pages = 0
 
+    def look_again(self) -> None:
+        """Find runs that have begun since."""
+        with contextlib.suppress(RunError):  # all are gone: each says so itself
+            self.runs |= runs.runs_in(self.folder)
+
     def path(self, name: Any) -> Path:
         """Return the folder of a run by the name that the table shows; no other folder can be reached."""
+        if isinstance(name, str) and name not in self.runs:
+            self.look_again()
         if not isinstance(name, str) or name not in self.runs:
             raise RunError(f"there is no run {brief(name)} in {self.folder}.")
         return self.runs[name]
@@ -226,20 +234,22 @@ Answer = tuple[dict[str, Any], list[tuple[Any, bytes]]]
 def hello(page: Page) -> Answer:
     """Say what there is: a single run, or a table of several."""
     looker = page.looker
+    looker.look_again()
     said: dict[str, Any] = {"single": looker.single, "folder": looker.folder.name, "data": looker.data is not None}
     return said | ({} if looker.single else {"runs": runs.table(looker.runs)}), []
 
 
 def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> Answer:
     """Open a run and begin an episode; ``episode``: the number of a recorded one in place of playing."""
-    page.close()
     if isinstance(episode, bool) or not isinstance(episode, int | None):
         raise DataError(f"episode = {brief(episode)}: expected a number.")
     agent = page.looker.agent(run, checkpoint)
     if episode is None and page.looker.data is not None:
         episode = 0
     recorded = None if episode is None else Recording(agent, page.looker.data, episode)
-    page.session, page.name = Session(agent, source=recorded), run
+    session = Session(agent, source=recorded)
+    page.close()
+    page.session, page.name = session, run
     return about(page, 0)
 
 

@@ -32,6 +32,7 @@ class Page {
   async begin() {
     const hello = await this.ask("hello");
     if (!hello) return;
+    this.hello = hello;
     const run = hello.single ? "." : new URLSearchParams(location.search).get("run");
     if (run !== null) await this.open(run);
     else new RunTable(this, hello);
@@ -42,7 +43,8 @@ class Page {
     $("#run").hidden = false;
     const head = await this.ask("begin", { run, ...more });
     if (head) this.meet(head);
-    else this.note($("#note").firstChild?.textContent ?? "", ["Open a recorded episode instead", () => this.open(run, { episode: 0 })]);
+    else if (more.episode === undefined)
+      this.note($("#note").textContent, ["Open a recorded episode instead", () => this.open(run, { episode: 0 })]);
     return head;
   }
 
@@ -52,7 +54,6 @@ class Page {
     this.name = head.name;
     const { about } = this;
     $("#title").textContent = head.name;
-    $("#facts").textContent = `${about.algorithm} · ${about.env} · ${about.checkpoint}`;
     document.title = `${head.name} – reverie`;
     $("#dream").hidden = $(".dreaming #see").hidden = $("#dreamon").hidden = !about.dreams;
     $("#steps").parentElement.hidden = !about.dreams;
@@ -60,6 +61,8 @@ class Page {
     $("#errors").hidden = !about.dreams;
     $("#episodes").hidden = !about.recorded;
     $("#again").hidden = about.recorded;
+    $("#source").hidden = this.hello.data;
+    $("#source").textContent = about.recorded ? "Play anew" : "Recorded";
     $("#mine").disabled = about.recorded && !about.dreams;
     this.blank = false;
     this.timeline.reset();
@@ -94,7 +97,8 @@ class Page {
     this.rows.push(...head.rows);
     this.context = head.context;
     this.edits = head.edits;
-    this.about.seed = head.seed;
+    const { about } = this;
+    $("#facts").textContent = [about.algorithm, about.env, about.checkpoint, ...(about.recorded ? [] : [`seed ${head.seed}`])].join(" · ");
     this.real = this.rows.findLastIndex((row) => row.real);
     this.keep(head.pictures);
   }
@@ -246,9 +250,9 @@ class Page {
     return this.change("see", { rows: this.at + 1 }, this.at);
   }
 
-  async again(seed) {
+  async again() {
     this.stop();
-    await this.change("start", seed === undefined ? {} : { seed });
+    await this.change("start", {});
   }
 
   nextSurprise() {
@@ -269,6 +273,7 @@ class Page {
     on("#dreamon", () => this.dreamOn());
     on("#catchup", () => this.catchUp());
     on("#again", () => this.again());
+    on("#source", () => this.open(this.run, this.about.recorded ? {} : { episode: 0 }));
     on("#mine", () => this.hands.toggle());
     on("#keys", () => this.help());
     on("#theme", () => {
@@ -313,7 +318,7 @@ class Page {
       if (event.ctrlKey || event.metaKey || event.altKey || $("#help").open || !this.about) return;
       const tag = event.target.tagName;
       if (tag === "SELECT" || (tag === "INPUT" && !["range", "checkbox"].includes(event.target.type))) return;
-      if (tag === "INPUT" && event.key.length > 1) return; // sliders take arrows, Home and End
+      if (tag === "INPUT" && event.key.length > 1 && event.key !== "Enter") return; // sliders take arrows, Home and End
       if (tag === "BUTTON" && [" ", "Enter"].includes(event.key)) return;
       if (event.target.closest("[role=tablist]") && event.key.startsWith("Arrow")) return;
       if (this.hands.key(event.key) || this.shortcuts[event.key]?.[1]() !== undefined || this.shortcuts[event.key]) event.preventDefault();

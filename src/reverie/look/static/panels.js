@@ -303,7 +303,6 @@ export class Panels {
     if (head) {
       const at = page.at;
       page.about = head.about;
-      $("#facts").textContent = `${head.about.algorithm} · ${head.about.env} · ${head.about.checkpoint}`;
       page.take(head);
       page.go(at);
     }
