@@ -18,7 +18,7 @@ PORT = 8765
 
 @dataclass(frozen=True, kw_only=True)
 class LookCommand(Trusting):
-    """Open a page in the browser: an episode and its dream side by side; or a table of the runs in a folder."""
+    """Open a page in the browser: an episode beside its dream, or a table of runs."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder, or a folder of runs."""
