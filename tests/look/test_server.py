@@ -98,6 +98,8 @@ def test_only_the_holder_of_the_token_gets_in(site: tuple[server.Looker, int]) -
         assert get(port, path).status in (403, 307), path
     assert get(port, f"/{TOKEN}/", Host="evil.example").status == 403
     assert get(port, f"/{TOKEN}/", Host="127.0.0.1.evil.example").status == 403
+    assert get(port, f"/{TOKEN}/", Host="localhost:1; script-src *").status == 403
+    assert get(port, f"/{TOKEN}/", Host=f"localhost:{port}").status == 200
     assert get(port, f"/{TOKEN}/", Origin="http://evil.example").status == 403
     for path in (
         "../session.py",

@@ -114,6 +114,17 @@ def test_an_environment_that_does_not_repeat_itself(session: Session) -> None:
     assert len(session.line.real) == 3
 
 
+def test_an_environment_that_fails(session: Session) -> None:
+    played(session, 3)
+    session.source.env.close()
+    with pytest.raises(EnvError, match="closed"):
+        session.step()
+    session.dream(3, 2)
+    session.start()  # in a new environment
+    played(session, 2)
+    assert len(session.line.real) == 3
+
+
 def test_dreaming_on_and_letting_it_happen(session: Session) -> None:
     played(session, 3)
     session.dream(3, 20, [1.0, 0.0])

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import re
 import secrets
 import struct
 import sys
@@ -20,7 +21,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from starlette.applications import Starlette
@@ -44,7 +44,8 @@ STATIC = Path(__file__).with_name("static")
 PAGES, AGENTS, LARGEST, DRAWN, STRIP = 16, 4, 2**16, 24, 6
 """Most pages at once; agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of
 a future."""
-HERE = frozenset({"127.0.0.1", "localhost", "::1"})
+HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
+"""Names of this machine: another one may be a foreign page's that leads here."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -81,12 +82,8 @@ class Guard:
 
     def _admits(self, scope: Scope, host: str, origin: str | None) -> bool:
         named = secrets.compare_digest(scope["path"].split("/")[1].encode(), self.token.encode())
-        try:
-            here = urlsplit(f"//{host}").hostname in HERE
-        except ValueError:
-            here = False
         own = origin == f"http://{host}" or (origin is None and scope["type"] == "http")
-        return named and here and own
+        return named and own and HERE.fullmatch(host) is not None
 
 
 def headers(host: str) -> list[tuple[bytes, bytes]]:

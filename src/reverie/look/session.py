@@ -463,7 +463,7 @@ class Session:
             "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
             "continuous": continuous,
             "width": spec.width,
-            "names": self.source.action_names(),
+            "names": self.source.action_names,
             "recorded": isinstance(self.source, Recording),
             "units": {dreamt_name(key): unit_of(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
             "dreams": self.mind is not None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.build import make_eval_env
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import DataError, EnvError, ReverieError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Step
 from reverie.datasets.dataset import DatasetConfig
@@ -20,15 +22,22 @@ class Live:
     """The agent's environment, with rewards as the agent sees them."""
 
     def __init__(self, agent: Agent) -> None:
-        self.env: Env | None = make_eval_env(
-            agent.config.merge({"eval_envs": 1, "eval_episodes": 1}), agent.factory, render=True, true_rewards=False
-        )
         self._agent, self.name = agent, agent.config.env.id
+        self.env: Env | None = self._made()
+
+    def _made(self) -> Env:
+        config = self._agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+        return make_eval_env(config, self._agent.factory, render=True, true_rewards=False)
 
     def reset(self, seed: int) -> Step:
-        """Begin an episode."""
+        """Begin an episode; in a new environment, if this one has failed."""
         assert self.env is not None
-        return self.env.reset(seed)
+        try:
+            return self.env.reset(seed)
+        except ReverieError:
+            self.env.close()
+            self.env = self._made()
+            return self.env.reset(seed)
 
     def step(self, number: int, action: Tensor) -> Step:
         """Take an action ``[1, A]`` in row ``number``, the newest one."""
@@ -42,8 +51,9 @@ class Live:
     def check(self, number: int, action: Tensor) -> None:
         """Accept any action."""
 
+    @functools.cached_property
     def action_names(self) -> list[str]:
-        """Return the names of discrete actions, if the environment has them."""
+        """The names of discrete actions, if the environment has them."""
         try:
             env: Any = self._agent.make_env().unwrapped
         except EnvError:
@@ -67,6 +77,7 @@ class Recording:
     """A recorded episode: its actions are what they were."""
 
     env: Env | None = None
+    action_names: Sequence[str] = ()
 
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
         """``data``, ``number`` and errors: see ``Agent.episode``."""
@@ -91,10 +102,6 @@ class Recording:
     def action(self, number: int) -> Tensor | None:
         """Return the action that was taken in row ``number``."""
         return self.batch.action[:, number]
-
-    def action_names(self) -> list[str]:
-        """Return nothing: recordings do not name actions."""
-        return []
 
     def close(self) -> None:
         """Nothing is open."""

@@ -16,7 +16,6 @@ class Page {
   drawn = [false, false]; // whether there are pictures at all: of what happens, of the dream
   at = 0;
   playing = false;
-  dreaming = false; // whether playing goes on in the dream, where the real one stops
 
   constructor() {
     this.link = new Link((why) => this.note(`The connection to reverie look is lost${why ? `: ${why}` : ""}. Is it still running?`,
@@ -215,7 +214,7 @@ class Page {
       if (this.hands.mine) return Boolean(await this.hands.act());
       return Boolean(await this.change("step", {}));
     }
-    if (!this.about.dreams || (this.real === newest && !this.dreaming)) return false;
+    if (!this.about.dreams || this.real === newest) return false;
     return Boolean(await this.change("dream", { at: newest, steps: AHEAD }));
   }
 
