@@ -223,7 +223,7 @@ def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tu
             else:
                 wrong = np.subtract(guess, real, dtype=np.float64)[:, context:]  # float32 does not hold large squares
                 out[key] = np.sqrt(np.square(wrong).mean((0, 2)))
-        units[key] = _unit(key, part)
+        units[key] = unit_of(key, part)
     return errors, repeated, units
 
 
@@ -247,7 +247,8 @@ def check_prediction(key: str, guess: np.ndarray, truth: Arrays, part: ObsPart |
         )
 
 
-def _unit(key: str, part: ObsPart | None) -> str:
+def unit_of(key: str, part: ObsPart | None) -> str:
+    """Return what the error of an observation is measured in; ``part`` is None for the reward and the continuation."""
     if part is None:
         return "root-mean-square error" if key == "reward" else "root-mean-square error of a probability"
     if part.kind == "categorical":

@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("estimate", "estimate the return of a trained agent from recorded data alone"),
     "dream": ("agent", "compare what a world model imagines with what happens"),
+    "look": ("look", "a page in the browser: play with an agent, sit inside its dream, compare runs"),
     "extract": ("agent", "write a world model's states and predictions of recorded rows"),
     "data": ("data", "inspect, check, convert, subsample, record and download data"),
     "check-env": ("check", "check an environment: its faults, how learners see it, what suits it"),

@@ -1,0 +1,571 @@
+"""An episode that is being played, and the dream beside it. Knows nothing of browsers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent.agent import Agent, mode_of
+from reverie.agent.dreaming import one_hot, unit_of
+from reverie.agent.imagining import ModelState, array
+from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.world_model import WorldModel
+from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
+from reverie.core.types import Step
+from reverie.look.mind import Mind, Said, with_classes
+from reverie.look.pictures import Pictures
+from reverie.look.source import Live, Recording
+from reverie.look.values import Values
+from reverie.nn.probe import Probe
+from reverie.nn.rssm import Latent
+from reverie.run.collect import executed, initial_state
+
+CONTEXT = 5
+"""Rows that the model sees at first, before it dreams."""
+MOST = 4000
+"""Rows of an episode that are kept; all pictures of them are in memory."""
+FUTURES, LONGEST = 8, 1000
+"""Futures of a branch, and most steps that are imagined at once."""
+SHOWN = 64
+"""Vectors with more numbers than this are not shown number by number."""
+
+
+@dataclass
+class Happened:
+    """A row of the episode."""
+
+    step: Step  # [1, ...]
+    state: Any  # the policy's after the row
+    proposed: Tensor  # [1, A], the policy's action
+    picture: bytes | None
+    facts: dict[str, Any]  # what the page is told
+    seen: Said | None  # what the networks say of the state after the row
+
+
+@dataclass
+class Dreamt:
+    """A row of the dream."""
+
+    latent: Latent  # [1, ...]
+    how: str  # "seen": the model knows the row; "imagined"; "edited"
+    said: Said  # [...] each
+    picture: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Future:
+    """A future that a branch imagines."""
+
+    rows: list[Dreamt]
+    actions: list[Tensor]  # [1, A], each before its row
+    total: float
+    """Predicted return: see ``Mind.predicted_return``."""
+
+
+class Edit(NamedTuple):
+    """What an edit replaced."""
+
+    at: int
+    row: Dreamt
+    context: int
+    held: dict[int, int]
+
+
+@dataclass
+class Luck:
+    """A stream of random numbers that nothing else disturbs."""
+
+    seed: int
+    state: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from this stream within the context."""
+        with left_as_found():
+            if self.state is None:
+                seed_everything(self.seed)
+            else:
+                RngState().load_state_dict(self.state)
+            yield
+            self.state = RngState().state_dict()
+
+
+@dataclass
+class Line:
+    """The rows and actions of an episode. The dream may be longer than what happened, or shorter by no row."""
+
+    real: list[Happened] = field(default_factory=list)
+    dream: list[Dreamt] = field(default_factory=list)
+    actions: list[Tensor] = field(default_factory=list)  # [1, A] each, of what happened and of the dream alike
+    context: int = CONTEXT
+    held: dict[int, int] = field(default_factory=dict)
+    edits: list[Edit] = field(default_factory=list)
+
+
+class Session:
+    """An episode with an agent: what happens, and what its world model dreams under the same actions.
+
+    Methods that change rows return the number of the first row that they changed.
+    """
+
+    def __init__(self, agent: Agent, *, seed: int | None = None, source: Live | Recording | None = None) -> None:
+        """Begin an episode.
+
+        Args:
+            agent: with or without a world model.
+            seed: of the episode. None: the first one of the run's final evaluation.
+            source: where rows come from. None: the agent's environment.
+
+        Raises:
+            EnvError: the environment cannot be made.
+        """
+        self.source = Live(agent) if source is None else source
+        self.mode = "mode"
+        self._learn_to_know(agent)
+        self.pictures = Pictures(agent, self.mind is not None)
+        self.seed = derived_seeds(agent.config.seed)["test"] if seed is None else seed
+        self.start(self.seed)
+
+    def _learn_to_know(self, agent: Agent) -> None:
+        self.agent = agent
+        self.mind = Mind(agent) if isinstance(getattr(agent.algo, "world", None), WorldModel) else None
+        self.values = Values(agent) if self.mind is None else None
+        self.policy = agent.algo.policy if self.values is None else self.values.policy
+
+    def _beginning(self) -> Any:
+        """Return the policy's state before the first row."""
+        return initial_state(self.policy, 1, self.agent.config.explored(self.agent.step))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.source.close()
+        self.pictures.close()
+
+    # ------------------------------------------------------------------ what happens
+
+    def start(self, seed: int | None = None) -> int:
+        """Begin another episode; ``seed`` None: with the next seed."""
+        self.seed = self.seed + 1 if seed is None else seed
+        self.luck, self.dreaming = Luck(self.seed), Luck(self.seed)
+        self.line, self.futures, self.branched = Line(), list[Future](), 0
+        with self.luck():
+            self._happen(self.source.reset(self.seed))
+        self._moved = False
+        return 0
+
+    def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
+        """Let the environment take a step from row ``at``; later rows are forgotten. None: from the newest row.
+
+        ``action`` ``[A]``: None takes what the dream did there, or what the policy proposes; a recording takes its own.
+
+        Raises:
+            DataError: the episode is over at this row, or the recording has another action.
+            EnvError: the environment failed, or does not come to this row again.
+        """
+        line = self.line
+        at = len(line.real) - 1 if at is None else self._row(at, line.real)
+        if line.real[at].facts["last"]:
+            raise DataError("the episode is over at this row: start another one, or go on dreaming.")
+        chosen = self.source.action(at)
+        if chosen is None or action is not None:
+            follows = line.actions[at] if at < len(line.actions) else line.real[at].proposed
+            chosen = follows if action is None else self._flat(action)
+        self.source.check(at, chosen)
+        self._cut(at, chosen)
+        with self.luck():
+            self._catch_up(at)
+            step = self.source.step(at, executed(chosen, line.real[at].step))
+            line.actions[at:] = [chosen, *line.actions[at + 1 :]]
+            self._happen(step)
+        return at + 1
+
+    def _happen(self, step: Step) -> None:
+        """Add a row; the policy acts on it, and the model sees or imagines it."""
+        line = self.line
+        if len(line.real) >= MOST:
+            raise DataError(f"this page keeps {MOST:,} rows of an episode: start another one.")
+        if line.real:
+            state = self.policy.override(line.real[-1].state, line.actions[len(line.real) - 1])
+        else:
+            state = self._beginning()
+        picture = self.pictures.real(self.source.env, step.obs)
+        line.real.append(self._met(step, state, picture))
+        if self.mind is not None and len(line.dream) < len(line.real):
+            self._extend()
+
+    def _met(self, step: Step, state: Any, picture: bytes | None) -> Happened:
+        """Let the agent meet a row: it acts, values and is surprised."""
+        proposed, state = self.policy.act(step, state, mode_of(self.mode))
+        facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
+        facts["terminal"] = bool(step.is_terminal[0])
+        facts["numbers"] = {
+            key: step.obs[key][0].flatten().tolist() for key in self._numbers() if step.obs[key][0].numel() <= SHOWN
+        }
+        seen = None
+        if self.mind is not None:
+            seen = self._single(self.mind.say([state.latent]))[0]
+            facts |= {"value": float(seen[f"{INSIDE}value"]), "policy": seen["policy"].tolist()}
+            facts |= self.mind.surprise(step, state)
+        elif self.values is not None:
+            facts |= self.values.of(proposed)
+        return Happened(step, state, executed(proposed, step), picture, facts, seen)
+
+    def _catch_up(self, at: int) -> None:
+        """Bring the environment to row ``at``: after the past was changed, by the same seed and actions."""
+        if not self._moved:
+            return
+        step = self.source.reset(self.seed)
+        for number in range(at):
+            step = self.source.step(number, executed(self.line.actions[number], step))
+        self._moved = False
+        same = all(torch.equal(value, step.obs[key]) for key, value in self.line.real[at].step.obs.items())
+        if not same:
+            self._moved = True
+            raise EnvError(
+                "the environment does not come to this row again: the same seed and actions lead elsewhere. "
+                "Go on dreaming from here, or start another episode."
+            )
+
+    def _cut(self, at: int, action: Tensor) -> None:
+        """Forget what happened after row ``at``, and the dream too unless it took the same action there."""
+        line = self.line
+        self._forget_real(at)
+        if at < len(line.actions) and not torch.equal(line.actions[at], action):
+            del line.actions[at:], line.dream[at + 1 :]
+
+    def _forget_real(self, at: int) -> None:
+        self._moved |= len(self.line.real) > at + 1
+        del self.line.real[at + 1 :]
+
+    # ------------------------------------------------------------------ the dream
+
+    def dream(self, at: int, steps: int = 15, action: Sequence[float] | None = None) -> int:
+        """Go on dreaming from row ``at``; later rows, real ones too, are forgotten.
+
+        ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
+
+        Raises:
+            DataError: a number is out of range.
+            ConfigError: there is no world model.
+        """
+        mind, line = self._mind(), self.line
+        at, steps = self._row(at, line.dream), self._count(steps, 1, LONGEST)
+        if len(line.dream) + steps > MOST:
+            raise DataError(f"this page keeps {MOST:,} rows of a dream: start another episode.")
+        first = None if action is None else self._flat(action)
+        self._forget_real(at)
+        del line.dream[at + 1 :], line.actions[at:]
+
+        def choose(number: int, latent: Latent) -> Tensor:
+            return mind.act(latent, self.mode) if number or first is None else first.to(latent.deter.device)
+
+        with self.dreaming():
+            latents, actions = mind.imagine(line.dream[at].latent, steps, choose, line.held)
+            line.actions += [action.cpu() for action in actions]
+            line.dream += self._dreamt(latents)
+        return at + 1
+
+    def see(self, rows: int) -> int:
+        """Let the model see the first ``rows`` rows, and dream the others anew; edits are undone."""
+        self._mind()
+        line, line.context = self.line, self._count(rows, 1, MOST)
+        line.edits, line.held = [], {}
+        return self._dream_again(0)
+
+    def _dream_again(self, first: int) -> int:
+        """Dream rows from ``first`` on anew, under the same actions."""
+        line, length = self.line, len(self.line.dream)
+        del line.dream[first:]
+        while len(line.dream) < min(length, line.context, len(line.real)):
+            self._extend()
+        if rest := length - len(line.dream):
+            mind, start = self._mind(), len(line.dream) - 1
+            device = line.dream[-1].latent.deter.device
+            with self.dreaming():
+                latents, _ = mind.imagine(
+                    line.dream[-1].latent, rest, lambda n, _: line.actions[start + n].to(device), line.held
+                )
+                line.dream += self._dreamt(latents)
+        return first
+
+    def _extend(self) -> None:
+        """Add a row to the dream: as the model sees it, or imagined under the action that was taken."""
+        line, mind, row = self.line, self._mind(), len(self.line.dream)
+        if row < line.context and row < len(line.real) and not line.edits:
+            known = line.real[row]
+            line.dream.append(Dreamt(known.state.latent, "seen", known.seen or {}))
+            return
+        before = line.dream[-1].latent
+        action = line.actions[row - 1].to(before.deter.device)
+        with self.dreaming():
+            latents, _ = mind.imagine(before, 1, lambda *_: action, line.held)
+            line.dream += self._dreamt(latents)
+
+    def _dreamt(self, latents: list[Latent]) -> list[Dreamt]:
+        said = self._single(self._mind().say(latents))
+        return [Dreamt(latent, "imagined", one) for latent, one in zip(latents, said, strict=True)]
+
+    # ------------------------------------------------------------------ branches
+
+    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Future]:
+        """Imagine futures from row ``at``: ``FUTURES`` samples, or ("action") one for each first action.
+
+        Actions are drawn from the policy. Nothing changes until :meth:`pick`.
+        """
+        mind, line = self._mind(), self.line
+        if by not in ("sample", "action"):
+            raise DataError(f"by = {brief(by)}: expected sample or action.")
+        at, steps = self._row(at, line.dream), self._count(steps, 1, 200)
+        firsts = self._first_actions() if by == "action" else None
+        count = FUTURES if firsts is None else len(firsts)
+        start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
+
+        def choose(number: int, latent: Latent) -> Tensor:
+            return firsts.to(latent.deter.device) if firsts is not None and not number else mind.act(latent, "sample")
+
+        with self.dreaming():
+            latents, actions = mind.imagine(start, steps, choose, line.held)
+            said = mind.say(latents)
+        totals = mind.predicted_return(said)
+        self.branched = at
+        self.futures = [
+            Future(
+                [Dreamt(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in said.items()})  # type: ignore[misc]
+                 for t, x in enumerate(latents)],
+                [action[i : i + 1].cpu() for action in actions],
+                float(totals[i]),
+            )
+            for i in range(count)
+        ]  # fmt: skip
+        return self.futures
+
+    def pick(self, number: int) -> int:
+        """Go on with a future of the last branch."""
+        if not 0 <= number < len(self.futures):
+            raise DataError(f"future = {brief(number)}: expected one of {len(self.futures)}. Branch first.")
+        at, chosen = self.branched, self.futures[number]
+        self._row(at, self.line.dream)
+        self._forget_real(at)
+        del self.line.dream[at + 1 :], self.line.actions[at:]
+        self.line.actions += chosen.actions
+        self.line.dream += chosen.rows
+        return at + 1
+
+    def _first_actions(self) -> Tensor:
+        """Return each class of the only choice, one-hot ``[n, A]``."""
+        choices = self.agent.action_spec.choices()
+        if len(choices) != 1 or choices[0][1].stop - choices[0][1].start != self.agent.action_spec.width:
+            raise ConfigError("one future per action: this needs a single discrete action. Branch by samples instead.")
+        return torch.eye(self.agent.action_spec.width)[: 4 * FUTURES]
+
+    # ------------------------------------------------------------------ edits
+
+    def edit(self, at: int, latent: int, value: float, keep: bool = False) -> int:
+        """Set a latent of row ``at`` to a class, or to a number if it is Gaussian; the rows after it are dreamed anew.
+
+        ``keep``: the class stays so in the rows after it too.
+        """
+        self._mind()
+        line = self.line
+        at = self._row(at, line.dream)
+        old = line.dream[at]
+        latents, classes = old.latent.stoch.shape[1:]
+        latent = self._count(latent, 0, latents - 1)
+        value = self._count(value, 0, classes - 1) if classes > 1 else self._number(value, -100, 100)
+        line.edits.append(Edit(at, old, line.context, dict(line.held)))
+        if classes > 1:
+            changed = with_classes(old.latent, {latent: int(value)})
+            line.held |= {latent: int(value)} if keep else {}
+        else:
+            stoch = old.latent.stoch.clone()
+            stoch[:, latent] = value
+            changed = old.latent._replace(stoch=stoch)
+        line.dream[at] = replace(self._dreamt([changed])[0], how="edited")
+        line.context = min(line.context, at + 1)
+        self._dream_again(at + 1)
+        return at
+
+    def undo(self) -> int:
+        """Undo the last edit."""
+        if not self.line.edits:
+            raise DataError("there is no edit to undo.")
+        at, row, context, held = self.line.edits.pop()
+        self.line.context, self.line.held = context, held
+        self.line.dream[at] = row
+        self._dream_again(at + 1)
+        return at
+
+    def latent(self, at: int) -> dict[str, Any]:
+        """Return the state of row ``at``: the classes of z and what the prior gives them, or its numbers; probes."""
+        mind = self._mind()
+        latent = self.line.dream[self._row(at, self.line.dream)].latent
+        with torch.no_grad():
+            named = mind.world.rssm.named(mind.world.rssm.prior(latent.deter))
+        found: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.line.held.items()}}
+        found["edits"] = [edit.at for edit in self.line.edits]
+        if "logits" in named:
+            found |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": array(named["logits"][0].exp())}
+        else:
+            found |= {"values": array(latent.stoch[0, :, 0])}
+            found |= {name: array(values[0]) for name, values in named.items()}
+        if isinstance(getattr(self.agent.algo, "probe", None), Probe):
+            state = ModelState(array(latent.deter), array(latent.stoch))
+            with contextlib.suppress(DataError):  # all of them are given something else
+                found["probes"] = {key: values[0] for key, values in self.agent.probe(state).items()}
+        return found
+
+    # ------------------------------------------------------------------ other models
+
+    def use(self, agent: Agent) -> int:
+        """Let an agent of another checkpoint live through the same episode, and dream it."""
+        line, dreamt = self.line, self.line.dream
+        self._learn_to_know(agent)
+        met, line.real = line.real, []
+        self.pictures.agent = agent
+        line.dream, line.edits, line.held = [], [], {}
+        luck = Luck(self.seed)
+        with luck():
+            state = self._beginning()
+            for number, one in enumerate(met):
+                line.real.append(self._met(one.step, state, one.picture))
+                if number < len(line.actions):
+                    state = self.policy.override(line.real[-1].state, line.actions[number])
+        self.futures = []
+        if self.mind is not None:
+            line.dream = dreamt  # for its length
+            self._dream_again(0)
+        return 0
+
+    # ------------------------------------------------------------------ what the page is told
+
+    def about(self) -> dict[str, Any]:
+        """Return what does not change from row to row."""
+        agent, spec = self.agent, self.agent.action_spec
+        continuous = [
+            {"name": key, "low": part.low, "high": part.high, "size": part.size}
+            for key, part in sorted(spec.parts.items())
+            if part.kind == "continuous"
+        ]
+        found: dict[str, Any] = {
+            "algorithm": agent.config.algo.algorithm,
+            "env": self.source.name,
+            "checkpoint": agent.checkpoint.name,
+            "step": agent.step,
+            "seed": self.seed,
+            "fps": agent.frames_per_second,
+            "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
+            "continuous": continuous,
+            "width": spec.width,
+            "names": self.source.action_names,
+            "recorded": isinstance(self.source, Recording),
+            "units": {dreamt_name(key): unit_of(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
+            "dreams": self.mind is not None,
+            "horizon": getattr(agent.config.algo, "horizon", None),
+        }
+        if self.mind is not None:
+            latents, classes = self.mind.world.rssm.initial(1, torch.float32).stoch.shape[1:]
+            found |= {"latents": latents, "classes": classes}
+        return found
+
+    def __len__(self) -> int:
+        return max(len(self.line.real), len(self.line.dream))
+
+    def rows(self, first: int = 0) -> list[dict[str, Any]]:
+        """Return what is told of each row from ``first`` on, in plain values and arrays."""
+        return [self._told(number) for number in range(first, len(self))]
+
+    def _told(self, number: int) -> dict[str, Any]:
+        line = self.line
+        real = line.real[number] if number < len(line.real) else None
+        dreamt = line.dream[number] if number < len(line.dream) else None
+        found: dict[str, Any] = {"t": number, "real": None if real is None else real.facts}
+        found["action"] = line.actions[number] if number < len(line.actions) else None
+        found["dream"] = None if dreamt is None else self._facts(dreamt)
+        found["error"] = None if real is None or dreamt is None else self._errors(real, dreamt.said)
+        return found
+
+    def _facts(self, row: Dreamt) -> dict[str, Any]:
+        said = row.said
+        numbers = {key: said[dreamt_name(key)] for key in self._numbers() if dreamt_name(key) in said}
+        return {
+            "how": row.how,
+            "value": said[f"{INSIDE}value"],
+            "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= SHOWN},
+            **{name: said[name] for name in ("reward", "cont", "prior_entropy", "policy")},
+        }
+
+    def _errors(self, real: Happened, said: Said) -> dict[str, float]:
+        """Return the error of each observation in its own units (``dreaming.unit_of``), and of reward and cont."""
+        found: dict[str, float] = {}
+        for key, part in self.agent.obs_spec.items():
+            if (name := dreamt_name(key)) not in said or part.kind == "mask":
+                continue
+            truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
+            if part.kind == "categorical":
+                exact = one_hot(truth, part)[0, 0]
+                found[name] = float(np.abs(said[name].reshape(exact.shape) - exact).sum() / 2 / len(part.classes))
+            else:
+                wrong = np.subtract(said[name].reshape(-1), truth.reshape(-1), dtype=np.float64)
+                found[name] = float(np.sqrt(np.square(wrong).mean()))
+        found["reward"] = abs(float(said["reward"]) - real.facts["reward"])
+        return found | {"cont": abs(float(said["cont"]) - (1.0 - real.facts["terminal"]))}
+
+    def picture(self, number: int) -> tuple[bytes | None, bytes | None]:
+        """Return the pictures of a row as PNG: of what happened, and of the dream."""
+        line = self.line
+        real = line.real[number].picture if number < len(line.real) else None
+        return real, self.drawn(line.dream[number]) if number < len(line.dream) else None
+
+    def drawn(self, row: Dreamt) -> bytes | None:
+        """Return the picture of a dreamt row, drawn when it is first asked for."""
+        if row.picture is None:
+            row.picture = self.pictures.dream(row.said)
+        return row.picture
+
+    # ------------------------------------------------------------------ checks
+
+    def _mind(self) -> Mind:
+        if self.mind is None:
+            raise ConfigError(f"{type(self.agent.algo).__name__} has no world model that could dream.")
+        return self.mind
+
+    def _row(self, number: Any, rows: Sequence[Any]) -> int:
+        return self._count(number, 0, len(rows) - 1)
+
+    def _count(self, number: Any, least: int, most: int) -> int:
+        if int(found := self._number(number, least, most)) != found:
+            raise DataError(f"{brief(number)}: expected a whole number.")
+        return int(found)
+
+    @staticmethod
+    def _number(number: Any, least: int, most: int) -> float:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= most:
+            raise DataError(f"{brief(number)}: expected a number from {least} to {most}.")
+        return number
+
+    def _flat(self, action: Sequence[float]) -> Tensor:
+        """Return an action of the page ``[A]`` as rows hold it, ``[1, A]``: one class of each choice, or in [-1, 1]."""
+        width = self.agent.action_spec.width
+        given: Any = action
+        fits = isinstance(given, list) and len(given) == width
+        if not fits or not all(type(x) in (int, float) and abs(x) <= 1e6 for x in given):
+            raise DataError(f"action = {brief(action)}: expected {width} numbers.")
+        flat = torch.tensor(given, dtype=torch.float32)[None].clamp(-1, 1)
+        for _, cut in self.agent.action_spec.choices():
+            best = flat[:, cut].argmax(-1)
+            flat[:, cut] = torch.nn.functional.one_hot(best, cut.stop - cut.start).float()
+        return flat
+
+    def _numbers(self) -> list[str]:
+        return [key for key, part in self.agent.obs_spec.items() if part.kind == "vector"]
+
+    def _single(self, said: Said) -> list[Said]:
+        """Split what is said of the rows of one episode ``[1, T, ...]`` into rows."""
+        return [{name: values[0, t] for name, values in said.items()} for t in range(len(said["reward"][0]))]

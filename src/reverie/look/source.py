@@ -1,0 +1,112 @@
+"""Where the rows of an episode come from: an environment that is played, or a recording."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.agent.agent import Agent
+from reverie.build import make_eval_env
+from reverie.core.errors import DataError, EnvError, ReverieError
+from reverie.core.protocols import Env
+from reverie.core.types import FLAGS, Batch, Step
+from reverie.datasets.dataset import DatasetConfig
+from reverie.envs.make import put_away
+
+
+class Live:
+    """The agent's environment, with rewards as the agent sees them."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent, self.name = agent, agent.config.env.id
+        self.env: Env | None = self._made()
+
+    def _made(self) -> Env:
+        config = self._agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+        return make_eval_env(config, self._agent.factory, render=True, true_rewards=False)
+
+    def reset(self, seed: int) -> Step:
+        """Begin an episode; in a new environment, if this one has failed."""
+        assert self.env is not None
+        try:
+            return self.env.reset(seed)
+        except ReverieError:
+            self.env.close()
+            self.env = self._made()
+            return self.env.reset(seed)
+
+    def step(self, number: int, action: Tensor) -> Step:
+        """Take an action ``[1, A]`` in row ``number``, the newest one."""
+        assert self.env is not None
+        return self.env.step(action)
+
+    def action(self, number: int) -> Tensor | None:
+        """Return the action that must be taken: None, as any may be."""
+        return None
+
+    def check(self, number: int, action: Tensor) -> None:
+        """Accept any action."""
+
+    @functools.cached_property
+    def action_names(self) -> list[str]:
+        """The names of discrete actions, if the environment has them."""
+        try:
+            env: Any = self._agent.make_env().unwrapped
+        except EnvError:
+            return []
+        try:
+            if callable(named := getattr(env, "get_action_meanings", None)):
+                return [str(name).lower() for name in named()]
+            return [one.name for one in getattr(env, "actions", ())]
+        except (AttributeError, TypeError):  # it means something else by these names
+            return []
+        finally:
+            put_away(env)
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self.env is not None:
+            self.env.close()
+
+
+class Recording:
+    """A recorded episode: its actions are what they were."""
+
+    env: Env | None = None
+    action_names: Sequence[str] = ()
+
+    def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
+        """``data``, ``number`` and errors: see ``Agent.episode``."""
+        self.batch: Batch = agent.episode(number, data)
+        self.name = f"episode {int(self.batch.index[0])} of {data or 'the run'}"
+
+    def reset(self, seed: int) -> Step:
+        """Return the first row."""
+        return self._row(0)
+
+    def step(self, number: int, action: Tensor) -> Step:
+        """Return the row after row ``number``."""
+        return self._row(number + 1)
+
+    def check(self, number: int, action: Tensor) -> None:
+        """Raise DataError if another action was taken in row ``number``, or the recording ends there."""
+        if number + 1 >= self.batch.shape[1]:
+            raise DataError("the recording ends here: go on dreaming, or open another episode.")
+        if not torch.equal(action, self.batch.action[:, number]):
+            raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
+
+    def action(self, number: int) -> Tensor | None:
+        """Return the action that was taken in row ``number``."""
+        return self.batch.action[:, number]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _row(self, number: int) -> Step:
+        batch = self.batch
+        flags = {name: getattr(batch, name)[:, number] for name in FLAGS}
+        return Step(obs={k: v[:, number] for k, v in batch.obs.items()}, reward=batch.reward[:, number], **flags)

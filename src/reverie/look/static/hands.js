@@ -1,0 +1,113 @@
+// Taking over: actions by keys, buttons and sliders, in the environment or in the dream.
+
+import { $, el, short } from "./dom.js";
+
+const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
+const MEANT = { ArrowLeft: /^left$/, ArrowRight: /^right$/, ArrowUp: /^(up|forward)$/, ArrowDown: /^(down|back|backward)$/ };
+
+export class Hands {
+  mine = false;
+
+  constructor(page) {
+    this.page = page;
+  }
+
+  meet(about) {
+    this.about = about;
+    this.flat = new Array(about.width).fill(0);
+    for (const choice of about.choices) this.flat[choice.start] = 1;
+    this.single = about.choices.length === 1 && !about.continuous.length;
+    this.bound = this.keysOfActions();
+    this.draw();
+  }
+
+  // Which key takes which class of the only choice: arrows by the actions' names, or else the first ones; and digits.
+  keysOfActions() {
+    const bound = new Map(), { names, choices } = this.about;
+    if (!this.single) return bound;
+    const count = choices[0].stop - choices[0].start;
+    for (let i = 0; i < Math.min(10, count); i++) bound.set(String(i), i);
+    const named = ARROWS.map((key) => names.findIndex((name) => MEANT[key].test(name)));
+    const any = named.some((i) => i >= 0);
+    ARROWS.forEach((key, i) => {
+      const action = any ? named[i] : i;
+      if (action >= 0 && action < count) bound.set(key, action);
+    });
+    return bound;
+  }
+
+  toggle(on = !this.mine) {
+    this.mine = on && !$("#mine").disabled;
+    $("#mine").setAttribute("aria-pressed", this.mine);
+    $("#mine").textContent = this.mine ? "Give back" : "Take over";
+    $("#hands").hidden = !this.mine;
+    this.page.stop();
+  }
+
+  draw() {
+    const box = $("#hands"), { about } = this;
+    box.replaceChildren();
+    about.choices.forEach((choice) => {
+      if (!this.single) box.append(el("span", { className: "hint" }, choice.name));
+      for (let i = choice.start; i < choice.stop; i++) {
+        const number = i - choice.start;
+        const keys = [...this.bound].filter(([, action]) => this.single && action === number).map(([key]) => SIGNS[key] ?? key);
+        const name = about.names.length === about.width ? about.names[i] : String(number);
+        const shown = keys.filter((key) => key !== name);
+        box.append(el("button", { onclick: () => this.choose(choice, number), "data-action": i }, name,
+          ...shown.map((key) => el("kbd", {}, key))));
+      }
+    });
+    let start = about.width - about.continuous.reduce((sum, part) => sum + part.size, 0);
+    if (about.choices.length) start = about.choices.reduce((most, one) => Math.max(most, one.stop), 0);
+    for (const part of about.continuous)
+      for (let i = 0; i < part.size; i++, start++) this.slider(box, part, i, start);
+    if (!this.single) box.append(el("button", { onclick: () => this.act() }, "Take this action", el("kbd", {}, "Enter")));
+  }
+
+  slider(box, part, number, index) {
+    const low = part.low[number] ?? -1, high = part.high[number] ?? 1;
+    const units = (x) => short(low + ((x + 1) / 2) * (high - low));
+    const said = el("output", {}, units(0));
+    const input = el("input", { type: "range", min: -1, max: 1, step: 0.01, value: 0, ariaLabel: `${part.name} ${number}`,
+      oninput: () => ((this.flat[index] = +input.value), (said.value = units(+input.value))) });
+    box.append(el("label", {}, part.size > 1 ? `${part.name} ${number}` : part.name, input, said));
+  }
+
+  choose(choice, number) {
+    for (let i = choice.start; i < choice.stop; i++) this.flat[i] = +(i - choice.start === number);
+    if (this.single) return this.act();
+    this.show();
+    return null;
+  }
+
+  // Takes the action: in the environment at a row that happened, in the dream behind them.
+  async act() {
+    const { page } = this;
+    if (this.acting) return null;
+    this.acting = true;
+    const row = page.rows[page.at];
+    const dreams = !row.real || (row.real.last && page.about.dreams) || page.about.recorded;
+    const head = dreams
+      ? await page.change("dream", { at: page.at, steps: 1, action: this.flat })
+      : await page.change("step", { at: page.at, action: this.flat });
+    this.acting = false;
+    return head;
+  }
+
+  key(key) {
+    if (!this.mine) return false;
+    if (key === "Enter" && !this.single) return this.act(), true;
+    if (!this.bound.has(key)) return false;
+    this.page.stop();
+    this.choose(this.about.choices[0], this.bound.get(key));
+    return true;
+  }
+
+  show(row) {
+    const taken = row?.action?.flat() ?? this.flat;
+    for (const button of document.querySelectorAll("#hands [data-action]"))
+      button.classList.toggle("on", taken[button.dataset.action] === 1);
+  }
+}

@@ -1,0 +1,241 @@
+"""The server of the page: who gets in, what it answers, and what nonsense does to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import shutil
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra look is not installed")
+pytest.importorskip("starlette", reason="the extra look is not installed")
+client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
+from websockets.exceptions import InvalidStatus  # noqa: E402
+
+from reverie.cli.look import listen  # noqa: E402
+from reverie.core.errors import RunError  # noqa: E402
+from reverie.look import server  # noqa: E402
+
+TOKEN = "a-token"
+
+
+@contextlib.contextmanager
+def served(folder: Path, **more: Any) -> Iterator[tuple[server.Looker, int]]:
+    """Serve the page in a thread."""
+    looker, listening = server.Looker(folder, **more), listen(0)
+    config = uvicorn.Config(server.app(looker, TOKEN), log_level="warning", ws_max_size=server.LARGEST)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    try:
+        yield looker, listening.getsockname()[1]
+    finally:
+        running.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[tuple[server.Looker, int]]:
+    with served(folder) as found:
+        yield found
+
+
+class Talk:
+    """A page without a browser."""
+
+    def __init__(self, port: int) -> None:
+        origin = f"http://127.0.0.1:{port}"
+        self.socket = client.connect(f"ws://127.0.0.1:{port}/{TOKEN}/ws", origin=origin, max_size=None)
+
+    def raw(self, text: Any) -> tuple[dict[str, Any], list[bytes]]:
+        self.socket.send(text)
+        data = self.socket.recv(timeout=60)
+        (length,) = struct.unpack_from("<I", data)
+        head, pictures, at = json.loads(data[4 : 4 + length]), [], 4 + length
+        for *_, size in head["pictures"]:
+            pictures.append(data[at : at + size])
+            at += size
+        assert at == len(data)
+        return head, pictures
+
+    def __call__(self, do: str, **given: Any) -> dict[str, Any]:
+        return self.raw(json.dumps({"id": 1, "do": do, **given}))[0]
+
+
+@pytest.fixture
+def talk(site: tuple[server.Looker, int]) -> Iterator[Talk]:
+    found = Talk(site[1])
+    yield found
+    found.socket.close()
+
+
+def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
+
+
+def test_only_the_holder_of_the_token_gets_in(site: tuple[server.Looker, int]) -> None:
+    port = site[1]
+    page = get(port, f"/{TOKEN}/")
+    assert page.status == 200
+    assert b"<title>reverie" in page.read()
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert get(port, f"/{TOKEN}/app.js").status == 200
+    for path in ("/", "/app.js", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN}", f"/x/{TOKEN}/"):
+        assert get(port, path).status in (403, 307), path
+    assert get(port, f"/{TOKEN}/", Host="evil.example").status == 403
+    assert get(port, f"/{TOKEN}/", Host="127.0.0.1.evil.example").status == 403
+    assert get(port, f"/{TOKEN}/", Host="localhost:1; script-src *").status == 403
+    assert get(port, f"/{TOKEN}/", Host=f"localhost:{port}").status == 200
+    assert get(port, f"/{TOKEN}/", Origin="http://evil.example").status == 403
+    for path in (
+        "../session.py",
+        "..%2fsession.py",
+        "%2e%2e/%2e%2e/agent/agent.py",
+        "....//session.py",
+        "//etc/passwd",
+    ):
+        assert get(port, f"/{TOKEN}/{path}").status == 404, path
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"),
+    [(TOKEN, "http://evil.example"), (TOKEN, None), ("wrong", "own"), (TOKEN, "null")],
+)
+def test_sockets_are_for_own_pages_alone(site: tuple[server.Looker, int], path: str, origin: str | None) -> None:
+    own = f"http://127.0.0.1:{site[1]}"
+    with pytest.raises(InvalidStatus):
+        client.connect(f"ws://127.0.0.1:{site[1]}/{path}/ws", origin=own if origin == "own" else origin)
+
+
+def test_an_episode_over_the_wire(talk: Talk) -> None:
+    hello = talk("hello")
+    assert [run["name"] for run in hello["runs"]] == ["dqn", "dreamer"]
+    head, pictures = talk.raw(json.dumps({"id": 7, "do": "begin", "run": "dreamer"}))
+    assert (head["id"], head["about"]["env"], head["first"]) == (7, "CartPole-v1", 0)
+    assert [place[:2] for place in head["pictures"]] == [[0, 0], [0, 1]]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    for _ in range(6):
+        rows = talk("step")["rows"]
+    assert [row["t"] for row in rows] == [5, 6]  # the row before has got its action
+    assert [row["action"] is None for row in rows] == [False, True]
+    assert len(talk("dream", at=6, steps=9)["rows"]) == 10
+    assert len(talk("branch", at=6, by="action", steps=3)["futures"]) == 2
+    assert talk("pick", number=1)["first"] == 7
+    assert talk("edit", at=7, latent=0, value=1)["edits"] == 1
+    assert talk("latent", at=7)["classes"][0] == 1
+    assert talk("undo")["edits"] == 0
+    known = talk("run")
+    assert len(known["checkpoints"]) >= 2
+    assert "loss/reward" in known["curves"]
+    assert talk("use", checkpoint=known["checkpoints"][0]["name"])["about"]["step"] == known["checkpoints"][0]["step"]
+    assert talk("begin", run="dqn")["about"]["dreams"] is False
+
+
+WRONG = [
+    "", "{", "[]", "3", "null", '"step"', "NaN", "[" * 5000, '{"do": 3}', '{"do": []}', '{"do": "nothing"}',
+    '{"do": "step"}', '{"do": "dream", "at": 1e999}', '{"do": "begin"}', '{"do": "begin", "run": "../../etc"}',
+    '{"do": "begin", "run": "/etc"}', '{"do": "begin", "run": []}',
+    '{"do": "begin", "run": "dreamer", "checkpoint": "../x"}',
+    '{"do": "begin", "run": "dreamer", "episode": 10000000}', '{"do": "begin", "run": "dreamer", "episode": "0"}',
+    '{"do": "step", "at": {}, "page": 1}', '{"do": "step", "self": 1}', '{"do": "pictures", "rows": "abc"}',
+    '{"do": "start", "seed": -1}', '{"do": "export", "kind": []}', '{"do": "mode", "mode": {}}',
+    '{"id": [[[]]], "do": "x"}',
+    "\0", "\ud7ff" * 100,
+]  # fmt: skip
+
+
+def test_nonsense_is_answered_and_changes_nothing(
+    talk: Talk, site: tuple[server.Looker, int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for text in WRONG:
+        assert talk.raw(text)[0]["error"], text
+    assert talk("begin", run="dreamer")["first"] == 0
+    before = talk("pictures", rows=[0])["pictures"]
+    rng, values = random.Random(0), [None, True, -1, 0, 1.5, 1e308, 2**70, "x", [], [0], {"a": 1}, "step", [1.0, 0.0]]
+    names = ["at", "action", "steps", "rows", "by", "number", "latent", "value", "keep", "seed", "mode", "kind", "run"]
+    calm = sorted(server.COMMANDS.keys() - {"begin", "start", "use", "hello"})
+    for _ in range(300):
+        given = {rng.choice(names): rng.choice(values) for _ in range(rng.randrange(4))}
+        if not given.keys() & {"action", "at"} or rng.random() < 0.5:
+            talk.raw(json.dumps({"do": rng.choice(calm), **given}))
+    assert len(talk("pictures", rows=[0])["pictures"]) == len(before)
+    assert "Traceback" not in capfd.readouterr().err
+    with pytest.raises(Exception, match=r"1009|too big|closed"):
+        talk.raw("x" * (server.LARGEST + 1))
+    with contextlib.closing(Talk(site[1]).socket) as other:
+        other.send(b"\0\1")
+        with pytest.raises(Exception, match=r"closed|1000|no close|1006|received"):
+            other.recv(timeout=20)
+
+
+def test_closing_the_page_frees_its_session(site: tuple[server.Looker, int]) -> None:
+    looker, port = site
+    open_now = looker.pages
+    talks = [Talk(port) for _ in range(3)]
+    assert [talk("begin", run="dreamer")["first"] for talk in talks] == [0, 0, 0]
+    assert talks[0]("step")["first"] == talks[1]("step")["first"] == 1  # each has its own
+    assert looker.pages == open_now + 3
+    for talk in talks:
+        talk.socket.close()
+    for _ in range(200):
+        if looker.pages == open_now:
+            break
+        time.sleep(0.05)
+    assert looker.pages == open_now
+
+
+def test_what_is_broken_is_said(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "dreamer", tmp_path / "gone")
+    shutil.copytree(folder / "dreamer", tmp_path / "foreign")
+    shutil.copytree(folder / "dreamer", tmp_path / "torn")
+    config = tmp_path / "foreign/config.yaml"
+    config.write_text(config.read_text().replace("CartPole-v1", "Missing-v3"))
+    for tensors in (tmp_path / "torn/checkpoints").glob("*/tensors.safetensors"):
+        tensors.write_bytes(b"torn")
+    with served(tmp_path) as (_, port):
+        talk = Talk(port)
+        assert "Missing-v3" in talk("begin", run="foreign")["error"]
+        assert "can be used" in talk("begin", run="torn")["error"]
+        assert talk("begin", run="gone")["first"] == 0
+        shutil.rmtree(tmp_path / "gone")
+        assert "no run" in talk("run")["error"]
+        assert talk("step")["first"] == 1  # the session lives on
+        assert "error" in next(run for run in talk("hello")["runs"] if run["name"] == "gone")
+        talk.socket.close()
+
+
+def test_recorded_episodes_are_read_from_the_data(folder: Path) -> None:
+    with served(folder / "dreamer", data=str(folder / "dreamer")) as (looker, port):
+        talk = Talk(port)
+        assert looker.single
+        head = talk("begin", run=".", episode=1)
+        assert head["about"]["recorded"]
+        assert "episode 1" in head["about"]["env"]
+        talk.socket.close()
+
+
+def test_a_folder_without_runs(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run"):
+        server.Looker(tmp_path)
+
+
+def test_the_command_says_what_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from reverie.cli import main
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["look", str(folder)]) == 1
+    assert "reverie-rl[look]" in capsys.readouterr().err

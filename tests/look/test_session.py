@@ -1,0 +1,265 @@
+"""An episode and its dream, without a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, kl_divergence
+
+from reverie.agent.agent import Agent
+from reverie.agent.imagining import ModelState
+from reverie.agent.loading import load
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.randomness import derived_seeds
+from reverie.look.export import exported
+from reverie.look.mind import Mind
+from reverie.look.session import Session
+from reverie.look.source import Recording
+from reverie.nn.rssm import Latent
+
+
+@pytest.fixture(scope="module")
+def agent(folder: Path) -> Agent:
+    return load(folder / "dreamer")
+
+
+@pytest.fixture
+def session(agent: Agent):
+    session = Session(agent)
+    yield session
+    session.close()
+
+
+def played(session: Session, steps: int) -> Session:
+    for _ in range(steps):
+        session.step()
+    return session
+
+
+def deters(session: Session) -> np.ndarray:
+    return np.stack([row.latent.deter[0].numpy() for row in session.line.dream])
+
+
+def test_the_episode_is_the_one_that_an_evaluation_plays(agent: Agent, session: Session) -> None:
+    found = agent.evaluate(1)
+    while not session.line.real[-1].facts["last"]:
+        session.step()
+    assert len(session.line.real) == found.lengths[0] + 1
+    assert sum(row.facts["reward"] for row in session.line.real) == found.scores[0]
+    assert session.seed == derived_seeds(agent.config.seed)["test"]
+    with pytest.raises(DataError, match="over"):
+        session.step()
+
+
+def test_the_dream_follows_the_model_under_the_actions_that_were_taken(agent: Agent, session: Session) -> None:
+    played(session, 8)
+    line = session.line
+    assert [row.how for row in line.dream] == ["seen"] * 5 + ["imagined"] * 4
+    assert all(a.latent is b.state.latent for a, b in zip(line.dream[:5], line.real, strict=False))
+    for t in range(4, 8):
+        state = ModelState(line.dream[t].latent.deter.numpy(), line.dream[t].latent.stoch.numpy())
+        after = agent.imagine(state, actions=line.actions[t])
+        assert line.dream[t + 1].latent.deter[0].numpy() == pytest.approx(after.deter[0, 1], abs=1e-6)
+        both = line.dream[t + 1].said["observation"], line.real[t + 1].step.obs["observation"][0].numpy()
+        told = session.rows(t + 1)[0]
+        assert told["error"]["observation"] == pytest.approx(np.linalg.norm(both[0] - both[1]) / 2)  # of 4 numbers
+
+
+def test_surprise_and_entropies(agent: Agent, session: Session) -> None:
+    played(session, 2)
+    world, (before, row) = agent.algo.world, session.line.real[1:3]
+    seen, action = world.embed(row.step.obs)[:, None], session.line.actions[1][:, None]
+    posterior, stats = world.rssm.observe(before.state.latent, seen, action, row.step.is_first[:, None])
+    assert torch.allclose(posterior.deter[:, 0], row.state.latent.deter, atol=1e-5)
+    p, q = (Independent(Categorical(x[0]), 1) for x in (stats[:, 0], world.rssm.prior(posterior.deter[:, 0])))
+    assert row.facts["kl"] == pytest.approx(float(kl_divergence(p, q)), abs=1e-4)
+    assert row.facts["posterior_entropy"] == pytest.approx(float(p.entropy()), abs=1e-4)
+    assert row.facts["prior_entropy"] == pytest.approx(float(q.entropy()), abs=1e-4)
+
+
+def test_predicted_return_by_hand(agent: Agent) -> None:
+    said = {"reward": np.array([[1.0, 2.0]]), "cont": np.array([[0.5, 0.25]]), "inside/value": np.array([[9.0, 8.0]])}
+    gamma = agent.algo.world.discount
+    expected = 1 + gamma * 0.5 * 2 + gamma**2 * 0.5 * 0.25 * 8
+    assert Mind(agent).predicted_return(said) == pytest.approx([expected])
+
+
+def test_another_action_in_the_past_begins_another_line(session: Session) -> None:
+    played(session, 6)
+    actions, state = list(session.line.actions), session.line.real[3].step.obs["observation"]
+    other = [float(x) for x in 1 - actions[3][0]]
+    session.step(3, other)
+    assert len(session.line.real) == len(session.line.dream) == 5
+    assert session.line.actions[3].tolist() == [other]
+    twin = gymnasium.make("CartPole-v1")
+    twin.reset(seed=0)
+    twin.unwrapped.state = state[0].numpy().astype(np.float64)
+    assert session.line.real[4].step.obs["observation"][0].numpy() == pytest.approx(
+        twin.step(int(other[1]))[0], abs=1e-5
+    )
+
+
+def test_an_environment_that_does_not_repeat_itself(session: Session) -> None:
+    played(session, 6)
+    reset = session.source.reset
+    session.source.reset = lambda seed: reset(seed + 1)
+    with pytest.raises(EnvError, match="same seed"):
+        session.step(2, [0, 1])
+    assert session.dream(2, 5) == 3  # the dream goes on all the same
+    assert len(session.line.dream) == 8
+    assert len(session.line.real) == 3
+
+
+def test_an_environment_that_fails(session: Session) -> None:
+    played(session, 3)
+    session.source.env.close()
+    with pytest.raises(EnvError, match="closed"):
+        session.step()
+    session.dream(3, 2)
+    session.start()  # in a new environment
+    played(session, 2)
+    assert len(session.line.real) == 3
+
+
+def test_dreaming_on_and_letting_it_happen(session: Session) -> None:
+    played(session, 3)
+    session.dream(3, 20, [1.0, 0.0])
+    assert (len(session.line.real), len(session.line.dream), len(session.line.actions)) == (4, 24, 23)
+    dreamt, actions = deters(session), list(session.line.actions)
+    assert actions[3].tolist() == [[1, 0]]
+    played(session, 3)
+    assert np.array_equal(deters(session), dreamt)  # reality follows, and changes no dream
+    assert all(map(torch.equal, session.line.actions, actions))
+    session.step(None, [float(x) for x in 1 - actions[6][0]])
+    assert len(session.line.dream) == 8  # until another action is taken
+
+
+def test_seeing_more_or_less(session: Session) -> None:
+    played(session, 8)
+    session.see(9)
+    assert {row.how for row in session.line.dream} == {"seen"}
+    session.see(2)
+    assert [row.how for row in session.line.dream] == ["seen"] * 2 + ["imagined"] * 7
+
+
+@pytest.mark.parametrize(("by", "count"), [("sample", 8), ("action", 2)])
+def test_branches(session: Session, by: str, count: int) -> None:
+    played(session, 4)
+    before = deters(session)
+    futures = session.branch(2, by, 6)
+    assert len(futures) == count
+    assert {len(future.rows) for future in futures} == {6}
+    if by == "action":
+        assert [future.actions[0].argmax().item() for future in futures] == [0, 1]
+    assert np.array_equal(deters(session), before)
+    session.pick(1)
+    assert (len(session.line.real), len(session.line.dream), len(session.line.actions)) == (3, 9, 8)
+    assert torch.equal(session.line.dream[-1].latent.deter, futures[1].rows[-1].latent.deter)
+    session.step()
+    assert torch.equal(session.line.actions[2], futures[1].actions[0])
+
+
+def test_edits(session: Session) -> None:
+    played(session, 8)
+    before, at = deters(session)[:7], 6
+    latent: Latent = session.line.dream[at].latent
+    value = (int(latent.stoch[0, 1].argmax()) + 1) % 4
+    assert session.edit(at, 1, value, keep=True) == at
+    assert [row.how for row in session.line.dream[5:]] == ["imagined", "edited", "imagined", "imagined"]
+    assert all(row.latent.stoch[0, 1].argmax() == value for row in session.line.dream[at:])
+    assert session.latent(at)["held"] == {"1": value}
+    decoded = session.agent.algo.described(session.line.dream[at].latent.map(lambda x: x[:, None]))["observation"]
+    assert session.line.dream[at].said["observation"] == pytest.approx(decoded[0, 0].numpy(), abs=1e-6)
+    session.edit(3, 0, 0)
+    assert [row.how for row in session.line.dream[2:5]] == ["seen", "edited", "imagined"]
+    assert session.line.context == 4
+    session.undo()
+    assert session.undo() == at
+    assert np.array_equal(deters(session)[:4], before[:4])
+    assert session.line.context == 5
+    assert not session.line.held
+    with pytest.raises(DataError, match="no edit"):
+        session.undo()
+
+
+def test_another_checkpoint_dreams_the_same_episode(folder: Path, session: Session) -> None:
+    played(session, 6)
+    session.dream(6, 4)
+    real = [row.step for row in session.line.real]
+    values = [row.facts["value"] for row in session.line.real]
+    first = sorted(path.name for path in (folder / "dreamer/checkpoints").glob("step-*"))[0]
+    session.use(load(folder / "dreamer", checkpoint=first))
+    assert [row.step for row in session.line.real] == real
+    assert len(session.line.dream) == 11
+    assert [row.facts["value"] for row in session.line.real] != values
+    assert session.about()["checkpoint"] == first
+    session.step(6)
+
+
+def test_recorded_episodes(agent: Agent) -> None:
+    session = Session(agent, source=Recording(agent, None, 0))
+    batch = agent.episode(0)
+    played(session, 4)
+    assert session.line.real[4].step.reward[0] == batch.reward[0, 4]
+    assert torch.equal(torch.stack(session.line.actions, 1), batch.action[:, :4])
+    with pytest.raises(DataError, match="another action"):
+        session.step(4, [float(x) for x in 1 - batch.action[0, 4]])
+    session.dream(4, 3)
+    played(session, batch.shape[1] - 5)
+    with pytest.raises(DataError, match=r"over|ends here"):
+        session.step()
+
+
+def test_values_of_a_model_free_agent(folder: Path) -> None:
+    agent = load(folder / "dqn")
+    session = played(Session(agent), 3)
+    for row in session.line.real:
+        assert row.facts["q"] == pytest.approx(agent.algo.objective.network(row.step.obs)[0].tolist())
+        assert row.proposed[0].argmax() == np.argmax(row.facts["q"])
+    with pytest.raises(ConfigError, match="no world model"):
+        session.dream(1)
+    assert session.rows()[1]["dream"] is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda s: s.step(99),
+        lambda s: s.step(True),
+        lambda s: s.step(0, [1.0]),
+        lambda s: s.step(0, [float("nan"), 0.0]),
+        lambda s: s.step(0, "ab"),
+        lambda s: s.dream(0, 100_000),
+        lambda s: s.dream(-1),
+        lambda s: s.see(0),
+        lambda s: s.branch(0, steps=10**9),
+        lambda s: s.pick(3),
+        lambda s: s.edit(0, 99, 0),
+        lambda s: s.edit(0, 0, 99),
+        lambda s: s.edit(0, 0, None),
+        lambda s: s.dream(0.5),
+        lambda s: s.branch(0, "all"),
+    ],
+)
+def test_wrong_requests_change_nothing(session: Session, wrong) -> None:
+    played(session, 2)
+    before = deters(session)
+    with pytest.raises(DataError):
+        wrong(session)
+    assert np.array_equal(deters(session), before)
+    assert len(session.line.real) == 3
+
+
+def test_files(session: Session) -> None:
+    played(session, 6)
+    for kind, start in {"mp4": b"\0\0\0", "gif": b"GIF89a", "html": b"<!doctype", "npz": b"PK"}.items():
+        name, content = exported(session, kind, "a run")
+        assert name.endswith(kind)
+        assert content.startswith(start)
+        assert len(content) > 1000
+    with pytest.raises(DataError, match="kind"):
+        exported(session, "exe", "a run")
