@@ -57,7 +57,6 @@ export class Panels {
     const keys = Object.keys(row.real?.numbers ?? row.dream?.numbers ?? {});
     const dreams = page.about.dreams;
     if (keys.length) box.append(el("b", {}, ""), el("b", {}, ""), el("b", {}, "real"), el("b", {}, dreams ? "dreamt" : ""));
-    this.ranges ??= new Map();
     for (const key of keys) {
       const real = row.real?.numbers?.[key], dream = row.dream?.numbers?.[key];
       for (let i = 0; i < (real ?? dream).length; i++) {
