@@ -179,6 +179,11 @@ def test_editing_the_latent(page: Page, site: str) -> None:
     page.locator("#undo").click()
     expect(page.locator("#dream .chip")).to_have_text("imagines, step 3")
     expect(page.locator("#undo")).to_be_disabled()
+    grid.focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    expect(page.locator("#changed")).to_have_text("1 edit")
+    at(page, "7 of 7")
 
 
 def test_through_training(page: Page, site: str) -> None:

@@ -7,6 +7,7 @@ import http.client
 import json
 import random
 import shutil
+import socket
 import struct
 import sys
 import threading
@@ -196,6 +197,47 @@ def test_closing_the_page_frees_its_session(site: tuple[server.Looker, int]) -> 
             break
         time.sleep(0.05)
     assert looker.pages == open_now
+
+
+def test_a_page_that_does_not_read_gets_no_more_answers(
+    site: tuple[server.Looker, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looker, port = site
+    answered: list[int] = []
+    answer = server.Page.answer
+    monkeypatch.setattr(server.Page, "answer", lambda page, text: answered.append(1) or answer(page, text))
+
+    def frame(request: dict[str, Any]) -> bytes:
+        text = json.dumps(request).encode()  # below 126 bytes, masked by zeros: RFC 6455, section 5.2
+        return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        raw.connect(("127.0.0.1", port))
+        lines = ["GET /{0}/ws HTTP/1.1", "Host: 127.0.0.1:{1}", "Origin: http://127.0.0.1:{1}", "Upgrade: websocket"]
+        lines += [
+            "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+            "",
+            "",
+        ]
+        raw.sendall("\r\n".join(lines).format(TOKEN, port).encode())
+        raw.sendall(frame({"do": "begin", "run": "dreamer"}))
+        raw.setblocking(False)
+        flood, rest, asked = frame({"do": "pictures", "rows": [0] * 24}), b"", 0
+        counts = [0, 1]  # of answers, every half second
+        while (counts[-1] != counts[-2] or counts[-1] < 20) and len(counts) < 60:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    rest = rest or flood
+                    rest = rest[raw.send(rest) :]
+                    asked += not rest
+            time.sleep(0.5)
+            counts.append(len(answered))
+        assert 20 <= counts[-1] == counts[-2] < asked
+        assert looker.pages > 0  # it is not closed, it waits
 
 
 def test_what_is_broken_is_said(folder: Path, tmp_path: Path) -> None:

@@ -348,8 +348,10 @@ async def talk(looker: Looker, socket: WebSocket) -> None:
         while True:
             text = await socket.receive_text()
             await socket.send_bytes(await loop.run_in_executor(looker.worker, page.answer, text))
-    except (WebSocketDisconnect, KeyError):  # KeyError: a binary request
+    except WebSocketDisconnect:
         pass
+    except KeyError:  # a binary request
+        await socket.close(1003, "requests are text")
     finally:
         looker.pages -= 1
         await loop.run_in_executor(looker.worker, page.close)

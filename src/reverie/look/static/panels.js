@@ -57,7 +57,6 @@ export class Panels {
     const keys = Object.keys(row.real?.numbers ?? row.dream?.numbers ?? {});
     const dreams = page.about.dreams;
     if (keys.length) box.append(el("b", {}, ""), el("b", {}, ""), el("b", {}, "real"), el("b", {}, dreams ? "dreamt" : ""));
-    this.ranges ??= new Map();
     for (const key of keys) {
       const real = row.real?.numbers?.[key], dream = row.dream?.numbers?.[key];
       for (let i = 0; i < (real ?? dream).length; i++) {
@@ -184,7 +183,10 @@ export class Panels {
 
   latentPanel() {
     const classes = this.page.about.classes > 1;
-    this.grid = el("canvas", { id: "grid", tabIndex: 0, onclick: (event) => this.click(event), onmousemove: (event) => this.hover(event) });
+    this.cell = [0, classes ? 0 : null];
+    this.grid = el("canvas", { id: "grid", tabIndex: 0, ariaLabel: "Latents: arrow keys choose, Enter sets",
+      onclick: (event) => this.set(...this.place(event)), onmousemove: (event) => this.hover(...this.place(event)),
+      onkeydown: (event) => this.move(event), onfocus: () => this.drawLatent(), onblur: () => this.drawLatent() });
     const keep = classes ? el("label", {}, el("input", { type: "checkbox", id: "keep" }), "keep it while dreaming") : null;
     $("#panel").replaceChildren(
       el("p", {}, classes
@@ -196,14 +198,15 @@ export class Panels {
   }
 
   drawLatent() {
+    if (!this.state || !this.grid) return;
     const { latents, classes } = this.page.about, cell = Math.max(8, Math.min(20, Math.floor(420 / latents)));
     const height = classes > 1 ? latents * cell : Math.max(140, latents * 9);
     this.grid.style.height = `${height}px`;
     const [c, width] = fresh(this.grid, height), { state } = this, tall = height / latents, wide = width / classes;
     const [dream, edited, ink] = ["dream", "edited", "ink"].map(colour);
+    const at = (x) => width / 2 + (Math.max(-3.5, Math.min(3.5, x)) * width) / 7.4;
     for (let i = 0; i < latents; i++) {
       if (classes === 1) {
-        const at = (x) => width / 2 + (Math.max(-3.5, Math.min(3.5, x)) * width) / 7.4;
         c.fillStyle = colour("line");
         c.fillRect(at(state.mean[i] - state.std[i]), i * tall + 1, at(state.mean[i] + state.std[i]) - at(state.mean[i] - state.std[i]), tall - 2);
         c.fillStyle = dream;
@@ -224,6 +227,11 @@ export class Panels {
         c.fillRect(state.held[i] * wide + wide / 2 - 2.5, i * tall + tall / 2 - 2.5, 5, 5);
       }
     }
+    if (document.activeElement !== this.grid) return;
+    const [row, value] = this.cell, left = classes > 1 ? value * wide : at(value ?? state.values[row]) - 3;
+    c.strokeStyle = edited;
+    c.lineWidth = 2;
+    c.strokeRect(left + 1, row * tall + 1, classes > 1 ? wide - 3 : 6, tall - 2);
   }
 
   place(event) {
@@ -233,16 +241,33 @@ export class Panels {
     return [row, classes > 1 ? Math.min(classes - 1, Math.max(0, Math.floor(across * classes))) : (across - 0.5) * 7.4];
   }
 
-  hover(event) {
-    const [row, value] = this.place(event), { state } = this;
+  hover(row, value) {
+    const { state } = this;
     if (!state) return;
     $("#hovered").textContent = state.prior
       ? `latent ${row}, class ${value}: prior ${short(state.prior[row][value])}`
       : `latent ${row}: ${short(value)}`;
   }
 
-  async click(event) {
-    const [latent, value] = this.place(event), { page } = this;
+  // The same by keys: arrows choose a class (or change a number), Enter sets it.
+  move(event) {
+    const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0] }[event.key];
+    if (!by || !this.state) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { latents, classes } = this.page.about, within = (x, most) => Math.max(0, Math.min(most, x));
+    const row = within(this.cell[0] + by[0], latents - 1), other = row !== this.cell[0];
+    const value = classes > 1 ? within(this.cell[1] + by[1], classes - 1)
+      : (other ? this.state.values[row] : this.cell[1] ?? this.state.values[row]) + by[1] / 4;
+    this.cell = [row, value];
+    this.hover(row, value);
+    if (event.key === "Enter") this.set(row, value);
+    else this.drawLatent();
+  }
+
+  async set(latent, value) {
+    const { page } = this;
+    this.cell = [latent, value];
     page.stop();
     await page.change("edit", { at: page.at, latent, value, keep: Boolean($("#keep")?.checked) });
   }
