@@ -109,10 +109,15 @@ ACTIONS = CHOOSING | {name: BOTH for name in CONFIGS if name.endswith("_mixed")}
 """Those of which not all actions are numbers."""
 
 
-def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
+def tiny(name, changes=None):
+    """The settings of a small learner."""
     own = {"batch_size": 1} if name.startswith("a2c") else {}  # a batch is a whole rollout
+    return CONFIGS[name].merge(TINY | own | (changes or {}))
+
+
+def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
     spec_of = ACTIONS.get(name, MOVES)
-    agent = CONFIGS[name].merge(TINY | own | changes).build(SPECS[spec], spec_of, device=device, seed=1)
+    agent = tiny(name, changes).build(SPECS[spec], spec_of, device=device, seed=1)
     agent.acts = spec_of
     return agent
 

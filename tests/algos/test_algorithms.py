@@ -18,6 +18,7 @@ from contracts import (
     learned,
     shown,
     steps,
+    tiny,
 )
 from tape import Tapes, device_only
 
@@ -54,7 +55,7 @@ def test_every_algorithm_is_here():
 def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
     """A learner with these weights of another one acts as that does; a critic beside an actor is not among them."""
     spec, moves = SPECS["everything"], ACTIONS.get(name, MOVES)
-    one, other = (CONFIGS[name].merge(TINY).build(spec, moves, seed=seed) for seed in (1, 2))
+    one, other = (tiny(name).build(spec, moves, seed=seed) for seed in (1, 2))
     adopt(acting(other, spec), packed(acting(one, spec)))
     found = []
     for agent in (one, other):
@@ -314,7 +315,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
         agent.watcher.watch(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
     none = {"normalise": None} | ({"bound_values": False} if name == "crr" else {})
-    plain = CONFIGS[name].merge(TINY | none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
+    plain = tiny(name, none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
     for i in range(4):
         data = batch(agent, spec, i)
         for one, its in ((agent, data), (plain, by_hand(agent, data))):

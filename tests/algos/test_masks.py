@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contracts import CHOICE, CHOOSING, CONFIGS, SPECS, TINY, batch, learned, shown
+from contracts import CHOICE, CHOOSING, SPECS, batch, learned, shown, tiny
 from torch import Tensor
 
 import reverie
@@ -31,7 +31,7 @@ choosing = pytest.mark.parametrize("name", CHOOSING)
 def learner(name: str, *, masked: bool = True) -> Any:
     acts = CHOSEN[name]
     part = {MASK: ObsPart(kind="mask", shape=(acts.width,), dtype="bool")} if masked else {}
-    agent = CONFIGS[name].merge(TINY | {"graph": False}).build(SPECS["vector"] | part, acts, seed=1)
+    agent = tiny(name, {"graph": False}).build(SPECS["vector"] | part, acts, seed=1)
     agent.acts = acts
     return agent
 
