@@ -224,6 +224,7 @@ def test_a_page_that_does_not_read_gets_no_more_answers(
             "",
         ]
         raw.sendall("\r\n".join(lines).format(TOKEN, port).encode())
+        assert b" 101 " in raw.recv(4096)
         raw.sendall(frame({"do": "begin", "run": "dreamer"}))
         raw.setblocking(False)
         flood, rest, asked = frame({"do": "pictures", "rows": [0] * 24}), b"", 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, kl_divergence
 
+import reverie
 from reverie.agent.agent import Agent
 from reverie.agent.imagining import ModelState
 from reverie.agent.loading import load
@@ -20,6 +21,7 @@ from reverie.look.mind import Mind
 from reverie.look.session import Session
 from reverie.look.source import Recording
 from reverie.nn.rssm import Latent
+from tiny import FEW
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +225,19 @@ def test_values_of_a_model_free_agent(folder: Path) -> None:
     with pytest.raises(ConfigError, match="no world model"):
         session.dream(1)
     assert session.rows()[1]["dream"] is None
+
+
+def test_values_of_an_agent_with_memory(tmp_path: Path) -> None:
+    sizes = {"env.num": 2, "algo.rollout": 5, "algo.batch_length": 5, "algo.batch_size": 10, "steps": 20}
+    few = {name: value for name, value in FEW.items() if name not in ("replay_ratio", "random_steps", "steps")}
+    reverie.train("ppo", env="CartPole-v1", run=tmp_path / "ppo", **few, **sizes, **{"algo.networks.memory": "lstm"})
+    agent = load(tmp_path / "ppo")
+    rows = played(Session(agent), 5).line.real
+    obs = {"observation": torch.stack([row.step.obs["observation"] for row in rows], 1)}  # [1, T, 4]
+    first, network = torch.stack([row.step.is_first for row in rows], 1), agent.algo.objective.network
+    found = network(obs, first, torch.zeros(1, network.width))
+    assert [row.facts["value"] for row in rows] == pytest.approx(found.value[0].tolist(), abs=1e-5)
+    assert rows[3].facts["policy"] == pytest.approx(found.policy.log_probs[0, 3].exp().tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(

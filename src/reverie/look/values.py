@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.agent.agent import Agent
 from reverie.algos.base import ModelFree
+from reverie.algos.on_policy import OnPolicyObjective
 from reverie.core.types import Mode, Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.nn.distributions import Choices
@@ -21,6 +22,7 @@ class Hearing:
     def __init__(self, policy: Any) -> None:
         self.inner = policy
         self.heard: Any = None  # the row
+        self.state: Any = None  # of the policy, after it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -28,15 +30,15 @@ class Hearing:
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
         """Act as the policy does."""
         self.heard = step
-        found: tuple[Tensor, Any] = self.inner.act(step, state, mode)
-        return found
+        action, self.state = self.inner.act(step, state, mode)
+        return action, self.state
 
 
 class Values:
     """The critic of an agent, asked about the row that its policy has just seen."""
 
     def __init__(self, agent: Agent) -> None:
-        self.algo = agent.algo
+        self.algo, self.choices = agent.algo, agent.action_spec.choices()
         policy: Any = agent.algo.policy
         inside = isinstance(policy, PreprocessedPolicy)
         self._hearing = Hearing(policy.inner if inside else policy)
@@ -48,22 +50,36 @@ class Values:
     def of(self, action: Tensor) -> dict[str, Any]:
         """Return ``q`` of all actions if they are discrete, ``value`` of ``action`` ``[1, A]`` else; and ``policy``.
 
-        Of several critics the lowest counts. An algorithm without a critic has no values.
+        Of several critics the lowest counts. On-policy agents value the state. Without a critic there are no values.
         """
         objective: Any = getattr(self.algo, "objective", None)
         if not isinstance(self.algo, ModelFree) or objective is None:
             return {}
+        if isinstance(objective, OnPolicyObjective):
+            return self._decision(objective.network)
         obs, found = self._hearing.heard.obs_on(self.algo.device), dict[str, Any]()
-        critic = getattr(objective, "critic", None)
+        action, critic = action.to(self.algo.device), getattr(objective, "critic", None)
         if hasattr(objective, "network"):
             found["q"] = objective.values(obs)[0]
         elif isinstance(critic, DiscreteQEnsemble | DiscreteQNetwork):
             found["q"] = critic(obs).reshape(-1, action.shape[-1]).amin(0)
         elif critic is not None:
-            found["value"] = float(critic(obs, action.to(self.algo.device)).min())
+            found["value"] = float(getattr(objective, "values", critic)(obs, action).min())
         if "q" in found:
-            found |= {"q": found["q"].tolist(), "value": float(found["q"].max())}
+            best = [found["q"][cut].max() for _, cut in self.choices]
+            found |= {"q": found["q"].tolist(), "value": float(sum(best))}
         actor = getattr(objective, "actor", None)
-        if actor is not None and isinstance(policy := actor(obs), Choices):
-            found["policy"] = policy.log_probs[0].exp().tolist()
-        return found
+        return found | ({} if actor is None else probabilities(actor(obs)))
+
+    def _decision(self, network: nn.Module) -> dict[str, Any]:
+        """Return ``value`` and ``policy`` of networks that perhaps remember the rows before."""
+        step, device = self._hearing.heard, self.algo.device
+        before = getattr(self._hearing.state, "before", None)  # of the memory
+        obs = {key: value.unsqueeze(1) for key, value in step.obs_on(device).items()}  # [1, 1, ...]
+        found = network(obs, step.is_first.to(device).unsqueeze(1), before)
+        return {"value": float(found.value)} | probabilities(found.policy)
+
+
+def probabilities(policy: Any) -> dict[str, Any]:
+    """Return the probability of each class ``[A]`` as ``policy``, if actions are discrete."""
+    return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, Choices) else {}
