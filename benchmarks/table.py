@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/performance.md, docs/offline.md and docs/objectives.md, from the results beside this script.
+"""The tables of the pages in docs/ that `PAGES` names, from the results beside this script.
 
     python benchmarks/table.py [--check]
 
@@ -22,7 +22,7 @@ from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
 HERE = Path(__file__).parent
-PAGES = tuple(HERE.parent / "docs" / name for name in ("performance.md", "offline.md", "objectives.md"))
+PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in ("performance", "offline", "objectives", "on_policy"))
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
 Result = Mapping[str, Any]
@@ -159,6 +159,47 @@ RATES = {
 """What tasks of model_free_peers.json and of offline_rates.json are called on the page."""
 
 
+ON_POLICY = {
+    "cartpole": "CartPole-v1",
+    "pendulum": "Pendulum-v1",
+    "acrobot": "Acrobot-v1",
+    "cue_memory": "reverie/Cue-v0, LSTM of 16",
+    "cue": "reverie/Cue-v0, without memory",
+    "cheetah": "HalfCheetah-v5",
+}
+"""What tasks of on_policy.json are called on the page."""
+
+
+def on_policy_table(result: Result) -> list[str]:
+    """Scores, one row a task and one column a system; then how many a second, of each, and ours over the other's."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for r in result["rows"]:
+        found.setdefault((r["part"], r["task"]), {})[r["system"]] = r
+    systems = list(dict.fromkeys(r["system"] for r in result["rows"]))
+    scores = []
+    for (part, task), of in found.items():
+        if part == "results":
+            steps = f"{next(iter(of.values()))['steps']:,}"
+            scores.append([ON_POLICY[task], steps, *(scored(of[s]) if s in of else "-" for s in systems)])
+    speeds = []
+    for (part, task), of in found.items():
+        if part == "speed":
+            row = [ON_POLICY[task]]
+            for what in ("per_cpu_s", "per_s", "updates_per_s"):
+                row += [f"{of[s][what]:,.0f}" for s in systems] + [digits(of[systems[-1]][f"ratio_{what}"])]
+            speeds.append(row)
+    peer = [s.partition(" ")[0] for s in systems]
+    units = ("env steps per s of processor time", "env steps per s", "updates per s")
+    heads = [f"{unit}: {OURS}" if k == 0 else name for unit in units for k, name in enumerate([*peer, "times"])]
+    return [*grid(["mean return", "env steps", *systems], scores), "", *grid(["speed", *heads], speeds)]
+
+
+def scored(row: Mapping[str, Any]) -> str:
+    """A mean over seeds with its interval."""
+    value, low, high = row["mean"].values()
+    return f"{value:.1f} ({low:.1f} to {high:.1f}, {len(row['scores'])} seeds)"
+
+
 def kernels_table(result: Result) -> list[str]:
     """One row a kernel: how much slower each headline is without it, the most important first."""
     found: dict[str, list[tuple[float, str]]] = {}
@@ -218,6 +259,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "offline_peers": lambda result: offline_peers_table(
         result["rows"], beside("offline").get("rows", []), beside("offline_datasets")["1"]
     ),
+    "on_policy": on_policy_table,
     "offline_rates": model_free_peers_table,
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
