@@ -1,4 +1,4 @@
-"""Learners on a Ray cluster of two nodes on this machine: a run that loses a learner and a node, and what is refused."""
+"""Learners on a Ray cluster of nodes on this machine: a run that loses a learner and a node, and what is refused."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ FLAGS = [
 def cluster():
     """A head that learners have no place on, and a node for each of two learners; it needs a token."""
     environment = pytest.MonkeyPatch()
+    place = tempfile.mkdtemp(prefix="ray-")  # pytest's own are too long for Ray's sockets
+    environment.setenv("RAY_TMPDIR", place)
     environment.setenv("RAY_AUTH_MODE", "token")
     environment.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     environment.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install 'reverie-rl[ray]'")
-    place = tempfile.mkdtemp(prefix="ray-")  # pytest's own are too long for Ray's sockets
     found = utils.Cluster()
     try:
-        found.add_node(num_cpus=0, include_dashboard=False, temp_dir=place)
+        found.add_node(num_cpus=0, include_dashboard=False)
         for _ in range(2):
             found.add_node(num_cpus=1, resources={"seat": 1})
         yield found
