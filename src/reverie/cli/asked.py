@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +45,12 @@ class Common(Trusting):
     or a list such as 1,5,7. The same command again continues those that have not finished."""
     jobs: int = 0
     """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
+    on: str = ""
+    """`ray`: place the learners on a Ray cluster, that of RAY_ADDRESS or of this machine; `ray:HOST:PORT`: on that one.
+    The run folder must be on storage that all nodes see."""
+    resources: dict[str, float] = field(default_factory=dict)
+    """Resources of each learner on the Ray cluster, '{CPU: 4, GPU: 1}'. By default a core for each of --threads, and a
+    GPU if there is one for each learner or --device cuda."""
 
 
 def peek(args: list[str]) -> Common:

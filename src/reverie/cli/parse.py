@@ -9,7 +9,7 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +140,16 @@ def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
             flag, equals, value = word.partition("=")
             rest = itertools.takewhile(lambda other: not other.startswith("--"), args[i + 1 :])
             yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
+
+
+def without(args: list[str], flags: Container[str]) -> list[str]:
+    """Return ``args`` without these flags, named as by :func:`flags_in`, and without their words."""
+    kept, drop = [], False
+    for word in args:
+        if word.startswith("--"):
+            drop = word.partition("=")[0].removeprefix("--").replace("_", "-") in flags
+        kept += [] if drop else [word]
+    return kept
 
 
 def affirmed(name: str) -> str:

@@ -14,7 +14,7 @@ from reverie.api import train_config
 from reverie.cli.asked import Common
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
-from reverie.cli.parse import flags_in, parse
+from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
@@ -25,8 +25,9 @@ from reverie.log.aggregate import table
 from reverie.log.console import tell
 from reverie.presets.layers import env_in, layered, sections, settings_in
 from reverie.presets.registry import SUITES
-from reverie.run.folder import RunFolder, read_saved
-from reverie.scale.launch import launch, launched, rank
+from reverie.run.folder import RunFolder, new_path, read_saved
+from reverie.scale.launch import check, launch, launched, rank
+from reverie.scale.ray import train_on_ray
 from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -76,15 +77,30 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     if ask := question(first, said, found):
         return fail(ask, 2)
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
-    starts = end is None and found.learners > 1 and not launched()
+    on_ray = parsed.common.on
+    starts = end is None and (found.learners > 1 or bool(on_ray)) and not launched()
     found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
     common = replace(parsed.common, run=said.run)
+    if on_ray and end is not None:
+        return fail(f"--on {on_ray}: a search trains on this machine. Leave it out.", 2)
     if starts:
         if common.seeds is not None:
-            return fail(f"--seeds {common.seeds} with --learners {found.learners}: train the seeds one by one.", 2)
-        return launch(["train", *args], found)
+            more = f"--on {on_ray}" if on_ray else f"--learners {found.learners}"
+            return fail(f"--seeds {common.seeds} with {more}: train the seeds one by one.", 2)
+        return placed_on_ray(args, found, common) if on_ray else launch(["train", *args], found)
     end = end or (one_run if common.seeds is None else several)
     return end(found, common)
+
+
+def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> int:
+    """Train on a Ray cluster; return the exit code."""
+    cluster, _, address = said.on.partition(":")
+    if cluster != "ray":
+        return fail(f"--on {said.on}: expected ray, or ray:HOST:PORT.", 2)
+    check(config if ":" in config.device else config.merge({"device": "cpu"}), config.learners, config.learners)
+    run = (said.run or new_path(config.subject, config.name)).absolute()
+    words = ["train", *without(args, {"on", "resources", "run", "resume"})]
+    return train_on_ray(words, config, run, address, said.resources, tell)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:

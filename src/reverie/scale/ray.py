@@ -1,0 +1,298 @@
+"""Learners of a run on a Ray cluster: a bundle of a placement group for each, and in it a process of ``reverie train``.
+
+The processes find each other as they do below torchrun, by environment variables; ``launch.py`` joins them. A learner
+that is lost ends the others, and all start again from the newest checkpoint, which any node can read: the folder of the
+run must lie on storage that all nodes see.
+
+Imports PyTorch and Ray only where they are used: Ray's workers import this module, and need neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.signals import PARENT
+from reverie.core.words import Say, plural, say_nothing
+from reverie.run.signals import listening
+
+if TYPE_CHECKING:
+    from reverie.experiment import ExperimentConfig
+
+PATIENCE = 20.0
+"""Seconds to wait for free resources at the beginning."""
+RETURN = 600.0
+"""Seconds to wait for them after a loss: a new node may take as long."""
+RESTARTS = 3
+"""Times in a row that all learners start from the same checkpoint again."""
+GRACE = 10.0
+"""Seconds that the other learners have to end by themselves after one has failed."""
+SAVING = 600.0
+"""The same after somebody has asked a learner to end: all save first."""
+SILENCE = 60.0
+"""Seconds after which a learner that does not answer is lost."""
+POLL = 0.5
+"""Seconds between two looks at a learner."""
+
+
+class Learner:
+    """One learner, as an actor of Ray's: it starts the process, which ends with it, and watches it."""
+
+    child: subprocess.Popen[bytes]
+
+    def address(self) -> tuple[str, int]:
+        """Return the address of this node and a free port."""
+        import ray.util
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+    def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
+        """Start ``reverie WORDS``, in ``folder`` if this node has it."""
+        self.child = subprocess.Popen(
+            [sys.executable, "-u", "-m", "reverie", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env, PARENT: str(os.getpid())},
+            cwd=folder if os.path.isdir(folder) else None,
+            start_new_session=True,
+        )
+        assert self.child.stdout is not None
+        os.set_blocking(self.child.stdout.fileno(), False)
+
+    def look(self) -> tuple[bytes, int | None]:
+        """Return what the process has written since the last look, and its exit code, None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(POLL)
+        code = self.child.poll()  # before it is read, so that its last words are not missed
+        assert self.child.stdout is not None
+        return self.child.stdout.read() or b"", code
+
+    def tell(self, number: int) -> None:
+        """Send a signal to the process."""
+        self.child.send_signal(number)
+
+
+def train_on_ray(
+    words: Sequence[str], config: ExperimentConfig, run: Path, address: str, resources: Mapping[str, float], say: Say
+) -> int:
+    """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
+
+    The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
+
+    Args:
+        words: without the run folder and what is asked of Ray.
+        config: the settings that the words stand for.
+        run: the run folder, at the same path on all nodes.
+        address: of the cluster; "" that of RAY_ADDRESS, or of this machine, or a new one of this machine alone.
+        resources: of each learner, by their names at Ray. CPU and GPU have defaults.
+        say: called with a sentence about a loss.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        RunError: the cluster cannot be reached, lacks resources, or has lost learners too often.
+    """
+    ray = connected(address)
+    got: list[int] = []
+    try:
+        each = needs(config, resources, ray.cluster_resources().get("GPU", 0.0))
+        own = [*words, "--run", str(run)]
+        own += [] if config.threads else ["--threads", str(max(1, int(each["CPU"])))]
+        own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
+        with listening(lambda number, _: got.append(number)):
+            return lives(own, config.learners, each, run, got, say)
+    finally:
+        ray.shutdown()
+
+
+def connected(address: str) -> Any:
+    """Connect to the cluster; return the package ray. Ray's tokens are required unless RAY_AUTH_MODE says otherwise."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when the package is imported
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("The package ray is not installed. Install it: pip install 'reverie-rl[ray]'.") from error
+    place = address or os.environ.get("RAY_ADDRESS", "")
+    host, _, port = place.rpartition(":")
+    try:
+        if host and port.isdecimal() and "/" not in host:
+            socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray itself would try for minutes
+        ray.init(address or None, log_to_driver=False, logging_level="ERROR")
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise RunError(
+            f"No connection to the Ray cluster{f' at {place}' if place else ''}: {why} Check the address, and that "
+            "`ray status` works there. A cluster has a token (`ray get-auth-token --generate` before `ray start`, the "
+            "same on each node) unless RAY_AUTH_MODE=disabled."
+        ) from error
+    return ray
+
+
+def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
+    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads."""
+    enough = config.device == "auto" and gpus >= config.learners
+    usual = {"CPU": config.threads or 1, "GPU": int(enough or config.device.startswith("cuda"))}
+    return {**usual, **resources}
+
+
+def lives(words: Sequence[str], count: int, each: Mapping[str, float], run: Path, got: Sequence[int], say: Say) -> int:
+    """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
+    losses, before = 0, newest(run)
+    while True:
+        with placed(count, each, losses > 0, got, say) as learners:
+            places = start(learners, words, os.getcwd())
+            codes = watch(learners, got)
+        lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
+        if got or not lost:
+            return max(code or 0 for code in codes) if not lost else 128 + got[0]
+        now = newest(run)
+        losses, before = (1 if now != before else losses + 1), now
+        rank, code = next(iter(lost.items()))
+        what = f"learner {rank} of {count}, on {places[rank]}, was lost ({why(code)})"
+        if losses > RESTARTS:
+            raise RunError(f"{what}, for the {losses}th time from {now or 'the beginning'}. The same command goes on.")
+        say(f"{what}: {'all start' if count > 1 else 'it starts'} again from {now or 'the beginning'}")
+        unlocked(run)
+
+
+def why(code: int | None) -> str:
+    """Return how a learner was lost."""
+    if code is None:
+        return "its node or Ray's process there has ended"
+    number = -code if code < 0 else code - 128
+    return f"ended by {signal.Signals(number).name}" if number in [*signal.Signals] else f"exit code {code}"
+
+
+@contextlib.contextmanager
+def placed(count: int, each: Mapping[str, float], again: bool, got: Sequence[int], say: Say) -> Iterator[list[Any]]:
+    """Have a :class:`Learner` in each bundle of a placement group.
+
+    Raises:
+        RunError: there are no such resources; after a loss, ``again``, not even in ten minutes.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    others = {name: amount for name, amount in each.items() if name not in known}
+    actor = ray.remote(**{known[name]: each[name] for name in known if name in each}, resources=others)(Learner)
+    group = placement_group([{name: amount for name, amount in each.items() if amount}] * count)
+    try:
+        if not ready(group, PATIENCE, got):
+            if not again:
+                raise RunError(missing(ray, count, each))
+            say(f"{missing(ray, count, each)} Waiting for them for {RETURN / 60:.0f} minutes.")
+            if not ready(group, RETURN, got):
+                raise RunError(missing(ray, count, each))
+        bundles = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
+        yield [actor.options(scheduling_strategy=bundle).remote() for bundle in bundles]
+    finally:
+        remove_placement_group(group)
+
+
+def ready(group: Any, seconds: float, got: Sequence[int]) -> bool:
+    """Return whether the group has its place after at most so many seconds; KeyboardInterrupt after a signal."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if got:
+            raise KeyboardInterrupt(got[0])
+        if group.wait(1):
+            return True
+    return False
+
+
+def missing(ray: Any, count: int, each: Mapping[str, float]) -> str:
+    """Return what the learners need and what the cluster has."""
+
+    def listed(found: Mapping[str, float]) -> str:
+        return ", ".join(f"{name} {found.get(name, 0):g}" for name in each if each[name])
+
+    nodes = [f"{node['NodeManagerAddress']}: {listed(node['Resources'])}" for node in ray.nodes() if node["Alive"]]
+    return (
+        f"The Ray cluster lacks resources: {plural(count, 'learner')} with {listed(each)} each. It has "
+        f"{listed(ray.cluster_resources())}, of which are free: {listed(ray.available_resources())}. Nodes: "
+        f"{'; '.join(nodes)}. Add nodes, or ask for less with --learners and --resources."
+    )
+
+
+def start(learners: Sequence[Any], words: Sequence[str], folder: str) -> list[str]:
+    """Start the processes; return the addresses of their nodes."""
+    import ray
+
+    found = ray.get([learner.address.remote() for learner in learners])
+    meeting = {"MASTER_ADDR": found[0][0], "MASTER_PORT": str(found[0][1]), "WORLD_SIZE": str(len(learners))}
+    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
+    for rank, learner in enumerate(learners):
+        learner.start.remote(words, {**meeting, **alone, "RANK": str(rank)}, folder)
+    return [host for host, _ in found]
+
+
+def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
+    """Pass output and signals on until all have ended; return their exit codes, None of those that were lost."""
+    import ray
+
+    codes: dict[int, int | None] = {}
+    asked = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
+    told, killed, end = 0, False, float("inf")
+    while asked and time.monotonic() < end + SILENCE:
+        for _ in got[told:]:
+            told += 1
+            send(learners, signal.SIGTERM if told < 3 else signal.SIGKILL)
+        for one in ray.wait(list(asked), num_returns=len(asked), timeout=POLL)[0]:
+            rank = asked.pop(one)
+            try:
+                text, code = ray.get(one)
+            except ray.exceptions.RayActorError:
+                codes[rank] = None
+                continue
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+            if code is None:
+                asked[learners[rank].look.remote()] = rank
+            else:
+                codes[rank] = 1 if killed and code < 0 else code
+        if any(codes.values()) or None in codes.values():
+            asking = got or any(code is not None and code > 128 for code in codes.values())
+            end = min(end, time.monotonic() + (SAVING if asking else GRACE))
+        if time.monotonic() > end and not killed:
+            send(learners, signal.SIGKILL)
+            killed = True
+    return [codes.get(rank) for rank in range(len(learners))]
+
+
+def send(learners: Sequence[Any], number: int) -> None:
+    """Send a signal to the process of each learner."""
+    for learner in learners:
+        learner.tell.remote(int(number))
+
+
+def newest(run: Path) -> str:
+    """Return the name of the newest checkpoint that is whole; "" if there is none."""
+    from reverie.run.checkpoint import Checkpoints
+    from reverie.run.folder import RunFolder
+
+    path = Checkpoints(RunFolder.at(run).checkpoints, say=say_nothing).latest()
+    return f"checkpoint {path.name}" if path else ""
+
+
+def unlocked(run: Path) -> None:
+    """Wait until no process writes to the run; one that has lost its node's Ray may still be saving."""
+    from reverie.run.folder import RunFolder
+
+    end = time.monotonic() + SILENCE
+    while time.monotonic() < end:
+        with contextlib.suppress(RunError), RunFolder.at(run).lock():
+            return
+        time.sleep(POLL)

@@ -1,0 +1,151 @@
+"""Learners on a Ray cluster of nodes on this machine: a run that loses a learner and a node, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from reverie.algos.dqn import DQNConfig
+from reverie.cli import main
+from reverie.cli.parse import without
+from reverie.core.words import say_nothing
+from reverie.experiment import ExperimentConfig
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.manifest import step_of
+from reverie.scale import ray as on_ray
+
+DQN = ["dqn", "--env", "CartPole-v1"]
+FLAGS = [
+    *DQN, "--learners", "2", "--eval-episodes", "0", "--threads", "1", "--no-tensorboard", "--no-console",
+    "--learning-starts", "40", "--algo.batch-size", "8", "--algo.networks.units", "8", "8", "--steps", "1000000",
+    "--schedule.save-every", "500",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head that learners have no place on, and a node for each of two learners; it needs a token."""
+    environment = pytest.MonkeyPatch()
+    place = tempfile.mkdtemp(prefix="ray-")  # pytest's own are too long for Ray's sockets
+    environment.setenv("RAY_TMPDIR", place)
+    environment.setenv("RAY_AUTH_MODE", "token")
+    environment.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    environment.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install 'reverie-rl[ray]'")
+    found = utils.Cluster()
+    try:
+        found.add_node(num_cpus=0, include_dashboard=False)
+        for _ in range(2):
+            found.add_node(num_cpus=1, resources={"seat": 1})
+        yield found
+    finally:
+        found.shutdown()
+        environment.undo()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def wait(until, process=None, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := until()):
+        assert time.monotonic() < end, "it did not happen"
+        assert process is None or process.poll() is None, "the command has ended"
+        time.sleep(0.2)
+    return found
+
+
+def learner(run: Path, rank: int) -> int:
+    """Return the id of the process of a learner of the run; 0 if there is none."""
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (place / "cmdline").read_bytes().split(b"\0") if place.name.isdecimal() else []
+            named = str(run).encode() in words and b"--on" not in words
+            if named and f"RANK={rank}".encode() in (place / "environ").read_bytes().split(b"\0"):
+                return int(place.name)
+    return 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the learners in /proc")
+def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["train", *FLAGS, "--run", str(run), "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
+    with log.open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
+    try:
+        saved = Checkpoints(run / "checkpoints", say=say_nothing)
+        wait(saved.all, command)
+        os.kill(learner(run, 1), signal.SIGKILL)
+        wait(lambda: log.read_text().count("continuing") == 1, command)
+        line = next(line for line in log.read_text().splitlines() if "was lost" in line)
+        assert "learner 1 of 2" in line
+        assert "(ended by SIGKILL): all start again from checkpoint step-" in line
+        begun = line.rpartition("-")[2]
+        assert f"continuing {run} from env step {int(begun):,}" in log.read_text()
+
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        wait(lambda: log.read_text().count("was lost") == 2, command)
+        cluster.add_node(num_cpus=1, resources={"seat": 1})
+        wait(lambda: log.read_text().count("continuing") == 2, command)
+
+        before = len(saved.all())
+        wait(lambda: len(saved.all()) > before or step_of(saved.all()[-1]) > int(begun) + 500, command)
+        command.terminate()
+        assert command.wait(60) == 128 + signal.SIGTERM
+        assert "Continue with" in log.read_text()
+        assert not learner(run, 0)
+        assert not learner(run, 1)
+    finally:
+        command.kill()
+
+
+def test_missing_resources_are_named(cluster, monkeypatch, capfd):
+    monkeypatch.setattr(on_ray, "PATIENCE", 2.0)
+    asked = ["--on", f"ray:{cluster.address}", "--learners", "3", "--resources", "{seat: 1, lamp: 2}"]
+    assert main(["train", *DQN, "--algo.batch-size", "9", "--envs", "3", *asked]) == 1
+    said = capfd.readouterr().err
+    assert "3 learners with CPU 1, seat 1, lamp 2 each. It has CPU 2, seat 2, lamp 0" in said
+
+
+def test_a_cluster_that_is_not_there_is_named(cluster, capfd):
+    assert main(["train", *DQN, "--on", "ray:127.0.0.1:9"]) == 1
+    assert "No connection to the Ray cluster at 127.0.0.1:9" in capfd.readouterr().err
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, capfd):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # put back afterwards
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["train", *DQN, "--on", "ray"]) == 1
+    assert "pip install 'reverie-rl[ray]'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "slurm"], "expected ray, or ray:HOST:PORT"),
+        (["--on", "ray", "--seeds", "2"], "--seeds 2 with --on ray"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(words, message, capfd):
+    assert main(["train", *DQN, *words]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_learner_needs_its_threads_and_a_gpu_if_there_are_enough():
+    config = ExperimentConfig(algo=DQNConfig(), learners=2, threads=3)
+    assert on_ray.needs(config, {}, 2) == {"CPU": 3, "GPU": 1}
+    assert on_ray.needs(config, {"CPU": 1, "seat": 1}, 1) == {"CPU": 1, "GPU": 0, "seat": 1}
+    assert on_ray.needs(config.merge({"device": "cuda"}), {}, 0)["GPU"] == 1
+
+
+def test_what_is_asked_of_ray_is_not_asked_of_the_learners():
+    words = ["dqn", "--on=ray", "--envs", "2", "--run", "a", "--algo.networks.units", "8", "8", "--resume", "b"]
+    assert without(words, {"on", "run", "resume"}) == ["dqn", "--envs", "2", "--algo.networks.units", "8", "8"]
