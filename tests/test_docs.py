@@ -144,6 +144,7 @@ def test_commands_are_understood(
     monkeypatch.setattr(train, "train_config", stop)
     monkeypatch.setattr(train, "train_seeds_of", stop)
     monkeypatch.setattr(train, "launch", stop)
+    monkeypatch.setattr(train, "train_on_ray", stop)
     monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)

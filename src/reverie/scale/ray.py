@@ -148,14 +148,20 @@ def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float)
 
 def lives(words: Sequence[str], count: int, each: Mapping[str, float], run: Path, got: Sequence[int], say: Say) -> int:
     """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
+    from ray.exceptions import RayActorError
+
     losses, before = 0, newest(run)
     while True:
-        with placed(count, each, losses > 0, got, say) as learners:
+        places = ["a node that has gone"] * count
+        codes: list[int | None] = [None] * count
+        with placed(count, each, losses > 0, got, say) as learners, contextlib.suppress(RayActorError):
             places = start(learners, words, os.getcwd())
             codes = watch(learners, got)
+        if got:
+            return 128 + got[0] if any(code != 0 for code in codes) else 0
         lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
-        if got or not lost:
-            return max(code or 0 for code in codes) if not lost else 128 + got[0]
+        if not lost:
+            return max(code or 0 for code in codes)
         now = newest(run)
         losses, before = (1 if now != before else losses + 1), now
         rank, code = next(iter(lost.items()))
@@ -234,8 +240,8 @@ def start(learners: Sequence[Any], words: Sequence[str], folder: str) -> list[st
     found = ray.get([learner.address.remote() for learner in learners])
     meeting = {"MASTER_ADDR": found[0][0], "MASTER_PORT": str(found[0][1]), "WORLD_SIZE": str(len(learners))}
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
-    for rank, learner in enumerate(learners):
-        learner.start.remote(words, {**meeting, **alone, "RANK": str(rank)}, folder)
+    own = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
+    ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, own, strict=True)])
     return [host for host, _ in found]
 
 
