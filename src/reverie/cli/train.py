@@ -81,6 +81,8 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     starts = end is None and (found.learners > 1 or bool(on_ray)) and not launched()
     found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
     common = replace(parsed.common, run=said.run)
+    if parsed.common.resources and not on_ray:
+        return fail("--resources without --on ray: only Ray places learners by resources.", 2)
     if on_ray and end is not None:
         return fail(f"--on {on_ray}: a search trains on this machine. Leave it out.", 2)
     if starts:
