@@ -18,6 +18,7 @@ import pytest
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.cli.parse import without
+from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.experiment import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
@@ -132,6 +133,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, capfd):
     [
         (["--on", "slurm"], "expected ray, or ray:HOST:PORT"),
         (["--on", "ray", "--seeds", "2"], "--seeds 2 with --on ray"),
+        (["--resources", "{CPU: 1}"], "--resources without --on ray"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(words, message, capfd):
@@ -144,6 +146,9 @@ def test_a_learner_needs_its_threads_and_a_gpu_if_there_are_enough():
     assert on_ray.needs(config, {}, 2) == {"CPU": 3, "GPU": 1}
     assert on_ray.needs(config, {"CPU": 1, "seat": 1}, 1) == {"CPU": 1, "GPU": 0, "seat": 1}
     assert on_ray.needs(config.merge({"device": "cuda"}), {}, 0)["GPU"] == 1
+    for wrong in ("four", -1, 1.5):
+        with pytest.raises(ConfigError, match="resources: CPU = "):
+            on_ray.needs(config, {"CPU": wrong}, 0)
 
 
 def test_what_is_asked_of_ray_is_not_asked_of_the_learners():

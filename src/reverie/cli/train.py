@@ -77,30 +77,37 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     if ask := question(first, said, found):
         return fail(ask, 2)
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
-    on_ray = parsed.common.on
-    starts = end is None and (found.learners > 1 or bool(on_ray)) and not launched()
+    common, alone = replace(parsed.common, run=said.run), found.learners == 1 and not parsed.common.on
+    starts = end is None and not alone and not launched()
     found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
-    common = replace(parsed.common, run=said.run)
-    if on_ray and end is not None:
-        return fail(f"--on {on_ray}: a search trains on this machine. Leave it out.", 2)
+    if refused := misplaced(common, found.learners, starts=starts, searches=end is not None):
+        return fail(refused, 2)
     if starts:
-        if common.seeds is not None:
-            more = f"--on {on_ray}" if on_ray else f"--learners {found.learners}"
-            return fail(f"--seeds {common.seeds} with {more}: train the seeds one by one.", 2)
-        return placed_on_ray(args, found, common) if on_ray else launch(["train", *args], found)
+        return placed_on_ray(args, found, common) if common.on else launch(["train", *args], found)
     end = end or (one_run if common.seeds is None else several)
     return end(found, common)
 
 
+def misplaced(said: Common, learners: int, *, starts: bool, searches: bool) -> str:
+    """Return why the learners cannot be where they are asked to be; "" if they can."""
+    if said.on and said.on.partition(":")[0] != "ray":
+        return f"--on {said.on}: expected ray, or ray:HOST:PORT."
+    if said.on and searches:
+        return f"--on {said.on}: a search trains on this machine. Leave it out."
+    if said.resources and not said.on:
+        return "--resources without --on ray: only Ray places learners by resources."
+    if starts and said.seeds is not None:
+        more = f"--on {said.on}" if said.on else f"--learners {learners}"
+        return f"--seeds {said.seeds} with {more}: train the seeds one by one."
+    return ""
+
+
 def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> int:
     """Train on a Ray cluster; return the exit code."""
-    cluster, _, address = said.on.partition(":")
-    if cluster != "ray":
-        return fail(f"--on {said.on}: expected ray, or ray:HOST:PORT.", 2)
     check(config if ":" in config.device else config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (said.run or new_path(config.subject, config.name)).absolute()
     words = ["train", *without(args, {"on", "resources", "run", "resume"})]
-    return train_on_ray(words, config, run, address, said.resources, tell)
+    return train_on_ray(words, config, run, said.on.partition(":")[2], said.resources, tell)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:

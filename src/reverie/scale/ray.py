@@ -100,7 +100,7 @@ def train_on_ray(
         say: called with a sentence about a loss.
 
     Raises:
-        ConfigError: Ray is not installed.
+        ConfigError: Ray is not installed, or ``resources`` are no amounts.
         RunError: the cluster cannot be reached, lacks resources, or has lost learners too often.
     """
     ray = connected(address)
@@ -140,7 +140,14 @@ def connected(address: str) -> Any:
 
 
 def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
-    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads."""
+    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads.
+
+    Raises:
+        ConfigError: an amount is no number that Ray takes.
+    """
+    for name, amount in resources.items():
+        if not isinstance(amount, int | float) or amount < 0 or (amount > 1 and amount != int(amount)):
+            raise ConfigError(f"resources: {name} = {amount!r}: expected a whole number, or one between 0 and 1.")
     enough = config.device == "auto" and gpus >= config.learners
     usual = {"CPU": config.threads or 1, "GPU": int(enough or config.device.startswith("cuda"))}
     return {**usual, **resources}
@@ -249,6 +256,8 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     """Pass output and signals on until all have ended; return their exit codes, None of those that were lost."""
     import ray
 
+    from reverie.log.console import outlived
+
     codes: dict[int, int | None] = {}
     asked = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
     told, killed, end = 0, False, float("inf")
@@ -263,8 +272,9 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
             except ray.exceptions.RayActorError:
                 codes[rank] = None
                 continue
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()
+            with outlived(sys.stdout):
+                sys.stdout.buffer.write(text)
+                sys.stdout.buffer.flush()
             if code is None:
                 asked[learners[rank].look.remote()] = rank
             else:
@@ -298,7 +308,7 @@ def unlocked(run: Path) -> None:
     from reverie.run.folder import RunFolder
 
     end = time.monotonic() + SILENCE
-    while time.monotonic() < end:
+    while run.is_dir() and time.monotonic() < end:
         with contextlib.suppress(RunError), RunFolder.at(run).lock():
             return
         time.sleep(POLL)
