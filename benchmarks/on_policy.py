@@ -37,7 +37,7 @@ import reverie
 from reverie.agent.evaluation import evaluate_run
 from reverie.algos.ppo import PPO
 from reverie.experiment import ExperimentConfig
-from reverie.log.aggregate import intervals_of
+from reverie.log.aggregate import intervals_of, plain
 from reverie.presets.layers import layered
 from reverie.replay.rollout import Rollout
 
@@ -178,7 +178,7 @@ def results_row(name: str, system: str, found: Sequence[Numbers]) -> dict[str, A
     """The row of these runs."""
     scores = [round(run["score"], 1) for run in found]
     row = {"part": "results", "task": name, "env": TASKS[name].env, "system": system, "steps": found[0]["steps"]}
-    measures = {what: estimate._asdict() for what, estimate in intervals_of(scores).items() if what != "median"}
+    measures = {what: plain(estimate._asdict()) for what, estimate in intervals_of(scores).items() if what != "median"}
     return row | {"cpu_s": statistics.median(run["cpu_s"] for run in found), "scores": scores, **measures}
 
 

@@ -188,16 +188,17 @@ def on_policy_table(result: Result) -> list[str]:
             for what in ("per_cpu_s", "per_s", "updates_per_s"):
                 row += [f"{of[s][what]:,.0f}" for s in systems] + [digits(of[systems[-1]][f"ratio_{what}"])]
             speeds.append(row)
-    peer = [s.partition(" ")[0] for s in systems]
     units = ("env steps per s of processor time", "env steps per s", "updates per s")
-    heads = [f"{unit}: {OURS}" if k == 0 else name for unit in units for k, name in enumerate([*peer, "times"])]
+    heads = [head for unit in units for head in (unit, systems[-1].partition(" ")[0], "ours to it")]
     return [*grid(["mean return", "env steps", *systems], scores), "", *grid(["speed", *heads], speeds)]
 
 
 def scored(row: Mapping[str, Any]) -> str:
-    """A mean over seeds with its interval."""
+    """A mean over seeds with its interval, and the seeds."""
     value, low, high = row["mean"].values()
-    return f"{value:.1f} ({low:.1f} to {high:.1f}, {len(row['scores'])} seeds)"
+    places = 2 if abs(value) < 10 else 0
+    ends = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
+    return f"{value:.{places}f}{ends}: {', '.join(f'{score:.{min(places, 1)}f}' for score in row['scores'])}"
 
 
 def kernels_table(result: Result) -> list[str]:
