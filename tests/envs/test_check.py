@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import mmap
 import random
 import threading
 
@@ -223,7 +224,8 @@ class Leaks(Walk):
         self.kept = []
 
     def step(self, action):
-        self.kept.append(np.ones(1 << 20, np.uint8))
+        self.kept.append(mmap.mmap(-1, 1 << 20))  # never memory that another test has freed
+        self.kept[-1].write(bytes(1 << 20))
         return super().step(action)
 
 
