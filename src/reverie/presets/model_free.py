@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.presets.table import Preset, Settings
+from reverie.presets.table import NATURE_ATARI, Preset, Settings
 
 MODEL_FREE: Settings = {
     "steps": 1_000_000,
@@ -81,21 +81,11 @@ ATARI_VALUES: Settings = {
     "replay_ratio": 0.25,
     "learning_starts": 50_000,
     "random_steps": 50_000,
-    "env.id": "ALE/Pong-v5",
     "env.num": 1,
-    "env.action_repeat": 4,
-    "env.pool_frames": 2,
-    "env.noop_max": 30,
-    "env.resize": (84, 84),
-    "env.grayscale": True,
-    "env.clip_reward": "sign",
-    "env.time_limit": 27_000,
-    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False},
+    **NATURE_ATARI,
     "replay.capacity": 1_000_000,
     "replay.online": False,
     "algo.target_every": 10_000,
-    "algo.frames": 4,
-    "algo.networks.encoder": "nature",
     "algo.networks.units": (512,),
 }
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""

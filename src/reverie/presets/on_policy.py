@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.presets.table import Preset, Settings
+from reverie.presets.table import NATURE_ATARI, Preset, Settings
 
 GENERAL: Settings = {"steps": 1_000_000, "threads": 1}
 """The defaults of Stable-Baselines3."""
@@ -19,18 +19,8 @@ MUJOCO: Settings = GENERAL | {
 
 ATARI: Settings = {
     "steps": 10_000_000,
-    "env.id": "ALE/Pong-v5",
-    "env.action_repeat": 4,
-    "env.pool_frames": 2,
-    "env.noop_max": 30,
-    "env.resize": (84, 84),
-    "env.grayscale": True,
-    "env.clip_reward": "sign",
-    "env.time_limit": 27_000,
-    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False},
-    "algo.frames": 4,
+    **NATURE_ATARI,
     "algo.entropy_coef": 0.01,
-    "algo.networks.encoder": "nature",
     "algo.networks.share_encoder": True,
     "algo.networks.units": (512,),
     "algo.networks.activation": "relu",

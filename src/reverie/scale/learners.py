@@ -471,6 +471,8 @@ def train(experiment: Shared) -> None:
             assert team.group is not None
             team.group.order(SAVE)
             team.write()
+        elif sys.exception() is not None:
+            raise RunError("one of several learners cannot save alone: the newest checkpoint is that of all")
         return experiment.run
 
     with team.joined():
