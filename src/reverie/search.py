@@ -36,7 +36,7 @@ from reverie.run.folder import (
     settings_changes,
     write_saved,
 )
-from reverie.seeds import SeedRun, check_seeds, default_jobs, train_runs
+from reverie.seeds import SeedRun, check_seeds, default_jobs, showing, train_runs
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
@@ -252,20 +252,8 @@ class Search:
         lanes = {one.seed: Lane(f"trial {one.seed}", RunFolder(one.run).metrics, length, unit) for one in runs}
         board = Board(list(lanes.values()) if self.config.console else [], title)
 
-        def show(one: SeedRun | None) -> None:
-            if one is None:
-                board.update()
-                return
-            lane = lanes[one.seed]
-            if one.state == "running":
-                lane.begin()
-            else:
-                lane.read()
-                self.tell(one)
-                lane.state, lane.note = one.state, one.note
-            board.changed(lane)
-
         with contextlib.closing(board):
+            show = showing(board, lanes, self.tell)
             signal = train_runs(runs, self.command, jobs, show, say, unpromising=self.unpromising)
         return self.result(signal)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -198,23 +198,14 @@ def _train_seeds(
         settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
         return ["train", config.name, *settings, *more]
 
-    def show(one: SeedRun | None) -> None:
-        if one is None:
-            board.update()
-            return
+    def ended(one: SeedRun) -> None:
         lane = lanes[one.seed]
-        if one.state == "running":
-            lane.begin()
-        else:
-            lane.read()
-            if one.state == "finished" and "eval/score" in lane.values:
-                one.note += f" at {lane.position:,} {lane.unit}, score {lane.values['eval/score']:.2f}"
-            lane.state, lane.note = one.state, one.note
-            write_seeds(config, folder, runs)
-        board.changed(lane)
+        if one.state == "finished" and "eval/score" in lane.values:
+            one.note += f" at {lane.position:,} {lane.unit}, score {lane.values['eval/score']:.2f}"
+        write_seeds(config, folder, runs)
 
     with contextlib.closing(board):
-        number = train_runs(runs, command, jobs, show, say)
+        number = train_runs(runs, command, jobs, showing(board, lanes, ended), say)
     found = write_seeds(config, folder, runs)
     if found is not None:
         from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
@@ -230,6 +221,27 @@ def _train_seeds(
                 unit=found.unit,
             )
     return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
+
+
+def showing(
+    board: Board, lanes: Mapping[int, Lane], ended: Callable[[SeedRun], None]
+) -> Callable[[SeedRun | None], None]:
+    """Return what :func:`train_runs` is to call: it shows the runs on ``board``, and calls ``ended`` for each."""
+
+    def show(one: SeedRun | None) -> None:
+        if one is None:
+            board.update()
+            return
+        lane = lanes[one.seed]
+        if one.state == "running":
+            lane.begin()
+        else:
+            lane.read()
+            ended(one)
+            lane.state, lane.note = one.state, one.note
+        board.changed(lane)
+
+    return show
 
 
 def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:
