@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, check_taken, with_choice
@@ -68,3 +70,35 @@ def test_random_actions_are_uniform_over_legal_ones_and_the_same_if_all_are_lega
     assert drawn[:, :7].mean(0) == pytest.approx([1, 0, 0.5, 0.5, 0.5, 0, 0.5], abs=0.04)
     free = random_action(spec, 4000, np.random.default_rng(0))
     assert torch.equal(free, random_action(spec, 4000, np.random.default_rng(0), torch.ones_like(mask)))
+
+
+PARTS = st.recursive(
+    st.one_of(
+        st.integers(1, 4).map(spaces.Discrete),
+        st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+        st.integers(1, 3).map(spaces.MultiBinary),
+        st.just(spaces.Box(-1, 1, (2,))),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: spaces.Dict(dict(zip("abc", parts, strict=False)))),
+        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
+    ),
+    max_leaves=5,
+)
+
+
+@given(PARTS, st.integers(0, 2**31 - 1))
+@settings(max_examples=80, deadline=None)
+def test_random_actions_of_any_space_are_legal(space: spaces.Space[Any], seed: int) -> None:
+    codec, rng = ActionCodec(space), np.random.default_rng(seed)
+    legal = rng.random((5, codec.spec.width)) < 0.4
+    legal[:, [i for key, cut in codec.spec.slices().items() if not codec.spec.parts[key].classes
+              for i in range(cut.start, cut.stop)]] = True  # fmt: skip
+    for _, cut in codec.spec.choices():
+        legal[np.arange(5), rng.integers(cut.start, cut.stop, 5)] = True
+    assert (MaskCodec(space)(legal[0]) == legal[0]).all()
+    action = random_action(codec.spec, 5, rng, torch.from_numpy(legal))
+    for _, cut in codec.spec.choices():
+        chosen = action[:, cut].bool().numpy()
+        assert (chosen.sum(-1) == 1).all()
+        assert not (chosen & ~legal[:, cut]).any()

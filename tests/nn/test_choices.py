@@ -3,10 +3,13 @@
 import math
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import ChoicesActor, MixedActor, NetworkConfig
 from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed
+from reverie.nn.functional import masked
 
 
 def test_probabilities_are_of_each_choice_alone():
@@ -83,3 +86,27 @@ def test_illegal_classes_beside_numbers_are_never_drawn():
     assert not action[:, ~legal].any()
     assert density.isfinite().all()
     assert (action[:, legal] != 0).any(0).all()
+
+
+SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
+
+
+@given(SIZES, st.integers(0, 2**31 - 1))
+@settings(max_examples=60, deadline=None)
+def test_illegal_classes_of_any_choices_are_never_taken_and_count_for_nothing(classes, seed):
+    """As MaskablePPO has it: the logits of illegal classes are minus infinity, and all others are as they were."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(7, sum(classes), generator=g)
+    legal = torch.rand(7, sum(classes), generator=g) < 0.5
+    for part in torch.split(legal, list(classes), -1):
+        part[torch.arange(7), torch.randint(part.shape[-1], (7,), generator=g)] = True
+    policy = Choices(masked(logits, {MASK: legal}), classes)
+    hand = torch.split(logits.masked_fill(~legal, -torch.inf), list(classes), -1)
+    action, density = policy.sample()
+    assert not (action.bool() & ~legal).any()
+    assert not (policy.mode().bool() & ~legal).any()
+    known = [torch.distributions.Categorical(logits=x) for x in hand]
+    taken = [x.argmax(-1) for x in torch.split(action, list(classes), -1)]
+    torch.testing.assert_close(density, sum(one.log_prob(x) for one, x in zip(known, taken, strict=True)))
+    entropies = [-(one.probs * one.probs.clamp(min=1e-30).log()).sum(-1) for one in known]
+    torch.testing.assert_close(policy.entropy(), sum(entropies))
