@@ -196,7 +196,40 @@ def test_through_training(page: Page, site: str) -> None:
     expect(page.locator("#facts")).not_to_have_text(newest)
     at(page, "6 of 6")
     page.locator("#curve").select_option("loss/reward")
-    expect(page.locator("#panel .chart .name")).to_have_text("loss/reward")
+    expect(page.locator("#panel .chart.tall .name")).to_have_text("loss/reward")
+
+
+def test_the_error_over_training_and_a_new_checkpoint(page: Page, site: str, folder: Path) -> None:
+    opened(page, site, steps=6)
+    newest = page.locator("#facts").inner_text()
+    page.get_by_role("tab", name="Training").click()
+    page.locator("#errorof").select_option("reward")
+    chart = page.locator("#panel .chart.high")
+    before, most = chart.locator("canvas").evaluate("c => c.toDataURL()"), page.locator("#checkpoint")
+    expect(most).to_have_attribute("max", "1")
+    chart.locator(".u-over").click(position={"x": 5, "y": 40})  # at the earliest checkpoint
+    expect(page.locator("#facts")).not_to_have_text(newest)
+    known = sorted((folder / "dreamer/checkpoints").glob("step-*"))
+    later = known[-1].with_name("step-000000090")
+    try:
+        shutil.copytree(known[-1], later)  # as a run that goes on does
+        expect(most).to_have_attribute("max", "2")
+        page.wait_for_function("before => document.querySelector('.high canvas').toDataURL() !== before", arg=before)
+        most.focus()
+        page.keyboard.press("End")
+        expect(page.locator("#facts")).to_contain_text(later.name)
+    finally:
+        shutil.rmtree(later)
+
+
+def test_probes_are_drawn(page: Page, site: str) -> None:
+    opened(page, site, "mapped", steps=2)
+    page.get_by_role("tab", name="Latent").click()
+    expect(page.locator("#probes canvas")).to_have_count(3)  # a map, the true one, and arrows
+    for canvas in page.locator("#probes canvas").all():
+        assert canvas.evaluate("c => new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size > 4")
+    page.keyboard.press("d")
+    expect(page.locator("#probes")).to_contain_text("only rows that happened have")
 
 
 def test_files_to_share(page: Page, site: str, browser: Any, tmp_path: Path) -> None:
@@ -221,7 +254,7 @@ def test_files_to_share(page: Page, site: str, browser: Any, tmp_path: Path) -> 
 def test_the_table_of_runs(page: Page, site: str) -> None:
     page.goto(site)
     lines = page.locator("#table tbody tr")
-    expect(lines).to_have_count(2)
+    expect(lines).to_have_count(3)
     page.get_by_role("button", name="algorithm").click()
     expect(lines.first).to_contain_text("dqn")
     page.get_by_role("button", name="algorithm").click()
@@ -270,7 +303,7 @@ def test_it_fits_a_phone(page: Page, site: str, scheme: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     wide = "document.documentElement.scrollWidth"
     page.goto(site)
-    expect(page.locator("#table tbody tr")).to_have_count(2)
+    expect(page.locator("#table tbody tr")).to_have_count(3)
     assert page.evaluate(wide) <= 390
     opened(page, site, steps=2)
     for tab in page.get_by_role("tab").all():

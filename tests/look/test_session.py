@@ -78,9 +78,9 @@ def test_surprise_and_entropies(agent: Agent, session: Session) -> None:
     posterior, stats = world.rssm.observe(before.state.latent, seen, action, row.step.is_first[:, None])
     assert torch.allclose(posterior.deter[:, 0], row.state.latent.deter, atol=1e-5)
     p, q = (Independent(Categorical(x[0]), 1) for x in (stats[:, 0], world.rssm.prior(posterior.deter[:, 0])))
-    assert row.facts["kl"] == pytest.approx(float(kl_divergence(p, q)), abs=1e-4)
-    assert row.facts["posterior_entropy"] == pytest.approx(float(p.entropy()), abs=1e-4)
-    assert row.facts["prior_entropy"] == pytest.approx(float(q.entropy()), abs=1e-4)
+    assert row.facts["kl"] == pytest.approx(float(kl_divergence(p, q).detach()), abs=1e-4)
+    assert row.facts["posterior_entropy"] == pytest.approx(float(p.entropy().detach()), abs=1e-4)
+    assert row.facts["prior_entropy"] == pytest.approx(float(q.entropy().detach()), abs=1e-4)
 
 
 def test_predicted_return_by_hand(agent: Agent) -> None:
@@ -199,7 +199,34 @@ def test_another_checkpoint_dreams_the_same_episode(folder: Path, session: Sessi
     assert len(session.line.dream) == 11
     assert [row.facts["value"] for row in session.line.real] != values
     assert session.about()["checkpoint"] == first
+    imagined = [row["error"] for row in session.rows(5)[:2]]  # of the rows that happened
+    newest = Session(load(folder / "dreamer"))
+    played(newest, 6)
+    judged, before = newest.judged(session.agent), deters(newest)
+    assert judged == {name: np.mean([one[name] for one in imagined]) for name in imagined[0]}
+    assert (newest.agent.checkpoint.name, len(newest.line.real)) != (first, 5)
+    assert np.array_equal(deters(newest), before)  # nothing has changed
+    assert newest.see(7) == 0
+    assert newest.judged(session.agent) == {}
     session.step(6)
+
+
+def test_probes_say_what_they_read_and_what_is_true(folder: Path) -> None:
+    agent = load(folder / "mapped")
+    session = played(Session(agent), 6)
+    session.dream(6, 2)
+    seen, dreamt = (session.latent(at)["probes"] for at in (6, 7))
+    state = ModelState(*(x.numpy() for x in session.line.dream[6].latent))
+    obs = {key: value.numpy() for key, value in session.line.real[6].step.obs.items()}
+    read = agent.probe(state, {"map_coord": obs["map_coord"]})
+    assert np.array_equal(seen["map"]["read"].flatten(), read["map"][0].argmax(-1))
+    assert np.array_equal(seen["map"]["chance"].flatten(), read["map"][0].max(-1))
+    assert np.array_equal(seen["map"]["truth"], obs["map"][0])
+    assert np.array_equal(seen["map_coord"]["read"], read["map_coord"][0])
+    assert dreamt["map"] == {}  # the model does not dream where it is
+    assert list(dreamt["map_coord"]) == ["read"]
+    assert None not in session.picture(5)  # what is decoded is enough to draw it
+    session.close()
 
 
 def test_recorded_episodes(agent: Agent) -> None:

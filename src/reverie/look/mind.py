@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.agent.imagining import array, describing
-from reverie.algos.base import INSIDE
+from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import PolicyState
 from reverie.core.types import Step
 from reverie.nn.distributions import Categoricals
@@ -32,6 +32,9 @@ class Mind:
         self.learner = describing(agent)
         self.world = self.learner.world
         self.cell = self.world.rssm.cell(self.world.dtype)  # the weights stay as they are
+        said = self.say([self.world.rssm.initial(1, self.world.dtype)])
+        self.keys = [key for key in agent.obs_spec if dreamt_name(key) in said]
+        """The observations that are dreamt."""
 
     def act(self, latent: Latent, mode: str) -> Tensor:
         """Return the policy's actions ``[B, A]`` in states ``[B, ...]``: drawn ("sample") or most likely ("mode")."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from PIL import Image
@@ -23,17 +23,17 @@ SIDE = 256
 class Pictures:
     """Draws observations: as the environment does, if it can; else the first image among them; else not at all."""
 
-    def __init__(self, agent: Agent, dreamt: bool) -> None:
-        """``dreamt``: whether pictures of dreams are wanted too. Without, those of the environment come first."""
+    def __init__(self, agent: Agent, dreamt: Collection[str] | None) -> None:
+        """``dreamt``: the observations that dreams have. None: there are none, and the environment's pictures do."""
         self.agent, self.dreamt = agent, dreamt
         self._closing = contextlib.ExitStack()
-        self._paint = self._closing.enter_context(painting(agent, agent.obs_spec)) if dreamt else None
+        self._paint = None if dreamt is None else self._closing.enter_context(painting(agent, dreamt))
         images = [key for key, part in agent.obs_spec.items() if part.kind == "image"]
         self._image = images[0] if images else None
 
     def real(self, env: Env | None, obs: Obs) -> bytes | None:
         """Return a picture of the current row ``[1, ...]``; None if there is no way to draw it."""
-        if not self.dreamt and env is not None and (frame := env.render()) is not None:
+        if self.dreamt is None and env is not None and (frame := env.render()) is not None:
             return png(shrink(frame, SIDE))
         shown = self._drawn({key: value.numpy()[None] for key, value in obs.items()})
         if shown is None and env is not None and (frame := env.render()) is not None:
@@ -47,7 +47,7 @@ class Pictures:
 
     def _drawn(self, obs: Mapping[str, np.ndarray]) -> bytes | None:
         spec, stacked = self.agent.obs_spec, self.agent.config.env.frame_stack
-        if self._paint is not None and obs.keys() >= spec.keys():
+        if self._paint is not None:
             return png(self._paint(dict(obs))[0, 0])
         if self._image is None or self._image not in obs:
             return None

@@ -81,7 +81,7 @@ class Guard:
         await self.app(scope, receive, answer)
 
     def _admits(self, scope: Scope, host: str, origin: str | None) -> bool:
-        named = secrets.compare_digest(scope["path"].split("/")[1].encode(), self.token.encode())
+        named = secrets.compare_digest(f"{scope['path']}/".split("/")[1].encode(), self.token.encode())
         own = origin == f"http://{host}" or (origin is None and scope["type"] == "http")
         return named and own and HERE.fullmatch(host) is not None
 
@@ -301,6 +301,11 @@ def use(page: Page, checkpoint: Any) -> Answer:
     return about(page, 0)
 
 
+def judge(page: Page, checkpoint: Any) -> Answer:
+    """Say how wrong another checkpoint's dream of this episode would be."""
+    return {"errors": page.open().judged(page.looker.agent(page.name, checkpoint))}, []
+
+
 def pictures(page: Page, rows: Any) -> Answer:
     """Send the pictures of rows."""
     session = page.open()
@@ -323,6 +328,7 @@ COMMANDS: dict[str, Callable[..., Answer]] = {
     "branch": branch,
     "run": run_state,
     "use": use,
+    "judge": judge,
     "pictures": pictures,
     "export": export,
     "step": lambda page, at=None, action=None: page.changed(page.open().step(at, action)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -129,7 +130,7 @@ class Session:
         self.source = Live(agent) if source is None else source
         self.mode = "mode"
         self._learn_to_know(agent)
-        self.pictures = Pictures(agent, self.mind is not None)
+        self.pictures = Pictures(agent, None if self.mind is None else self.mind.keys)
         self.seed = derived_seeds(agent.config.seed)["test"] if seed is None else seed
         self.start(self.seed)
 
@@ -348,9 +349,9 @@ class Session:
 
     def pick(self, number: int) -> int:
         """Go on with a future of the last branch."""
-        if not 0 <= number < len(self.futures):
-            raise DataError(f"future = {brief(number)}: expected one of {len(self.futures)}. Branch first.")
-        at, chosen = self.branched, self.futures[number]
+        if not self.futures:
+            raise DataError("there are no futures to choose from: branch first.")
+        at, chosen = self.branched, self.futures[self._count(number, 0, len(self.futures) - 1)]
         self._row(at, self.line.dream)
         self._forget_real(at)
         del self.line.dream[at + 1 :], self.line.actions[at:]
@@ -405,7 +406,7 @@ class Session:
     def latent(self, at: int) -> dict[str, Any]:
         """Return the state of row ``at``: the classes of z and what the prior gives them, or its numbers; probes."""
         mind = self._mind()
-        latent = self.line.dream[self._row(at, self.line.dream)].latent
+        latent = self.line.dream[at := self._row(at, self.line.dream)].latent
         with torch.no_grad():
             named = mind.world.rssm.named(mind.world.rssm.prior(latent.deter))
         found: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.line.held.items()}}
@@ -415,33 +416,65 @@ class Session:
         else:
             found |= {"values": array(latent.stoch[0, :, 0])}
             found |= {name: array(values[0]) for name, values in named.items()}
-        if isinstance(getattr(self.agent.algo, "probe", None), Probe):
-            state = ModelState(array(latent.deter), array(latent.stoch))
-            with contextlib.suppress(DataError):  # all of them are given something else
-                found["probes"] = {key: values[0] for key, values in self.agent.probe(state).items()}
+        return found | {"probes": self._probed(at)}
+
+    def _probed(self, at: int) -> dict[str, dict[str, Any]]:
+        """Return what probes read from row ``at`` by key, and the ``truth`` if it happened.
+
+        ``read`` is numbers, or of classes the likeliest; then ``chance`` is its probability. What a probe is given
+        beside the state is what happened, or else numbers that are dreamt; without them its key has no value.
+        """
+        probe, row, happened = getattr(self.agent.algo, "probe", None), self.line.dream[at], dict[str, np.ndarray]()
+        if not isinstance(probe, Probe):
+            return {}
+        if at < len(self.line.real):
+            happened = {key: values[0].numpy() for key, values in self.line.real[at].step.obs.items()}
+        needed = {key for parts in probe.given.values() for key in parts}
+        dreamt = {key: row.said[dreamt_name(key)] for key in self._numbers() if dreamt_name(key) in row.said}
+        given = {key: values for key, values in (dreamt | happened).items() if key in needed}
+        found: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
+        with contextlib.suppress(DataError):  # all of them are given something that is not known
+            state = ModelState(array(row.latent.deter), array(row.latent.stoch))
+            for key, (values, *_) in self.agent.probe(state, given).items():
+                found[key]["read"] = values
+                if (part := probe.parts[key]).kind == "categorical":
+                    likely = {"read": values.argmax(-1), "chance": values.max(-1)}
+                    found[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
+                found[key] |= {"truth": happened[key]} if key in happened else {}
         return found
 
     # ------------------------------------------------------------------ other models
 
     def use(self, agent: Agent) -> int:
         """Let an agent of another checkpoint live through the same episode, and dream it."""
-        line, dreamt = self.line, self.line.dream
+        self._live_again(agent, MOST)
+        self.futures = []
+        return 0
+
+    def judged(self, agent: Agent) -> dict[str, float]:
+        """Return the mean errors that the dream of another checkpoint's agent would have in this episode, by name.
+
+        Of the rows that happened and that it would imagine, if any. Nothing changes.
+        """
+        twin, line = copy.copy(self), self.line
+        twin.line = replace(line, real=[*line.real], dream=line.dream[: len(line.real)])
+        twin._live_again(agent, line.context)
+        errors = [row["error"] for row in twin.rows(line.context)]
+        return {name: float(np.mean([row[name] for row in errors])) for name in errors[0]} if errors else {}
+
+    def _live_again(self, agent: Agent, rows: int) -> None:
+        """Let another agent meet the first ``rows`` rows, and dream the episode anew; edits are undone."""
+        line, luck, self.dreaming = self.line, Luck(self.seed), Luck(self.seed)
         self._learn_to_know(agent)
-        met, line.real = line.real, []
-        self.pictures.agent = agent
-        line.dream, line.edits, line.held = [], [], {}
-        luck = Luck(self.seed)
+        line.edits, line.held = [], {}
         with luck():
             state = self._beginning()
-            for number, one in enumerate(met):
-                line.real.append(self._met(one.step, state, one.picture))
+            for number, one in enumerate(line.real[:rows]):
+                line.real[number] = self._met(one.step, state, one.picture)
                 if number < len(line.actions):
-                    state = self.policy.override(line.real[-1].state, line.actions[number])
-        self.futures = []
+                    state = self.policy.override(line.real[number].state, line.actions[number])
         if self.mind is not None:
-            line.dream = dreamt  # for its length
             self._dream_again(0)
-        return 0
 
     # ------------------------------------------------------------------ what the page is told
 

@@ -95,11 +95,17 @@ class Page {
     for (const key of [...this.pictures.keys()]) if (+key.split("/")[0] >= head.first) this.pictures.delete(key);
     this.rows.push(...head.rows);
     this.context = head.context;
+    this.seed = head.seed;
     this.edits = head.edits;
     const { about } = this;
     $("#facts").textContent = [about.algorithm, about.env, about.checkpoint, ...(about.recorded ? [] : [`seed ${head.seed}`])].join(" · ");
     this.real = this.rows.findLastIndex((row) => row.real);
     this.keep(head.pictures);
+  }
+
+  // What has happened, and how much of it the model sees: the same for all checkpoints.
+  episode() {
+    return [this.run, this.about.env, this.seed, this.context, this.real, ...this.rows.slice(0, this.real).map((row) => row.action)].join();
   }
 
   keep(pictures) {

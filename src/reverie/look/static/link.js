@@ -19,6 +19,7 @@ export class Link {
 
   async ask(what, given = {}) {
     await this.opened;
+    if (this.socket.readyState > WebSocket.OPEN) return new Promise(() => {}); // the page has said so
     const id = ++this.number;
     const answer = new Promise((done, failed) => this.waiting.set(id, [done, failed]));
     this.socket.send(JSON.stringify({ id, do: what, ...given }));

@@ -35,7 +35,7 @@ export class Panels {
       one.tabIndex = one.id === `tab-${name}` ? 0 : -1;
     }
     $("#panel").replaceChildren();
-    this.curve = this.grid = null;
+    this.curve = this.wrong = this.grid = null;
     const { page } = this;
     ({ Futures: () => this.drawFutures(), Training: () => this.training(), Share: () => this.share() })[name]?.();
     if (page.rows[page.at]) this.show(page.rows[page.at]);
@@ -53,16 +53,16 @@ export class Panels {
   // ------------------------------------------------------------------ numbers
 
   numbers(row) {
-    const { page } = this, box = el("div", { className: "numbers" });
+    const { page } = this, { dreams } = page.about, box = el("div", { className: dreams ? "numbers" : "numbers alone" });
     const keys = Object.keys(row.real?.numbers ?? row.dream?.numbers ?? {});
-    const dreams = page.about.dreams;
-    if (keys.length) box.append(el("b", {}, ""), el("b", {}, ""), el("b", {}, "real"), el("b", {}, dreams ? "dreamt" : ""));
+    const line = (...cells) => box.append(...cells.slice(0, dreams ? 5 : 3));
+    if (keys.length) line(el("b"), el("b"), ...["real", "dreamt", "off by"].map((name) => el("b", {}, name)));
     for (const key of keys) {
       const real = row.real?.numbers?.[key], dream = row.dream?.numbers?.[key];
       for (let i = 0; i < (real ?? dream).length; i++) {
         const canvas = el("canvas", { title: "the last 60 rows" });
-        box.append(el("b", {}, keys.length > 1 ? `${key} ${i}` : String(i)), canvas, el("span", {}, short(real?.[i])),
-          el("span", {}, dreams ? short(dream?.[i]) : ""));
+        const off = real && dream ? Math.abs(real[i] - dream[i]) : null;
+        line(el("b", {}, keys.length > 1 ? `${key} ${i}` : String(i)), canvas, ...[real?.[i], dream?.[i], off].map((x) => el("span", {}, short(x))));
         requestAnimationFrame(() => this.trace(canvas, key, i));
       }
     }
@@ -177,8 +177,53 @@ export class Panels {
     this.drawLatent();
     $("#undo").disabled = !page.edits;
     $("#changed").textContent = page.edits ? `${page.edits} edit${page.edits > 1 ? "s" : ""}` : "";
-    const probes = Object.entries(head.probes ?? {}).map(([key, values]) => `${key}: ${values.flat(9).slice(0, 12).map(short).join(", ")}`);
-    $("#probes").textContent = probes.length ? `Probes: ${probes.join(" · ")}` : "";
+    $("#probes").replaceChildren(...Object.entries(head.probes).map(([key, probe]) => this.probe(key, probe)));
+  }
+
+  // What a probe reads, and what is true if the row happened: maps of classes, arrows of goals, or numbers.
+  probe(key, { read, truth, chance }) {
+    const box = el("figure", {}, el("figcaption", {}, el("b", {}, `Probe: ${key}`))), sides = el("div", { className: "sides" });
+    const said = (text) => (box.append(el("p", {}, text)), box);
+    if (!read) return said("It is given something that only rows that happened have.");
+    const flat = read.flat(9), grid = chance && Array.isArray(read[0]) && !Array.isArray(read[0][0]);
+    if (grid) sides.append(this.map("read", read, chance), truth ? this.map("happened", truth) : "");
+    else if (!chance && flat.length % 2 === 0 && flat.length <= 32) sides.append(this.arrows(flat, truth?.flat(9)));
+    else return said(`${flat.slice(0, 12).map(short).join(", ")}${truth ? ` (happened: ${truth.flat(9).slice(0, 12).map(short).join(", ")})` : ""}`);
+    box.append(sides);
+    return box;
+  }
+
+  // A map [x][y] of classes, a colour for each, fainter where the probe is less sure.
+  map(name, cells, chance) {
+    const across = cells.length, down = cells[0].length, size = Math.max(4, Math.floor(160 / Math.max(across, down)));
+    const canvas = el("canvas", { width: across * size, height: down * size, title: name }), c = canvas.getContext("2d");
+    cells.forEach((column, x) => column.forEach((kind, y) => {
+      c.globalAlpha = chance?.[x][y] ?? 1;
+      c.fillStyle = `hsl(${(210 + kind * 137.5) % 360} 45% 52%)`;
+      c.fillRect(x * size, y * size, size - 1, size - 1);
+    }));
+    return el("div", {}, canvas, el("span", {}, name));
+  }
+
+  // Pairs of numbers as arrows from the middle: the first number to the right, the second upwards.
+  arrows(read, truth) {
+    const canvas = el("canvas", { width: 160, height: 160 }), c = canvas.getContext("2d");
+    const most = Math.max(1e-6, ...[...read, ...(truth ?? [])].map(Math.abs));
+    c.translate(80, 80);
+    c.lineWidth = 2;
+    for (const [pairs, name] of [[truth ?? [], "real"], [read, "dream"]])
+      for (let i = 0; i < pairs.length; i += 2) {
+        const x = (70 * pairs[i]) / most, y = (-70 * pairs[i + 1]) / most;
+        c.strokeStyle = c.fillStyle = colour(name);
+        c.beginPath();
+        c.moveTo(0, 0);
+        c.lineTo(x, y);
+        c.stroke();
+        c.beginPath();
+        c.arc(x, y, 4, 0, 7);
+        c.fill();
+      }
+    return el("div", {}, canvas, el("span", {}, truth ? "read (orange), happened (blue)" : "read"));
   }
 
   latentPanel() {
@@ -194,7 +239,7 @@ export class Panels {
         : "Each bar is a latent variable: its value, and the prior’s mean ± deviation. Click to set a value; the dream follows."),
       this.grid, el("div", { className: "bar" }, keep, el("span", { className: "grow" }), el("span", { id: "changed", className: "hint" }),
         el("button", { id: "undo", onclick: () => this.undo() }, "Undo", el("kbd", {}, "u"))),
-      el("p", { id: "hovered" }, "\u00a0"), el("p", { id: "probes" }));
+      el("p", { id: "hovered" }, "\u00a0"), el("div", { id: "probes" }));
   }
 
   drawLatent() {
@@ -296,18 +341,45 @@ export class Panels {
       const wanted = this.metric ?? ["eval/score", "episode/score"].find((name) => metrics.includes(name)) ?? metrics[0];
       select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, name)));
     }
-    this.drawCurve();
+    this.drawCurves();
+    this.judge();
   }
 
   trainingPanel() {
-    const box = el("div", { className: "chart tall" });
+    const { dreams } = this.page.about, chart = (tall) => el("div", { className: `chart${tall}` }), boxes = [chart(" high"), chart(" tall")];
     $("#panel").replaceChildren(
-      el("p", {}, this.page.about.dreams ? "The same episode, dreamed by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
+      el("p", {}, dreams ? "The same episode, dreamed by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
       el("label", {}, "Checkpoint ", el("input", { id: "checkpoint", type: "range", min: 0, max: 0, step: 1,
         oninput: () => this.sayCheckpoint(), onchange: () => this.use() })),
       el("p", { id: "which" }), el("p", { id: "live" }),
-      el("label", {}, "Curve ", el("select", { id: "curve", onchange: () => ((this.metric = $("#curve").value), this.drawCurve()) })), box);
-    this.curve = new Chart(box, { title: "" });
+      ...(dreams ? [boxes[0]] : []),
+      el("label", {}, "Curve ", el("select", { id: "curve", onchange: () => ((this.metric = $("#curve").value), this.drawCurves()) })), boxes[1]);
+    this.curve = new Chart(boxes[1], { title: "" });
+    const of = el("select", { id: "errorof", ariaLabel: "Error over training of", onchange: () => this.drawCurves() });
+    this.wrong = dreams ? new Chart(boxes[0], { title: "Error of the dream", points: true, more: [of], go: (step) => this.near(step) }) : null;
+  }
+
+  // The checkpoint nearest to a step.
+  near(step) {
+    const far = this.known.checkpoints.map((one) => Math.abs(one.step - step));
+    $("#checkpoint").value = far.indexOf(Math.min(...far));
+    this.use();
+  }
+
+  // Asks how wrong each checkpoint's dream of this episode is, one after the other, while nothing else is asked for.
+  async judge() {
+    const { page } = this, episode = page.episode();
+    if (this.judging || !this.wrong) return;
+    if (this.judged?.episode !== episode) this.judged = { episode, errors: new Map() };
+    this.judging = true;
+    for (const { name } of [...this.known.checkpoints].reverse()) {
+      if (page.playing || this.loading || this.chosen !== "Training" || page.episode() !== episode) break;
+      if (this.judged.errors.has(name)) continue;
+      const head = await page.link.ask("judge", { checkpoint: name }).catch(() => null); // it may be gone by now
+      this.judged.errors.set(name, head?.errors ?? {});
+      if (this.chosen === "Training") this.drawCurves();
+    }
+    this.judging = false;
   }
 
   sayCheckpoint() {
@@ -332,17 +404,24 @@ export class Panels {
       page.go(at);
     }
     this.sayCheckpoint();
-    this.drawCurve();
+    this.drawCurves();
     const now = this.known.checkpoints[+$("#checkpoint").value];
     if (head && now && now.name !== wanted.name) await this.use(); // it was moved on meanwhile
   }
 
-  drawCurve() {
-    const [x, y] = this.known.curves[$("#curve").value] ?? [[0], [null]];
-    this.curve.given.title = $("#curve").value ?? "";
-    const step = this.known.checkpoints.find((one) => one.name === this.page.about.checkpoint)?.step ?? null;
-    this.curve.show(x, [{ name: "", values: y, colour: hue(0) }], [0, Math.max(...x, step ?? 0, 1)]);
-    this.curve.mark(step);
+  drawCurves() {
+    const { checkpoints, curves } = this.known, name = $("#curve").value, [x, y] = curves[name] ?? [[0], [null]];
+    const step = checkpoints.find((one) => one.name === this.page.about.checkpoint)?.step ?? null;
+    const view = [0, Math.max(1, ...x, ...checkpoints.map((one) => one.step))];
+    const draw = (chart, x, values, name) => (chart.show(x, [{ name: "", values, colour: colour(name) }], view), chart.mark(step));
+    this.curve.given.title = name ?? "";
+    draw(this.curve, x, y, "real");
+    if (!this.wrong) return;
+    const errors = checkpoints.map((one) => this.judged?.errors.get(one.name) ?? {});
+    const keys = Object.keys(errors.findLast((one) => Object.keys(one).length) ?? {}), of = this.wrong.given.more[0];
+    if (of.children.length !== keys.length) of.replaceChildren(...keys.map((key) => el("option", {}, key)));
+    of.title = this.page.about.units[of.value] ?? "";
+    draw(this.wrong, checkpoints.map((one) => one.step), errors.map((one) => one[of.value] ?? null), "dream");
   }
 
   // ------------------------------------------------------------------ share

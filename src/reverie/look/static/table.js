@@ -33,18 +33,29 @@ function spark(curve) {
 
 export class RunTable {
   constructor(page, hello) {
+    this.page = page;
     this.runs = hello.runs;
     this.ticked = new Set();
     this.by = [8, -1];
     $("#table").hidden = false;
     $("#title").textContent = hello.folder;
-    $("#facts").textContent = `${hello.runs.length} runs`;
     const head = COLUMNS.map(([name], i) => el("th", { scope: "col" }, el("button", { onclick: () => this.sort(i) }, name)));
     $("#table thead").append(el("tr", {}, el("th"), ...head));
     $("#find").addEventListener("input", () => this.draw());
     $("#metric").addEventListener("change", () => this.compare());
     new ResizeObserver(() => this.chart && this.compare()).observe($("#comparison"));
+    setInterval(() => this.again(), 5000);
     this.draw();
+  }
+
+  // What runs that are training now have come to.
+  async again() {
+    if (document.hidden || !this.runs.some((run) => run.live)) return;
+    const hello = await this.page.ask("hello", {}, true);
+    if (!hello) return;
+    this.runs = hello.runs;
+    if (!$("#table tbody").contains(document.activeElement)) this.draw();
+    if (this.chart) this.compare();
   }
 
   sort(column) {
@@ -53,6 +64,7 @@ export class RunTable {
   }
 
   draw() {
+    $("#facts").textContent = `${this.runs.length} runs`;
     const [column, sign] = this.by, value = COLUMNS[column][1], wanted = $("#find").value.toLowerCase();
     const shown = this.runs.filter((run) => `${run.name} ${run.algorithm} ${run.env}`.toLowerCase().includes(wanted));
     shown.sort((a, b) => {

@@ -62,7 +62,7 @@ export class Chart {
       ],
       series: [{}, ...series.map((one) => ({
         label: one.name, stroke: one.colour, width: 1.5, dash: one.dash ? [4, 3] : undefined, spanGaps: false,
-        points: { show: false },
+        points: { show: Boolean(this.given.points), size: 6 },
       }))],
       hooks: {
         drawClear: [(u) => this.#tint(u)],
