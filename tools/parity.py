@@ -522,6 +522,10 @@ def compare(path: Path, output: float | None = None, update: float | None = None
         sys.path.insert(0, str(Path(__file__).parent))
         importlib.import_module("parity_pydreamer").compare(arrays, meta, result, MISSING)
         return result
+    if str(meta.get("agent", "")).startswith("R2-Dreamer"):
+        sys.path.insert(0, str(Path(__file__).parent))
+        importlib.import_module("parity_r2dreamer").compare(arrays, meta, result, MISSING)
+        return result
     rec = Recording(path)
     agent = load(rec)
     batch = rec.batch(rec.action_spec(), rec.obs_spec())

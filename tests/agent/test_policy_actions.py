@@ -106,9 +106,17 @@ def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name, mode):
     config = algorithm_config(name)()
     part = ActionPart(kind="categorical", classes=(2,)) if "discrete" in name or "dqn" in name else None
     action = ActionSpec(parts={"action": part or ActionPart(kind="continuous", size=2)})
-    if name in ("dreamer_v3", "plan2explore_v3"):
+    if name in ("dreamer_v3", "plan2explore_v3", "r2dreamer"):
         config = config.merge(NETWORKS)
-    remembers = name in ("dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3")
+    remembers = name in (
+        "dreamer_v1",
+        "dreamer_v2",
+        "dreamer_v3",
+        "plan2explore",
+        "plan2explore_v1",
+        "plan2explore_v3",
+        "r2dreamer",
+    )
     policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
     if remembers:
         assert not isinstance(policy, Memoryless)

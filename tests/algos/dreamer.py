@@ -8,6 +8,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.plan2explore import Plan2ExploreConfig
 from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
 from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
+from reverie.algos.r2dreamer import R2DreamerConfig, Representation
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 
@@ -110,6 +111,14 @@ def build_p2e(name, actions="discrete", **changes):
         return build_earlier({"v1": "v1_p2e", "v2": "p2e"}[name], actions, **changes)
     config = Plan2ExploreV3Config(extrinsic=0.5).merge({"ensemble.models": 2, "ensemble.head.units": 8})
     return build(actions, config, **changes)
+
+
+R2 = {"r2_barlow": "barlow", "r2_infonce": "infonce", "r2_pro": "dreamerpro(7, 5, freeze=0)", "r2_decoder": "decoder"}
+"""R2-Dreamer's losses."""
+
+
+def build_r2(name, actions="discrete", **changes):
+    return build(actions, R2DreamerConfig(representation=Representation.parse(R2[name])), **changes)
 
 
 def build_earlier(name, actions="discrete", device="cpu", **changes):

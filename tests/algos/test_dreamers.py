@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from dreamer import CONFIGS, batch, build, build_earlier, build_p2e
+from dreamer import CONFIGS, R2, batch, build, build_earlier, build_p2e, build_r2
 from tape import Tapes, device_only
 
 from reverie.core.stats import Stats
@@ -12,11 +12,11 @@ from reverie.kernels.capture import WARM_UPS, Captured
 
 V3 = {
     "v3": {}, "v3_bfloat16": {"precision": "bfloat16"}, "v3_two_rows": {"replay_context": 2},
-    "v3_none": {"replay_context": 0}, "v3_p2e": {},
+    "v3_none": {"replay_context": 0}, "v3_p2e": {}, "r2_barlow": {}, "r2_pro": {},
 }  # fmt: skip
 KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
-every = pytest.mark.parametrize("name", [*CONFIGS, *V3])
-most = pytest.mark.parametrize("name", [*CONFIGS, "v3_bfloat16", "v3_two_rows", "v3_p2e"])
+every = pytest.mark.parametrize("name", [*CONFIGS, *V3, "r2_infonce", "r2_decoder"])
+most = pytest.mark.parametrize("name", [*CONFIGS, "v3_bfloat16", "v3_two_rows", "v3_p2e", "r2_barlow", "r2_pro"])
 
 
 def made(name, device="cpu", **more):
@@ -24,6 +24,8 @@ def made(name, device="cpu", **more):
     kind = KINDS.get(name, "discrete")
     if name == "v3_p2e":
         return build_p2e("v3", kind, device=device, free_nats=0.0, **more), kind
+    if name in R2:
+        return build_r2(name, kind, device=device, free_nats=0.0, **more), kind
     if name in V3:
         return build(kind, device=device, free_nats=0.0, **V3[name] | more), kind
     free = {"kl": "free(0.0)"} if name[:2] == "v1" else {}
@@ -53,7 +55,7 @@ def test_an_update_trains_all_and_says_it_in_words(name):
     assert not {k for k in same if not any(word in k for word in slow)}
     trained = {n for n, p in agent.named_parameters() if p.requires_grad}
     assert {n for n, _ in agent.named_parameters()} - trained == {
-        n for n, _ in agent.named_parameters() if "slow_critic" in n or "slow." in n
+        n for n, _ in agent.named_parameters() if "slow_critic" in n or "slow." in n or "slow_" in n
     }
 
 
@@ -100,6 +102,9 @@ def test_dreams_are_in_the_units_of_the_environment(name):
     agent, kind = made(name)
     rows = batch(agent, kind)
     dreamt, t = agent.dream(rows, 3), rows.shape[1]
+    if name in ("r2_barlow", "r2_infonce", "r2_pro"):  # nothing is decoded
+        assert set(dreamt) == {"reward", "cont", "inside/deter", "inside/stoch", "inside/value"}
+        return
     assert getattr(agent, "probe", None) or dreamt["state"].shape == (3, t, 2)  # else a probe does
     assert dreamt["image"].shape == (3, t, 8, 8, 3)
     assert 0 <= dreamt["image"].min() <= dreamt["image"].max() <= 255

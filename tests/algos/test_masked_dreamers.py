@@ -9,7 +9,7 @@ from typing import Any
 import dreamer
 import pytest
 import torch
-from dreamer import ACTIONS, OBS, batch, build, build_earlier, build_p2e
+from dreamer import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
 from torch import Tensor
 
 from reverie.algos.imagination import sample_action
@@ -20,6 +20,7 @@ from reverie.nn.heads import HeadConfig, MaskHead
 BUILDERS: dict[str, Any] = {
     "v3": build,
     **{name: lambda actions, name=name: build_earlier(name, actions) for name in ("v1", "v2", "v2_mixed", "pydreamer")},
+    "r2": lambda actions: build_r2("r2_barlow", actions),
     **{f"p2e_{name}": lambda actions, name=name: build_p2e(name, actions) for name in ("v1", "v2", "v3")},
 }
 every = pytest.mark.parametrize("name", BUILDERS)

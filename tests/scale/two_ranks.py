@@ -85,6 +85,8 @@ def learners():
     for name in ("v3", "v3_p2e"):
         build = dreamer.build if name == "v3" else lambda name=name, **more: dreamer.build_p2e("v3", **more)
         yield name, lambda b, build=build: build(batch_size=b), dreamer.batch
+    for name in dreamer.R2:
+        yield name, lambda b, name=name: dreamer.build_r2(name, batch_size=b), dreamer.batch
 
 
 def shown(agent, seed, envs):

@@ -45,6 +45,15 @@ def test_equal_to_the_authors_tensor_by_tensor(parity, name):
         assert recorded - compared == halves
 
 
+def test_r2dreamer_and_its_siblings_are_equal_to_the_authors(parity):
+    file = ROOT / "tests" / "golden" / "r2dreamer_image.npz"
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        recorded = {k for k in z.files if k.split("/")[0] in ("out", "grad", "step1", "step3")}
+    assert recorded <= {line[0] for line in result.lines}
+
+
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_ppo_and_a2c_are_equal_to_stable_baselines_at_each_minibatch(parity, name):
     file = ROOT / "tests" / "golden" / name

@@ -141,11 +141,21 @@ class DreamerV3Config(AlgorithmConfig):
         seen = observed(obs_spec)
         encoder = self.encoder.build(seen)
         rssm = self.rssm.build(encoder.width, action_spec.width)
-        decoder = self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
-        width, dtype = rssm.feature_width, self.dtype
+        decoder, width = self.build_decoder(seen), rssm.feature_width
         reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
         mask = mask_head(obs_spec, action_spec, width, self.cont)
-        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, self.discount, stopped=stopped, mask=mask)
+        discount = self.learned_discount
+        return WorldModel(encoder, rssm, decoder, reward, cont, self.dtype, discount, stopped=stopped, mask=mask)
+
+    def build_decoder(self, seen: ObsSpec) -> nn.Module:
+        """Return the decoder of these observations."""
+        decoder: nn.Module = self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+        return decoder
+
+    @property
+    def learned_discount(self) -> float:
+        """The discount that the learned continuation includes."""
+        return self.discount
 
 
 SIZES: dict[str, dict[str, int]] = {
@@ -465,7 +475,7 @@ class DreamerV3(ActorCritic, Dreamer):
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
         prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
         log_post, log_prior = log_of(post.stats), log_of(prior)
-        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        dynamics, representation = self.divergences(post, log_post, log_prior)
         terms = {
             "dynamics": dynamics,
             "representation": representation,
@@ -474,6 +484,10 @@ class DreamerV3(ActorCritic, Dreamer):
         entropy = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
         metrics = {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
         return terms, metrics | self.world.mask_metrics(rows, post.latent)
+
+    def divergences(self, post: Posterior, log_post: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+        """L_dyn and L_rep ``[B, T]`` of log-probabilities ``[B, T, S, C]``, unimix included."""
+        return dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""

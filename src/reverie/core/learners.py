@@ -60,6 +60,11 @@ def several() -> bool:
     return bool(_joined)
 
 
+def rank() -> int:
+    """Return the number of this rank, from 0."""
+    return _joined[-1].rank if _joined else 0
+
+
 def average(tensors: Sequence[Tensor]) -> None:
     """Replace each of the tensors by its mean over all ranks."""
     if _joined:
@@ -78,6 +83,18 @@ def averaged(x: Tensor) -> Tensor:
 def gathered(x: Tensor) -> Tensor:
     """Return ``[N, *shape]``, the ``x`` of each of N ranks, without gradient."""
     return _joined[-1].gather(x.detach()) if _joined else x.detach()[None]
+
+
+def together(x: Tensor) -> Tensor:
+    """Return the rows of all ranks, ``[N * B, ...]``, from the own ``[B, ...]``, which alone get a gradient.
+
+    It is N times as large. So the mean over ranks of gradients of a loss of all rows is the gradient of that loss.
+    """
+    if not _joined:
+        return x
+    rows = gathered(x)  # [N, B, ...]
+    rows[rank()] = len(rows) * x - (len(rows) - 1) * x.detach()
+    return rows.flatten(0, 1)
 
 
 def at_least(x: Tensor, least: float) -> Tensor:

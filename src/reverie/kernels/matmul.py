@@ -110,12 +110,12 @@ class _FastLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = wanted(ctx)
+        needs_x, needs_weight, *needs_bias = wanted(ctx)  # no third one without a bias
         grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see forward()
         return (
             _input_gradient(grad, weight) if needs_x else None,
             weight_gradient(x, grad) if needs_weight else None,
-            grad.sum(0) if needs_bias else None,
+            grad.sum(0) if any(needs_bias) else None,
         )
 
 

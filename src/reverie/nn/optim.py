@@ -197,13 +197,11 @@ class Optim:
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
         g = self._clipped(grads, grad_norms, param_norms)  # [count]
-        share = self.updates / c.warmup if c.warmup else torch.ones_like(self.updates)
-        rate = self.rate * share.clamp(max=1)
+        rate = self.rate * self._warm().clamp(max=1)
         self.updates += 1
         self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
-        self.momentum.lerp_(g, 1 - c.beta1)
-        step = self.momentum * (rate / (1 - c.beta1**self.updates))  # [count]
+        step = self._averaged(g, rate)  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         norm = grad_norms.norm()
         return {
@@ -213,6 +211,18 @@ class Optim:
             "opt/param_rms": param_norms.norm() / root,
             "opt/lr": rate,
         }
+
+    def _warm(self) -> Tensor:
+        """Return the share of the learning rate in the next update, which may be above 1."""
+        if not self.cfg.warmup:
+            return torch.ones_like(self.updates)
+        share: Tensor = self.updates / self.cfg.warmup
+        return share
+
+    def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
+        """Return what is subtracted from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
+        self.momentum.lerp_(u, 1 - self.cfg.beta1)
+        return self.momentum * (rate / (1 - self.cfg.beta1**self.updates))
 
     def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
@@ -241,6 +251,45 @@ class Optim:
     def load_state_dict(self, state: State) -> None:
         """Restore what :meth:`state_dict` returned, see :func:`load`."""
         load(self.state_dict(), state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaPropConfig(OptimConfig):
+    """LaProp as its authors released it, with adaptive gradient clipping: R2-Dreamer."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> LaProp:
+        """Return an optimiser of these parameters."""
+        return LaProp(parameters, self)
+
+
+class LaProp(Optim):
+    """:class:`Optim` with each u weighted by its own learning rate, which matters while that changes.
+
+    In the order of the authors of LaProp::
+
+        m  <- beta1 m + (1 - beta1) lr_t u
+        c  <- beta1 c + (1 - beta1) lr_t
+        p  <- p - lr_t m / c
+
+    With a warm-up, the first update has lr / warmup.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropConfig) -> None:
+        super().__init__(parameters, cfg)
+        self.mass = torch.zeros_like(self.updates)
+
+    def _warm(self) -> Tensor:
+        warmup: int = self.cfg.warmup
+        return (self.updates + 1) / max(1, warmup)
+
+    def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
+        self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
+        self.mass.lerp_(rate, 1 - self.cfg.beta1)
+        return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0
+
+    def state_dict(self) -> State:
+        """See :class:`Optim`; ``mass`` is c."""
+        return {**super().state_dict(), "mass": self.mass}
 
 
 @dataclass(frozen=True, kw_only=True)

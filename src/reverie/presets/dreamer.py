@@ -2,8 +2,8 @@
 
 Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
 2025; for DreamerV2 that of github.com/danijar/dreamerv2, version 2.2.0. Those of DreamerV1 are in dreamer.py of
-github.com/danijar/dreamer. The train ratio of V3 is in replayed rows per env step, those of V1 and V2 are updates per
-env step. Settings marked "ours" are not given there.
+github.com/danijar/dreamer; those of R2-Dreamer in configs/env/ of github.com/NM512/r2dreamer. The train ratio of V3 is
+in replayed rows per env step, those of V1 and V2 are updates per env step. Settings marked "ours" are not given there.
 """
 
 from __future__ import annotations
@@ -246,6 +246,37 @@ TABLE: dict[str, Preset] = {
     "minatar": Preset("dreamer_v3",
         {"size": "1m", "steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8},
         "MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/", cpu=_CPU | {"steps": 40_000}),
+    "r2dreamer": Preset("r2dreamer", {"size": "12m"} | V3,
+        "R2-Dreamer with the defaults of its authors' code at 12M parameters, for any environment; the steps are ours.",
+        cpu=_CPU),
+    "r2dreamer_dmc_proprio": Preset("r2dreamer",
+        {"size": "12m", "steps": 255_000, "train_ratio": 512, "replay.capacity": 500_000, "env": {"id":
+            "dm_control/walker-walk-v0", "num": 16, "vector": "process", "action_repeat": 2}},
+        "R2-Dreamer on DeepMind Control from proprioceptive states, 510K frames (dmc_proprio.yaml).",
+        envs="dm_control/", cpu=_CPU),
+    "r2dreamer_dmc_vision": Preset("r2dreamer",
+        {"size": "12m", "steps": 505_000, "train_ratio": 512, "replay.capacity": 500_000, "env": {"id":
+            "dm_control/walker-walk-v0", "num": 16, "vector": "process", "action_repeat": 2, "pixels": "only",
+            "resize": (64, 64)}},
+        "R2-Dreamer on DeepMind Control from 64x64 pixels, 1M frames (dmc_vision.yaml).", cpu=_CPU | FEW_UPDATES),
+    "r2dreamer_atari100k": Preset("r2dreamer",
+        {"size": "200m", "steps": 102_500, "train_ratio": 128, "replay.capacity": 500_000, "env": {"id": "ALE/Alien-v5",
+            "num": 1, "resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000,
+            "kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}}},
+        "R2-Dreamer on Atari with 410K frames: 64x64 RGB, no sticky actions, the game's own (atari100k.yaml).",
+        envs="ALE/", cpu=_CPU | FEW_UPDATES | {"schedule.eval_every": 20_000}),
+    "r2dreamer_crafter": Preset("r2dreamer",
+        {"size": "200m", "steps": 1_010_000, "train_ratio": 512, "replay.capacity": 500_000, "env.id":
+            "CrafterReward-v1", "env.num": 1},
+        "R2-Dreamer on Crafter, 1M steps (crafter.yaml).", envs="Crafter", cpu=_CPU | FEW_UPDATES),
+    "r2dreamer_minigrid": Preset("r2dreamer",
+        {"size": "1m", "steps": 500_000, "train_ratio": 512, "env": {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}},
+        "R2-Dreamer on MiniGrid from its 7x7 symbols; settings are ours.", envs="MiniGrid- BabyAI-",
+        cpu=_CPU | {"steps": 40_000}),
+    "r2dreamer_minatar": Preset("r2dreamer",
+        {"size": "1m", "steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8},
+        "R2-Dreamer on MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/",
+        cpu=_CPU | {"steps": 40_000}),
     "dreamer_v2": Preset("dreamer_v2", V2,
         "DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours.",
         cpu=_V2),

@@ -1,0 +1,351 @@
+"""R2-Dreamer: Morihira et al., ICLR 2026: DreamerV3 whose latents learn of observations without a decoder.
+
+The latents predict the encoder's own output, and a Barlow Twins loss keeps that prediction from collapsing. InfoNCE,
+DreamerPro (Deng, Jang, Ahn 2022) and the decoder of DreamerV3 are alternatives to it (``representation``). It computes
+what the authors' code computes (github.com/NM512/r2dreamer, May 2026), which also differs from DreamerV3 in the KL,
+the optimiser's warm-up and the order of an update: ``docs/world_models.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.algos import dreamer_v3
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, DreamerV3Stats, LossScales, WorldModelLosses
+from reverie.algos.imagination import Dream, Picker, sample_action
+from reverie.algos.world_model import Context, Posterior, WorldModel
+from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError, unwritten
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Metrics
+from reverie.nn.layers import Linear
+from reverie.nn.optim import LaPropConfig, OptimConfig
+from reverie.nn.rssm import Chooser, Latent
+from reverie.nn.target import LateTarget
+from reverie.objectives.kl import dynamics_and_representation
+from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
+
+
+class Representer(nn.Module):
+    """The networks of a representation loss. This one has none, and no loss."""
+
+    def move(self) -> None:
+        """Do what comes before each update."""
+
+    def forward(
+        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, choose: Chooser | None
+    ) -> dict[str, Tensor]:
+        """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Representation(Choice):
+    """The loss that makes latents tell of observations."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        """Return its networks."""
+        raise unwritten(self, "build")
+
+
+@dataclass(frozen=True)
+class Decoder(Representation):
+    """The decoder of DreamerV3."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        """See :class:`Representation`."""
+        return Representer()
+
+
+@dataclass(frozen=True)
+class Barlow(Representation):
+    """Barlow Twins between embeddings and what a linear layer makes of latents: R2-Dreamer."""
+
+    redundancy: Annotated[float, AtLeast(0)] = 5e-4
+    """Weight of the correlations between different numbers."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        """See :class:`Representation`."""
+        return Projector(world, self)
+
+
+@dataclass(frozen=True)
+class Infonce(Representation):
+    """InfoNCE between embeddings and what a linear layer makes of latents."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        """See :class:`Representation`."""
+        return Projector(world, self)
+
+
+def width_of(world: WorldModel) -> int:
+    """Return E, the width of embeddings."""
+    width = world.encoder.width
+    assert isinstance(width, int)
+    return width
+
+
+class Projector(Representer):
+    """A linear layer from features to embeddings. The embeddings get no gradient: the posterior trains the encoder."""
+
+    def __init__(self, world: WorldModel, cfg: Barlow | Infonce) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.linear = Linear(world.rssm.feature_width, width_of(world))
+        self.linear.register_parameter("bias", None)
+
+    def forward(
+        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, choose: Chooser | None
+    ) -> dict[str, Tensor]:
+        """See :class:`Representer`."""
+        x = self.linear(post.latent.feature.flatten(0, 1))  # [B * T, E]
+        y = post.embed.detach().flatten(0, 1)  # [B * T, E]
+        if isinstance(self.cfg, Barlow):
+            return {"barlow": barlow_twins(x, y, self.cfg.redundancy)}
+        return {"infonce": infonce(x, y).view(rows.shape)}
+
+
+@dataclass(frozen=True)
+class Dreamerpro(Representation):
+    """Prototypes in place of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
+
+    prototypes: Annotated[int, AtLeast(2)] = 2500
+    """K, how many there are."""
+    width: Annotated[int, AtLeast(1)] = 32
+    """P, numbers of each."""
+    temperature: Annotated[float, Above(0)] = 0.1
+    """Of the softmax over the prototypes."""
+    shift: Annotated[int, AtLeast(0)] = 3
+    """Pixels by which both views of a window are shifted at most."""
+    each_row: bool = False
+    """Shift each image of a window by itself; otherwise all of them alike."""
+    sinkhorn: Annotated[float, Above(0)] = 0.05
+    """Temperature of the targets' assignment."""
+    rounds: Annotated[int, AtLeast(1)] = 3
+    """Rounds of that assignment."""
+    rate: Annotated[float, Within("(0, 1]")] = 0.05
+    """Step of the targets' encoder towards the encoder at each update."""
+    every: Annotated[int, AtLeast(1)] = 1
+    """Updates from one such step to the next."""
+    freeze: Annotated[int, AtLeast(0)] = 10_000
+    """Updates before which prototypes do not learn."""
+    skip: Annotated[int, AtLeast(0)] = 1
+    """Rows at the start of each window that have no loss."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        """See :class:`Representation`.
+
+        Raises:
+            ConfigError: there is no image.
+        """
+        images = [key for key, part in obs_spec.items() if part.kind == "image"]
+        if not images:
+            raise ConfigError(
+                f"algo.representation = dreamerpro needs an image; observations are {', '.join(sorted(obs_spec))}. "
+                "barlow, infonce and decoder work with any."
+            )
+        return Prototypes(world, self, images)
+
+
+class Prototypes(Representer):
+    """Prototypes and the projections onto them, of the encoder, of features, and of a slow encoder."""
+
+    def __init__(self, world: WorldModel, cfg: Dreamerpro, images: list[str]) -> None:
+        super().__init__()
+        self.cfg, self.images = cfg, images
+        self.prototypes = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
+        self.of_embed = nn.Linear(width_of(world), cfg.width)
+        self.of_feature = nn.Linear(world.rssm.feature_width, cfg.width)
+        self.slow_encoder = LateTarget(world.encoder, cfg.rate, cfg.every)
+        self.slow_of_embed = LateTarget(self.of_embed, cfg.rate, cfg.every)
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Bring prototypes to length 1, and move the slow encoder."""
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=-1))
+        self.slow_encoder.update()
+        self.slow_of_embed.update()
+
+    def forward(
+        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, choose: Chooser | None
+    ) -> dict[str, Tensor]:
+        """See :class:`Representer`. Both views, ``[2B, T]``, are filtered anew."""
+        views = self.views(rows)
+        start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
+        seen = world.observe(views, start, choose)
+        embed, feature = self.of_embed(seen.embed.float()), self.of_feature(seen.latent.feature.float())  # [2B, T, P]
+        with torch.no_grad():
+            slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
+            targets = self.targets(self.scores(slow))  # [2B, T', K]
+        swapped = targets.roll(len(targets) // 2, 0)  # of the other view
+        log_p = [(self.scores(x) / self.cfg.temperature).log_softmax(-1) for x in (embed, feature)]  # [2B, T', K] each
+        norms = torch.stack([(x.norm(dim=-1) - 1).square() for x in (embed, feature)])  # [2, 2B, T]
+        return {
+            "swav": -(swapped * log_p[0]).sum(-1).mean(),
+            "temp": -(targets * log_p[1]).sum(-1).mean(),
+            "norm": norms.mean((1, 2)).sum(),
+        }
+
+    def views(self, rows: Batch) -> Batch:
+        """Return two views ``[2B, T]`` of rows ``[B, T]``, with images shifted at random."""
+        twice = rows.map(lambda x: torch.cat([x, x]))
+        move = self.moves(*twice.shape, twice.reward.device)
+        return replace(twice, obs={**twice.obs, **{k: shifted(twice.obs[k], move) for k in self.images}})
+
+    def moves(self, windows: int, rows: int, device: torch.device) -> Tensor:
+        """Draw how far each image is shifted (x, y), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]`` with ``each_row``."""
+        drawn = torch.rand(windows, rows if self.cfg.each_row else 1, 2, device=device)
+        return (drawn * (2 * self.cfg.shift + 1)).long() - self.cfg.shift
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the cosine of projections ``[2B, T, P]`` to each prototype, ``[2B, T', K]``, without skipped rows."""
+        learns = self.slow_encoder.count >= self.cfg.freeze  # the update under way is counted
+        prototypes = torch.where(learns, self.prototypes, self.prototypes.detach())
+        return F.normalize(x[:, self.cfg.skip :], dim=-1) @ F.normalize(prototypes, dim=-1).T
+
+    def targets(self, scores: Tensor) -> Tensor:
+        """Return the assignments of both views, ``[2B, T', K]``."""
+        views = [sinkhorn(x.flatten(0, 1), self.cfg.sinkhorn, self.cfg.rounds) for x in scores.chunk(2)]
+        return torch.cat(views).view(scores.shape)
+
+
+def shifted(image: Tensor, move: Tensor) -> Tensor:
+    """Return images ``[B, T, H, W, C]`` seen from ``move`` ``[B, T or 1, 2]`` pixels further; edges are repeated."""
+    (count, rows, height, width), device = image.shape[:4], image.device
+    column, row = (
+        (torch.arange(n, device=device) + by.expand(count, rows)[..., None]).clamp(0, n - 1)
+        for n, by in zip((width, height), move.unbind(-1), strict=True)
+    )  # [B, T, W], [B, T, H]
+    window, time = torch.arange(count, device=device)[:, None, None, None], torch.arange(rows, device=device)
+    return image[window, time[:, None, None], row[..., None], column[..., None, :]]
+
+
+class NoDecoder(nn.Module):
+    """In place of a decoder: predicts no observation."""
+
+    def forward(self, latent: Latent) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2Scales(LossScales):
+    """Weights of the loss terms, those of representation losses included."""
+
+    barlow: Annotated[float, AtLeast(0)] = 0.05
+    """Weight of the Barlow Twins loss."""
+    infonce: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of InfoNCE."""
+    swav: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of DreamerPro's loss between both views."""
+    temp: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of DreamerPro's loss between latents and the slow encoder."""
+    norm: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of DreamerPro's loss that keeps projections at length 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2DreamerConfig(DreamerV3Config):
+    """Settings of R2-Dreamer: those of DreamerV3, and the representation loss."""
+
+    representation: Representation = field(default_factory=Barlow)
+    """The loss that makes latents tell of observations: ``barlow(redundancy=5e-4)``, ``infonce``,
+    ``dreamerpro(prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
+    scales: R2Scales = field(default_factory=R2Scales)
+    """Weights of the loss terms."""
+    optim: OptimConfig = field(default_factory=LaPropConfig)
+    """The single optimiser of all parts."""
+
+    def build_decoder(self, seen: ObsSpec) -> nn.Module:
+        """Return the decoder, if there is one."""
+        return super().build_decoder(seen) if isinstance(self.representation, Decoder) else NoDecoder()
+
+    @property
+    def learned_discount(self) -> float:
+        """The continuation is learned without the discount."""
+        return 1.0
+
+
+def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+    """``base`` with the widths of a named size of DreamerV3.
+
+    Raises:
+        ConfigError: there is no such size.
+    """
+    return dreamer_v3.sized(name, base or R2DreamerConfig())
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2DreamerStats(DreamerV3Stats):
+    """Metrics of an update: those of DreamerV3, and of the representation loss."""
+
+    loss_reconstruction: Mapping[str, Tensor] = field(default_factory=dict)
+    """-ln p of each observation by key, with a decoder."""
+    loss_barlow: Tensor | None = None
+    """Barlow Twins loss."""
+    loss_infonce: Tensor | None = None
+    """InfoNCE in nats."""
+    loss_swav: Tensor | None = None
+    """Cross entropy of the prototypes of one view given the other, in nats."""
+    loss_temp: Tensor | None = None
+    """Cross entropy of prototypes given the latent, in nats."""
+    loss_norm: Tensor | None = None
+    """Mean squared distance of the projections' lengths from 1."""
+
+
+class R2Dreamer(DreamerV3):
+    """The learner: that of DreamerV3 with a representation loss."""
+
+    stats = R2DreamerStats
+    cfg: R2DreamerConfig
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: R2DreamerConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.representation = cfg.representation.build(self.world, obs_spec).to(device)
+        parts = (self.world, self.actor, self.critic, self.representation)
+        self.optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+
+    def learn(
+        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+    ) -> tuple[WorldModelLosses, Metrics]:
+        """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
+        self.slow_critic.update()
+        self.representation.move()
+        losses = self.losses(context, rows, choose, pick)
+        return losses, losses.metrics | self.optim.step(self.total(losses.terms))
+
+    def losses(
+        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+    ) -> WorldModelLosses:
+        """See :meth:`DreamerV3.losses`; with the terms of the representation loss."""
+        losses = super().losses(context, rows, choose, pick)
+        terms = self.representation(self.world, context, rows, losses.post, choose)
+        metrics = losses.metrics | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
+        return losses._replace(terms=losses.terms | terms, metrics=metrics)
+
+    def surprise(self, terms: dict[str, Tensor]) -> Tensor:
+        """The mean loss of each window ``[B]`` in those terms that have one for each row."""
+        return super().surprise({k: v for k, v in terms.items() if v.ndim})
+
+    def divergences(self, post: Posterior, log_post: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+        """L_dyn and L_rep ``[B, T]``, of the distributions without unimix."""
+        rssm, deter = self.world.rssm, post.latent.deter
+        logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
+        log_post, log_prior = (torch.log_softmax(x.float().view(log_post.shape), -1) for x in logits)
+        return dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+
+    def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
+        """See :meth:`DreamerV3.dream_losses`; the discount is no part of the learned continuation."""
+        with torch.no_grad():
+            reward, cont = self.imagined_reward(dream), self.world.cont(dream.feature).prob() * self.cfg.discount
+        return self.imagined_losses(dream, reward, cont)
+
+
+R2DreamerConfig.learner = R2Dreamer

@@ -1,0 +1,46 @@
+"""Representation losses against slow definitions."""
+
+import numpy as np
+import torch
+
+from reverie.algos.r2dreamer import shifted
+from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_barlow_twins_is_what_its_equation_says():
+    x, y = numbers(7, 3), numbers(7, 3, seed=1)
+    expected = 0.0
+    for i in range(3):
+        for j in range(3):
+            a, b = x[:, i].numpy(), y[:, j].numpy()
+            c = np.mean((a - a.mean()) / a.std(ddof=1) * (b - b.mean()) / b.std(ddof=1))
+            expected += (1 - c) ** 2 if i == j else 0.25 * c**2
+    np.testing.assert_allclose(barlow_twins(x, y, 0.25), expected, rtol=1e-5)
+
+
+def test_infonce_is_the_share_of_the_own_row():
+    x, y = numbers(5, 4), numbers(5, 4, seed=1)
+    found = infonce(x.requires_grad_(), y)
+    for i in range(5):
+        weights = [float((x[i] @ y[j]).detach().exp()) for j in range(5)]
+        np.testing.assert_allclose(found[i].detach(), -np.log(weights[i] / sum(weights)), rtol=1e-5)
+
+
+def test_sinkhorn_uses_all_prototypes_alike():
+    found = sinkhorn(numbers(12, 3), 0.3, 200)
+    torch.testing.assert_close(found.sum(1), torch.ones(12))
+    torch.testing.assert_close(found.sum(0), torch.full((3,), 4.0))
+    one = sinkhorn(torch.tensor([[1.0, 3.0], [1.0, 1.0]]).log(), 1.0, 1)  # prototypes first, then rows
+    torch.testing.assert_close(one, torch.tensor([[0.4, 0.6], [2 / 3, 1 / 3]]))
+
+
+def test_images_are_seen_from_other_pixels_and_edges_repeat():
+    image = torch.arange(2 * 2 * 4 * 5).view(2, 2, 4, 5, 1)
+    moved = shifted(image, torch.tensor([[[1, -2]], [[0, 0]]]))
+    np.testing.assert_array_equal(moved[1], image[1])
+    rows, columns = [0, 0, 0, 1], [1, 2, 3, 4, 4]
+    np.testing.assert_array_equal(moved[0, 1], image[0, 1][rows][:, columns])
