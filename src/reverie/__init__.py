@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
     from reverie.algos.ppo import PPOConfig
     from reverie.algos.qr_dqn import QRDQNConfig
+    from reverie.algos.r2dreamer import R2DreamerConfig
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
@@ -94,6 +95,7 @@ _HOMES = {
     "Plan2ExploreV3Config": "reverie.algos.plan2explore_v3",
     "PPOConfig": "reverie.algos.ppo",
     "QRDQNConfig": "reverie.algos.qr_dqn",
+    "R2DreamerConfig": "reverie.algos.r2dreamer",
     "SACConfig": "reverie.algos.sac",
     "DiscreteSACConfig": "reverie.algos.discrete_sac",
     "TD3Config": "reverie.algos.td3",
@@ -154,6 +156,7 @@ __all__ = [
     "Plan2ExploreV3Config",
     "PolicyEstimate",
     "QRDQNConfig",
+    "R2DreamerConfig",
     "Result",
     "SACConfig",
     "SeedsResult",

@@ -156,7 +156,13 @@ CASES: dict[str, list[Case]] = {
             grads=(0, 1, 2),
             tolerance=1e-3,
             unfit=FEW,
-        )
+        ),
+        Case(
+            lambda normal, s: (normal(s["m"], s["n"]), normal(s["k"], s["n"]), None),
+            grads=(0, 1),
+            tolerance=1e-3,
+            unfit=FEW,
+        ),
     ],
     "matmul.block_linear": [
         Case(
