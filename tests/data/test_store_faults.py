@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,17 +44,17 @@ last = store.segments[-1] if store.segments else None
 store.begin(COLUMNS, STREAMS, first=last.rows if last else 0, parent=(last.name, last.rows) if last else None)
 print("ready", flush=True)
 while True:
-    store.add(row(store.count))
-    if store.count % 5 == 0:
+    store.add(row(store.writer.count))
+    if store.writer.count % 5 == 0:
         store.flush(None)
-        print(store.committed, flush=True)
+        print(store.writer.committed, flush=True)
 """
 
 
 def test_kill_9(tmp_path):
     """A process that says how many rows are stored is killed while it writes; they are."""
     script = SCRIPT.format(tests=str(Path(__file__).parent.parent))
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-c", script, tmp_path / "replay"], stdout=subprocess.PIPE, text=True
         )
@@ -94,25 +95,24 @@ def test_a_segment_without_any_sound_description_is_left_out(tmp_path):
 # ---------------------------------------------------------------- a full disk
 
 
-class FullDisk:
-    """No byte fits while ``full``."""
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk on which no byte fits while it is ``full``."""
+    state, written = SimpleNamespace(full=False), files.write
 
-    def __init__(self, monkeypatch):
-        self.full = False
-        written = files.write
+    def write(contents):
+        if state.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
+        written(contents)
 
-        def write(contents):
-            if self.full:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
-            written(contents)
-
-        monkeypatch.setattr(files, "write", write)
-        monkeypatch.setattr(Patience, "first_delay", 0.01)
-        monkeypatch.setattr(Patience, "longest_delay", 0.02)
+    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(Patience, "first_delay", 0.01)
+    monkeypatch.setattr(Patience, "longest_delay", 0.02)
+    return state
 
 
-def test_a_full_disk_is_a_pause(tmp_path, monkeypatch):
-    disk, said = FullDisk(monkeypatch), []
+def test_a_full_disk_is_a_pause(tmp_path, disk):
+    said = []
     store = Store(tmp_path, say=said.append)
     store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(10)))
@@ -120,7 +120,6 @@ def test_a_full_disk_is_a_pause(tmp_path, monkeypatch):
     disk.full = True
     store.extend(stacked(range(10, 40)))
     assert not store.flush(0.2)
-    assert store.committed == 10
     assert_rows(store.pending(), stacked(range(10, 40)))
     assert_rows(contents(*first_of(tmp_path))[0], stacked(range(10)))
     disk.full = False
@@ -132,8 +131,7 @@ def test_a_full_disk_is_a_pause(tmp_path, monkeypatch):
     assert "no rows were lost" in said[1]
 
 
-def test_a_row_that_raises_is_not_added(tmp_path, monkeypatch):
-    disk = FullDisk(monkeypatch)
+def test_a_row_that_raises_is_not_added(tmp_path, disk):
     store = Store(tmp_path, say=quiet, waits=False)
     store.begin(COLUMNS, STREAMS)
     disk.full = True
@@ -148,14 +146,13 @@ def test_a_row_that_raises_is_not_added(tmp_path, monkeypatch):
     assert_rows(store.pending(), stacked(range(chunk)))
 
 
-def test_memory_is_bounded(tmp_path, monkeypatch):
-    """``add`` waits once so much is held back, and goes on when the disk does."""
-    disk, said = FullDisk(monkeypatch), []
+def test_memory_is_bounded(tmp_path, disk):
+    """``add`` waits once so much is held back, and goes on when the disk does; not in a run that is to stop."""
+    said, done = [], threading.Event()
     store = Store(tmp_path, say=said.append, buffer_bytes=1)
     store.begin(COLUMNS, STREAMS)
     disk.full = True
     store.extend(stacked(range(16)))  # two blocks of 8 rows: the least that is needed
-    done = threading.Event()
 
     def one_more():
         store.add(row(16))
@@ -166,18 +163,12 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     assert any("The run pauses" in text for text in said)
     disk.full = False
     assert done.wait(10)
-    assert store.close(10)
+    assert store.flush(10)
     assert any("the run continues" in text for text in said)
     assert_rows(contents(*first_of(tmp_path))[0], stacked(range(17)))
-
-
-def test_a_run_that_is_to_stop_does_not_wait(tmp_path, monkeypatch):
-    disk, said = FullDisk(monkeypatch), []
-    store = Store(tmp_path, say=said.append, buffer_bytes=1)
-    store.begin(COLUMNS, STREAMS)
     disk.full = True
     store.stopping = lambda: True
-    store.extend(stacked(range(30)))
-    assert_rows(store.pending(), stacked(range(30)))
+    store.extend(stacked(range(17, 47)))
+    assert_rows(store.pending(), stacked(range(17, 47)))
     assert not store.close(0.1)
     assert "closed before 30 rows of each stream" in said[-1]

@@ -11,7 +11,6 @@ import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
-import fsspec
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -165,7 +164,7 @@ class Stores(RuleBasedStateMachine):
 
     def save(self, run):
         tail = run.store.pending()
-        run.saved = (run.segment, run.store.count - tail["reward"].shape[1], tail, list(run.rows))
+        run.saved = (run.segment, run.store.writer.committed, tail, list(run.rows))
 
     @rule(i=st.integers(0, 3), n=st.integers(1, 5))
     def save_unflushed(self, i, n):
@@ -178,10 +177,6 @@ class Stores(RuleBasedStateMachine):
             run.store.add(few(row(len(run.rows), life=self.lives)))
             run.rows.append(self.lives)
         self.save(run)
-
-    @rule(i=st.integers(0, 3))
-    def end(self, i):
-        self.kill(self.runs[i % len(self.runs)])
 
     @precondition(lambda self: len(self.runs) < 3)
     @rule(i=st.integers(0, 3))
@@ -255,24 +250,9 @@ class Stores(RuleBasedStateMachine):
         assert {d.file for d in damaged} <= {name}
         store.objects.put(name, whole)
 
-    @rule()
-    def zarr_reads_it(self):
-        import zarr as library
-
-        if "://" in self.place or any(run.store is not None for run in self.runs):
-            return
-        store = self.opened()
-        for segment in store.segments:
-            if segment.rows > segment.kept:
-                array = library.open(self.folder.name, mode="r")[f"{segment.name}/reward"]
-                rows = np.concatenate([c.rows["reward"] for c in store.read(segment)], 1)
-                held = array[:, segment.kept - segment.first :]
-                assert held.shape[1] >= rows.shape[1]
-                np.testing.assert_array_equal(held[:, : rows.shape[1]], rows)
-
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=50, stateful_step_count=16, deadline=None)
+TestStores.settings = settings(max_examples=30, stateful_step_count=16, deadline=None)
 
 
 def test_histories_have_each_row_once(tmp_path):
@@ -295,4 +275,3 @@ def test_histories_have_each_row_once(tmp_path):
     assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(histories[1][0].segment.name, 18, 22)],
                                     [(d, 0, 5)]])  # fmt: skip
     assert Store(tmp_path, say=lambda text: None).rows() == 2 * (30 + 4 + 5)
-    assert not fsspec.filesystem("memory").exists(str(tmp_path))

@@ -79,14 +79,12 @@ class DatasetConfig(ReadOptions):
         chosen.check(window)
         columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
-        if total < 1:
-            raise DataError("the dataset contains no rows.")
-        capacity = total + window.free  # or the windows of the first rows would count as evicted (``windows.py``)
+        capacity = max(1, total) + window.free  # or the windows of the first rows would count as evicted
         folder = scratch or Path(tempfile.gettempdir())
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
         dataset = Dataset(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
-        dataset.fill(parts if parts is not None else rows.parts(), total)
+        dataset.fill(parts if parts is not None else rows.parts(), total, rows.where)
         return dataset
 
 

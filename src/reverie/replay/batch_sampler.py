@@ -232,7 +232,6 @@ class Mixture(Sampler):
         return torch.cat([sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)])
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw."""
         if self.alone is not None:
             return self.alone.probability(handles)
         each = [sampler.probability(handles) for sampler in self.samplers.values()]

@@ -10,7 +10,7 @@ import numpy as np
 
 from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Stateful
-from reverie.core.rows import WRONG_ENDS, Rows, mostly_stepless
+from reverie.core.rows import Rows, mostly_stepless
 from reverie.core.types import State
 from reverie.replay.replay import Replay
 from reverie.replay.storage import HostStorage
@@ -26,13 +26,18 @@ class Dataset(Replay):
     fingerprint: str = ""
     """Checksums of the rows, equal for equal rows whatever file they come from."""
 
-    def fill(self, parts: Iterator[Rows], most: int) -> None:
-        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1]."""
+    def fill(self, parts: Iterator[Rows], most: int, where: str = "the dataset") -> None:
+        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
+
+        Raises:
+            DataError: there are more rows, none, or no windows, or most are episodes without a step; ``where`` names
+                the data.
+        """
         sums: dict[str, int] = {}
         self.batch_sampler.windows.reserve(most)
         for part in parts:
             if self.count + len(part["is_first"]) > most:
-                raise DataError(f"the dataset is damaged: it contains more than the {most:,} rows that it declares.")
+                raise DataError(f"{where} is damaged: it contains more than the {most:,} rows that it declares.")
             done = np.clip(part["action"], -1, 1)  # as environments did: older stores hold actions before clipping
             self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
             for name, values in part.items():
@@ -40,25 +45,16 @@ class Dataset(Replay):
             del part, values, done  # free them before the next part is made
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
-            raise DataError("the dataset contains no rows.")
-        if self.column("is_first").all():
-            raise DataError(
-                "the dataset contains no step: every episode is a single row, an observation without an action after "
-                f"it. {WRONG_ENDS}."
-            )
+            raise DataError(f"{where} contains no rows.")
+        first = self.column("is_first")
+        if wrong := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
+            raise DataError(f"{where}: {wrong}.")
         if not len(self):
-            where = "the dataset does not have" if self.window.crosses_episodes else "no episode of the dataset has"
+            longest = "it does not have" if self.window.crosses_episodes else "no episode has"
             raise DataError(
-                f"{where} the {self.window.rows} rows of a window. Use longer episodes, or shorter windows "
+                f"{where}: {longest} the {self.window.rows} rows of a window. Use longer episodes, or shorter windows "
                 "(algo.batch_length)."
             )
-
-    def check_steps(self) -> None:
-        """Check that most rows belong to an episode with a step."""
-        first = self.column("is_first")
-        stepless = int(np.count_nonzero(first & np.append(first[1:], True)))
-        if wrong := mostly_stepless(self.count, stepless):
-            raise DataError(f"{wrong}.")
 
     def column(self, name: str) -> np.ndarray:
         """Return one column of all rows, ``[n, ...]``, as a read-only view."""

@@ -31,19 +31,15 @@ class DeviceStorage(Storage):
         super().__init__(columns, streams, capacity)
         self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())  # none are interleaved
         self.device = device
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
         try:
-            if free is not None and self.nbytes > free:
-                raise torch.OutOfMemoryError
             self.columns = {
                 name: torch.empty((streams, capacity, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
                 for name, spec in self.specs.items()
             }
         except RuntimeError:  # torch.OutOfMemoryError is one
-            room = "more than is available" if free is None else f"but only {free / 1e9:.1f} GB are free"
             raise ConfigError(
-                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory on {device}, {room}. Lower "
-                "replay.capacity, or keep the rows in host memory (replay.device = 'cpu')."
+                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory on {device}, more than is free. "
+                "Lower replay.capacity, or keep the rows in host memory (replay.device = 'cpu')."
             ) from None
         self.flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
 

@@ -20,6 +20,7 @@ episodes. Otherwise latents begin as zeros and environments with new episodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,13 +65,7 @@ class DurableReplay:
     spare = True
 
     def __init__(
-        self,
-        replay: Replay,
-        store: Store | None,
-        place: str,
-        say: Say,
-        *,
-        former: Callable[[str], Store | None],
+        self, replay: Replay, store: Store | None, place: str, say: Say, *, former: Callable[[str], Store | None]
     ) -> None:
         """Connect an empty replay to a store, named ``place`` in the settings; None keeps no rows.
 
@@ -88,7 +83,7 @@ class DurableReplay:
 
     def begin(self, sources: Mapping[str, Store]) -> None:
         """Begin a new run, empty or with the rows of ``sources``, and store every row from now on."""
-        room, say = self.streams * self.replay.storage.capacity, once(self.say)
+        room, say = self.streams * self.replay.storage.capacity, cache(self.say)  # rows are read twice
         total = max(1, sum(store.rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[Piece]:
@@ -123,7 +118,7 @@ class DurableReplay:
             self.say("the replay starts empty: its rows were not stored, or are no longer where they were")
             self._start_with(None)
         elif not self._read_back(found, state):
-            self.copied, say = True, once(self.say)
+            self.copied, say = True, cache(self.say)
             oldest = int(state["oldest"])
             self._start_with(lambda columns: found_pieces(found, oldest, say, columns), found.store is self.store)
             streams = plural(self.streams, "stream")
@@ -135,7 +130,7 @@ class DurableReplay:
         ``saved``: the state of each, and the store of its rows, None if they were not stored.
         """
         each = [(located(store, state), int(state["oldest"])) for store, state in saved if store is not None]
-        found, say = [(rows, oldest) for rows, oldest in each if rows is not None], once(self.say)
+        found, say = [(rows, oldest) for rows, oldest in each if rows is not None], cache(self.say)
         self.copied = True
 
         def pieces(columns: Names) -> Iterator[Piece]:
@@ -155,10 +150,9 @@ class DurableReplay:
 
     def _found(self, state: State) -> Found | None:
         """Find the rows of ``state`` in the current store or in the former one."""
-        stores = [self.store] if self.store is not None else []
-        if state.get("place", self.place) != self.place and (former := self.former(state["place"])) is not None:
-            stores.append(former)
-        return next((found for store in stores if (found := located(store, state)) is not None), None)
+        moved = state.get("place", self.place) != self.place
+        stores = (self.store, self.former(state["place"]) if moved else None)
+        return next((found for store in stores if store and (found := located(store, state))), None)
 
     def _read_back(self, found: Found, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""
@@ -238,18 +232,6 @@ def length_of(rows: Mapping[str, np.ndarray]) -> int:
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def once(say: Say) -> Say:
-    """Return ``say`` that repeats no sentence: damage in rows that are read twice is reported once."""
-    said: set[str] = set()
-
-    def say_new(text: str) -> None:
-        if text not in said:
-            said.add(text)
-            say(text)
-
-    return say_new
-
-
 def found_pieces(found: Found, oldest: int, say: Say, columns: Names) -> Iterator[Piece]:
     """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on; ``columns`` None: all columns."""
     for stream in range(found.parts[-1].segment.streams):
@@ -274,11 +256,7 @@ def stream_pieces(
     Return the number of the row after the last one.
     """
     end = -1
-    for segment, start, stop in parts:
-        for chunk in store.read(segment, max(start, oldest), stop, [stream], columns):
-            for damage in chunk.damaged:
-                say(f"damaged and left out: {damage}")
-            for (first, last), (_, rows) in zip(chunk.intact(stream), chunk.whole(), strict=True):
-                yield first != end, rows
-                end = last
+    for first, rows in store.intact(parts, stream, columns, lambda d: say(f"damaged and left out: {d}"), oldest):
+        yield first != end, rows
+        end = first + len(rows["is_first"])
     return end

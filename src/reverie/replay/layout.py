@@ -61,9 +61,6 @@ def whole(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
     """Yield the pieces from the first ``is_first`` of each unbroken run on."""
     begun = False
     for broken, rows in pieces:
-        lengths = {name: len(values) for name, values in rows.items()}
-        if len(set(lengths.values())) > 1:
-            raise DataError(f"the columns of the rows have different lengths: {lengths}.")
         begun = begun and not broken
         found = np.flatnonzero(rows["is_first"])
         start = 0 if begun else int(found[0]) if len(found) else len(rows["is_first"])

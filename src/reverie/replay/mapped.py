@@ -44,7 +44,6 @@ class MappedStorage(HostStorage):
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """See ``HostStorage``."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             return super().columns

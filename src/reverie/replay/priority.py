@@ -66,7 +66,6 @@ class Prioritised(Sampler):
         self._set(slots, np.repeat([0.0, self.highest], [len(evicted), len(new)]))
 
     def draw(self, count: int) -> Tensor:
-        """Return ``count`` handles."""
         slots = tree_draw(self.tree, self.rng.random(count))
         oldest, size = self.windows.oldest, len(self.priority)
         handles: np.ndarray = oldest + (slots - oldest) % size
@@ -88,11 +87,6 @@ class Prioritised(Sampler):
 
         A value that is not finite is ignored: the run has diverged, and reports that elsewhere.
         """
-        if priority.shape != handles.shape:
-            raise DataError(
-                f"an update returned priorities of shape {list(priority.shape)}: expected [{len(handles)}], one number "
-                "for each window of the batch."
-            )
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
@@ -103,12 +97,8 @@ class Prioritised(Sampler):
             self._set(slots[known], raised)
 
     def _set(self, slots: np.ndarray, priority: np.ndarray) -> None:
-        kept = priority.astype(np.float32)
-        self.priority[slots] = kept
-        tree_set(self.tree, slots, self._leaf(kept))
-
-    def _leaf(self, priority: np.ndarray) -> np.ndarray:
-        return np.where(priority > 0, priority.astype(np.float64) ** self.config.alpha, 0.0)
+        kept = self.priority[slots] = priority.astype(np.float32)
+        tree_set(self.tree, slots, np.where(kept > 0, kept.astype(np.float64) ** self.config.alpha, 0.0))
 
     def state_dict(self) -> State:
         """Return the generator, the priorities of all windows held, and the progress of beta."""
@@ -125,9 +115,7 @@ class Prioritised(Sampler):
         self.highest, self.drawn = state["highest"], state["drawn"]
         saved = state["oldest"] * self.rows.streams
         oldest = max(saved, self.windows.oldest)
-        slots = self._held(oldest)
-        self.priority[slots] = state["priority"][oldest - saved :]
-        tree_set(self.tree, slots, self._leaf(self.priority[slots]))
+        self._set(self._held(oldest), state["priority"][oldest - saved :])
 
     def _held(self, oldest: int) -> np.ndarray:
         handles = np.arange(oldest, self.rows.count * self.rows.streams)
@@ -145,14 +133,12 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         """Make a tree of ``size`` weights, all 0."""
-        self.levels = [np.zeros(self._padded(size))]  # leaves first
-        while len(self.levels[-1]) > self.FAN:
-            self.levels.append(np.zeros(self._padded(len(self.levels[-1]) // self.FAN)))
+        self.levels: list[np.ndarray] = []  # leaves first; each padded to a multiple of FAN
+        while not self.levels or size > 1:
+            size = -(-size // self.FAN)
+            self.levels.append(np.zeros(size * self.FAN))
         self.fast: Any = None
         """Addresses that a kernel has looked up."""
-
-    def _padded(self, size: int) -> int:
-        return -(-size // self.FAN) * self.FAN
 
     @property
     def leaves(self) -> np.ndarray:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import RunError
 from reverie.core.specs import VERSION
 from reverie.core.words import Say, plural
 from reverie.replay.config import ReplayConfig, parse_size
@@ -29,8 +29,6 @@ class RunStore:
         ``stop`` says whether the run is about to end, so that the store waits for nothing.
         """
         place = place_of(config.store)
-        if os.path.realpath(place) == os.path.realpath(run):
-            raise ConfigError(f"replay.store = '{place}' is the run folder: expected another folder, or auto.")
         self.config, self.run, self.say = config, run, say
         self.replay, self.store = replay, self._open(place)
         self.part = DurableReplay(replay, self.store, place, say, former=self._open)
@@ -83,16 +81,13 @@ class RunStore:
 
     def _init_store(self, path: str) -> Store:
         """Open the store of an earlier run: ``path`` is the run's folder, or the store itself."""
-        if Path(path).is_file():
-            raise RunError(
-                f"replay.init = '{path}' is a file: expected a run folder, or the folder or URL of a replay store. "
-                f"Pass recorded data as data.path, or make a store of them: reverie data convert {path} FOLDER --to "
-                "store"
-            )
         inside = Path(path) / "replay"
         store = Store(inside if inside.is_dir() else path, say=self.say)
         if not store.segments:
-            raise RunError(f"replay.init = '{path}': no store there. Pass a run folder, or the folder or URL of one.")
+            raise RunError(
+                f"replay.init = '{path}': no store there. Pass a run folder, or the folder or URL of a store. Recorded "
+                f"data are passed as data.path, or made a store: reverie data convert {path} FOLDER --to store"
+            )
         self._check_columns(store, f"replay.init = '{path}'")
         return store
 

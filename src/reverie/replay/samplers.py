@@ -55,7 +55,6 @@ class Uniform(Sampler):
     """Draws every window with the same probability, with replacement."""
 
     def draw(self, count: int) -> Tensor:
-        """Return ``count`` handles."""
         return self.windows.draw(self.integers, count)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
@@ -94,7 +93,6 @@ class Recency(Sampler):
         return x
 
     def draw(self, count: int) -> Tensor:
-        """Return ``count`` handles."""
         windows = len(self.windows)
         ages = self.inverse(self.rng.random(count) * self.mass(windows))
         return torch.from_numpy(self.windows.at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64)))
@@ -139,7 +137,6 @@ class Ends(Sampler):
         self.ends.drop(self.windows.oldest)
 
     def draw(self, count: int) -> Tensor:
-        """Return ``count`` handles."""
         windows, ends = len(self.windows), self.ends.held
         drawn = random_integers(self.integers, windows + len(ends) * self.learned, count).numpy()
         last = drawn >= windows

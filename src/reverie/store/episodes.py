@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.store.read import Chunk, Damage
+from reverie.core.rows import Rows, joined
+from reverie.store.read import Damage
 from reverie.store.segment import Part
 from reverie.store.store import Store
 
-Rows = dict[str, np.ndarray]
 LOST = "an episode whose first row is not stored is left out"
 STEPLESS = "an episode of a single row is left out, as it has no step"
 
@@ -51,27 +51,16 @@ class Episode:
     @property
     def unusable(self) -> str:
         """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are here."""
-        if not self.begun:
-            return LOST
-        return "" if self.steps else STEPLESS
+        return LOST if not self.begun else STEPLESS if len(self) < 2 else ""
 
     @property
     def score(self) -> float:
         """Sum of the rewards, not discounted."""
         return float(self.rows["reward"].sum(dtype=np.float64))
 
-    @property
-    def steps(self) -> int:
-        """Number of actions whose outcome is known: one fewer than rows."""
-        return len(self) - 1
-
-
-def ignore(damage: Damage) -> None:
-    """Do nothing."""
-
 
 def episodes(
-    store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = ignore
+    store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = lambda damage: None
 ) -> Iterator[Episode]:
     """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are left out.
 
@@ -80,46 +69,26 @@ def episodes(
     """
     for history in store.histories():
         for stream in range(history[0].segment.streams):
-            yield from stream_episodes(stream, read_parts(store, history, stream, columns), on_damage)
+            yield from _of_stream(store, history, stream, columns, on_damage)
 
 
-def read_parts(store: Store, parts: Sequence[Part], stream: int, columns: Sequence[str] | None) -> Iterator[Chunk]:
-    """Yield the rows of one stream of consecutive parts, chunk by chunk."""
-    for segment, start, stop in parts:
-        yield from store.read(segment, start, stop, [stream], columns)
-
-
-def stream_episodes(stream: int, chunks: Iterator[Chunk], on_damage: Callable[[Damage], None]) -> Iterator[Episode]:
-    """Yield the episodes of one stream."""
-    parts: list[Rows] = []
+def _of_stream(
+    store: Store,
+    parts: Sequence[Part],
+    stream: int,
+    columns: Sequence[str] | None,
+    on_damage: Callable[[Damage], None],
+) -> Iterator[Episode]:
+    held: list[Rows] = []
     begin = following = -1
-    for chunk in chunks:
-        for damage in chunk.damaged:
-            on_damage(damage)
-        for start, stop in chunk.intact(stream):
-            if start != following and parts:
-                yield joined(stream, begin, parts)
-            for low, high in pieces(chunk.rows, start - chunk.start, stop - chunk.start):
-                if parts and (chunk.rows["is_first"][0, low] or parts[-1]["is_last"][-1]):
-                    yield joined(stream, begin, parts)
-                if not parts:
-                    begin = chunk.start + low
-                parts.append({name: column[0, low:high].copy() for name, column in chunk.rows.items()})
-            following = stop
-    if parts:
-        yield joined(stream, begin, parts)
-
-
-def pieces(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges ``(low, high)`` into which rows ``start`` to ``stop - 1`` split so that each has one episode."""
-    first, last = rows["is_first"][0, start:stop], rows["is_last"][0, start:stop]
-    cuts = start + 1 + np.flatnonzero(first[1:] | last[:-1])
-    edges = [start, *cuts.tolist(), stop]
-    yield from itertools.pairwise(edges)
-
-
-def joined(stream: int, start: int, parts: list[Rows]) -> Episode:
-    """Concatenate ``parts`` to an episode; empties the list."""
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    parts.clear()
-    return Episode(stream, start, rows)
+    for start, rows in store.intact(parts, stream, columns, on_damage):
+        first, last = rows["is_first"], rows["is_last"]
+        cuts = 1 + np.flatnonzero(first[1:] | last[:-1])
+        for low, high in itertools.pairwise([0, *cuts.tolist(), len(first)]):
+            if held and (start + low != following or first[low] or held[-1]["is_last"][-1]):
+                yield Episode(stream, begin, joined(held))
+                held = []
+            begin, following = begin if held else start + low, start + high
+            held.append({name: column[low:high].copy() for name, column in rows.items()})
+    if held:
+        yield Episode(stream, begin, joined(held))

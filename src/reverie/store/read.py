@@ -46,22 +46,16 @@ class Chunk:
     placed: bool = False
     """True if the rows are in the arrays that the caller's ``room`` gave."""
 
-    def whole(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield every undamaged range of rows: the number of its stream, and its columns ``[n, *shape]``."""
-        for index, stream in enumerate(self.streams):
-            for start, stop in self.intact(stream):
-                part = slice(start - self.start, stop - self.start)
-                yield stream, {name: column[index, part] for name, column in self.rows.items()}
-
-    def intact(self, stream: int) -> list[tuple[int, int]]:
-        """Return the ranges ``(start, stop)`` of row numbers, in order, in which no column of ``stream`` is damaged."""
+    def intact(self, stream: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield each range of rows of ``stream`` without damage in a column: its first row, columns ``[n, *shape]``."""
         good = np.ones(self.stop - self.start + 2, bool)
         good[0] = good[-1] = False
         for damage in self.damaged:
             if damage.stream == stream:
                 good[damage.start - self.start + 1 : damage.stop - self.start + 1] = False
-        edges = np.flatnonzero(good[1:] != good[:-1]) + self.start
-        return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+        index = self.streams.index(stream)
+        for low, high in np.flatnonzero(good[1:] != good[:-1]).reshape(-1, 2).tolist():
+            yield self.start + low, {name: column[index, low:high] for name, column in self.rows.items()}
 
 
 def read(
@@ -73,58 +67,53 @@ def read(
     columns: Sequence[str] | None = None,
     room: Room | None = None,
 ) -> Iterator[Chunk]:
-    """Yield the stored rows ``start`` to ``stop - 1``, oldest first, one chunk at a time.
+    """Yield the stored rows ``start`` to ``stop - 1``, oldest first, one chunk at a time. See ``Store.read``.
 
-    ``room`` returns the arrays that a chunk is read into, or None for new ones. Damage in columns that are not among
-    ``columns`` goes unnoticed.
+    Damage in columns that are not among ``columns`` goes unnoticed.
     """
     chosen = tuple(range(segment.streams) if streams is None else streams)
     names = tuple(segment.columns if columns is None else columns)
     start, stop = max(start, segment.kept), min(segment.rows if stop is None else stop, segment.rows)
     while start < stop:
         end = min(stop, start + segment.chunk - (start - segment.first) % segment.chunk)
-        yield read_chunk(objects, segment, start, end, chosen, names, room and room(end - start))
+        yield _read_chunk(objects, segment, start, end, chosen, names, room and room(end - start))
         start = end
 
 
-def read_chunk(
+def _read_chunk(
     objects: Objects,
     segment: Segment,
     start: int,
     stop: int,
     streams: tuple[int, ...],
     columns: Sequence[str],
-    room: Mapping[str, np.ndarray] | None = None,
+    room: Mapping[str, np.ndarray] | None,
 ) -> Chunk:
     """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays."""
     number, low = divmod(start - segment.first, segment.chunk)
-    high, full = low + stop - start, stop - start == segment.chunk
-    shape = (len(streams), stop - start)
-    specs = {name: segment.columns[name] for name in columns}
-    rows = {
-        name: np.empty((*shape, *spec.shape), spec.dtype) if room is None else room[name]
-        for name, spec in specs.items()
-    }
+    n = stop - start
+    rows = {}
+    for name in columns:
+        spec = segment.columns[name]
+        rows[name] = np.empty((len(streams), n, *spec.shape), spec.dtype) if room is None else room[name]
     damaged: list[Damage] = []
 
     def fetch(job: tuple[str, int]) -> None:
         name, index = job
-        out = rows[name][index]
-        file = chunk_name(segment, name, streams[index], number)
-        direct = full and out.flags.c_contiguous
+        out, file = rows[name][index], chunk_name(segment, name, streams[index], number)
+        direct = n == segment.chunk and out.flags.c_contiguous
         whole = out if direct else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
         try:
             decode(objects.get(file), whole)
             if not direct:
-                out[...] = whole[low:high]
+                out[...] = whole[low : low + n]
+            return
         except (FileNotFoundError, ValueError) as error:
             why = "is missing" if isinstance(error, FileNotFoundError) else str(error)
         except OSError as error:
             if not isinstance(objects, LocalObjects):  # the server may answer again in a minute
                 raise RunError(f"{objects.where}/{file} cannot be read: {error}. Try again later.") from error
             why = f"cannot be read: {error.strerror or error}"
-        else:
-            return
         damaged.append(Damage(file, streams[index], start, stop, why))
         out[...] = 0
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from reverie.core.errors import ReverieError
@@ -20,72 +21,59 @@ class Stopped(Exception):
 
 
 class Patience:
-    """Repeats an action until it works or ``stop`` is set; says when trouble starts, when it lasts and when it ends.
+    """Repeats an action until it works or ``stop`` is set; says when trouble starts, when it lasts and when it ends."""
 
-    The pause between attempts doubles each time.
-    """
-
-    first_delay, longest_delay = 0.1, 10.0  # seconds
+    first_delay, longest_delay = 0.1, 10.0
+    """Seconds between attempts: doubled after each, up to the longest."""
     silence = 30.0
     """Seconds without an answer that count as trouble."""
     repeat = 60.0
     """Seconds before the second message about the same trouble; doubled for each further one."""
 
-    def __init__(
-        self,
-        where: str,
-        failures: tuple[type[Exception], ...],
-        say: Say,
-        waiting: Callable[[], str],
-        lasts: bool = True,
-    ) -> None:
-        """Repeat actions after ``failures``, unless ``lasts`` is False.
+    def __init__(self, where: str, failures: tuple[type[Exception], ...], say: Say, waiting: Callable[[], str]) -> None:
+        """Repeat actions after ``failures``.
 
         ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages to ``say``.
         """
-        self.where, self.failures, self.say, self.waiting = where, failures if lasts else (), say, waiting
+        self.where, self.failures, self.say, self.waiting = where, failures, say, waiting
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.busy: float | None = None  # time of the last sign of life of the write in progress; None between writes
         self.since: float | None = None  # time of the first message about the present trouble
-        self.next_word = 0.0
-        self.pause = self.repeat
+        self.next_word, self.pause = 0.0, self.repeat
 
     def insist(self, action: Callable[[], T]) -> T:
         """Call ``action`` until it succeeds, and return its result."""
-        delay, tries = self.first_delay, 0
-        while True:
+        for tries in itertools.count():
             try:
                 result = action()
             except ReverieError:
                 raise
             except self.failures as error:
-                tries += 1
-                if tries > 1:  # a single failure is not worth a message
+                if tries:  # a single failure is not worth a message
                     self.trouble(reason(error))
-                if self.stop.wait(delay):
+                if self.stop.wait(min(self.first_delay * 2**tries, self.longest_delay)):
                     raise Stopped(reason(error)) from error
-                delay = min(delay * 2, self.longest_delay)
             else:
-                self.busy = time.monotonic()
-                return result
+                break
+        self.busy = time.monotonic()
+        return result
 
     def trouble(self, why: str) -> None:
         """Say that nothing can be written and ``why``, unless that was said lately."""
         now = time.monotonic()
         with self.lock:
-            lasting = self.since is not None
             if now < self.next_word:
                 return
-            self.since = self.since if self.since is not None else now
+            lasts, self.since = self.since is not None, now if self.since is None else self.since
             self.next_word, self.pause = now + self.pause, self.pause * 2
-            seconds = now - self.since
-        if lasting:
-            self.say(f"still cannot write to the store {self.where} after {seconds:.0f} s ({why}): "
-                     f"{self.waiting()} are waiting in memory")  # fmt: skip
-        else:
-            self.say(f"cannot write to the store {self.where} ({why}): the run continues, rows wait in memory, "
-                     "and writing is retried until it succeeds")  # fmt: skip
+        self.say(
+            f"still cannot write to the store {self.where} after {now - self.since:.0f} s ({why}): {self.waiting()} "
+            "are waiting in memory"
+            if lasts
+            else f"cannot write to the store {self.where} ({why}): the run continues, rows wait in memory, and writing "
+            "is retried until it succeeds"
+        )
 
     def look(self) -> None:
         """Say that the write in progress hangs, if it has shown no sign of life for ``silence`` seconds."""
@@ -103,8 +91,8 @@ class Patience:
         with self.lock:
             since, self.since, self.pause = self.since, None, self.repeat
         if since is not None:
-            self.say(f"can write to the store {self.where} again after {time.monotonic() - since:.0f} s: "
-                     "no rows were lost")  # fmt: skip
+            took = time.monotonic() - since
+            self.say(f"can write to the store {self.where} again after {took:.0f} s: no rows were lost")
 
 
 def reason(error: Exception) -> str:
@@ -118,27 +106,24 @@ def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) ->
 
     The thread pools of the standard library are joined at exit, which would hang if a server does not answer.
     """
-    if threads == 1:
-        for item in items:
-            function(item)
-        return
-    jobs: SimpleQueue[T | None] = SimpleQueue()
-    ends: list[Future[None]] = [Future() for _ in range(threads)]
+    jobs: SimpleQueue[T] = SimpleQueue()
+    for item in items:
+        jobs.put(item)
+    ends: list[Future[None]] = [Future() for _ in range(min(threads, jobs.qsize()))]
 
     def work(end: Future[None]) -> None:
         try:
-            while (item := jobs.get()) is not None:
-                function(item)
+            while True:
+                function(jobs.get_nowait())
+        except Empty:
             end.set_result(None)
         except BaseException as error:
             end.set_exception(error)
 
-    for item in items:
-        jobs.put(item)
-    for end in ends:
-        jobs.put(None)
+    for end in ends[1:]:
         threading.Thread(target=work, args=(end,), daemon=True).start()
-    errors = [end.exception() for end in ends]
-    for error in errors:
+    if ends:
+        work(ends[0])
+    for error in [end.exception() for end in ends]:
         if error is not None:
             raise error

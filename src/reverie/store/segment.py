@@ -12,6 +12,7 @@ the first is damaged, the newest of these is used.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -88,9 +89,9 @@ def parse(name: str, data: bytes) -> Segment:
     """Return the segment ``name`` that the bytes of one of its ``zarr.json`` describe."""
     try:
         content = dict(json.loads(data)["attributes"])
-        sealed, version = content.pop("seal"), int(content["format"])
-        if version > FORMAT:
-            raise RunError(f"it has format {version}; this version reads up to {FORMAT}: upgrade reverie")
+        sealed = content.pop("seal")
+        if (version := int(content["format"])) > FORMAT:
+            raise RunError(f"{name}/{META} has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
         if sealed != seal(content):
             raise ValueError("its checksum does not match")
         del content["format"]
@@ -111,25 +112,21 @@ def is_store(data: bytes) -> bool:
 
 def load(objects: Objects, name: str, say: Say) -> Segment | None:
     """Read the segment in the folder ``name``; None if there is none, or it was never begun."""
-    wrong = "is missing"
+    group = f"{name}/{META}"
     try:
-        return parse(name, objects.get(f"{name}/{META}"))
+        return parse(name, objects.get(group))
     except FileNotFoundError:
-        pass
-    except RunError as error:
-        raise RunError(f"{objects.where}/{name}/{META} cannot be read: {error}.") from None
+        wrong = ""
     except ValueError as error:
         wrong = f"is damaged ({error})"
     found = []
     for file in objects.sizes(name):
-        if file.endswith(f"/{META}") and file != f"{name}/{META}":
-            try:
+        if file.endswith(f"/{META}") and file != group:
+            with contextlib.suppress(ValueError, FileNotFoundError):
                 found.append(parse(name, objects.get(file)))
-            except (ValueError, FileNotFoundError):
-                continue
     newest = max(found, key=lambda segment: segment.rows, default=None)
-    if newest is None and wrong != "is missing":
-        say(f"{objects.where}/{name}/{META} {wrong}, and so are those of its columns: its rows are left out")
+    if newest is None and wrong:
+        say(f"{objects.where}/{group} {wrong}, and so are those of its columns: its rows are left out")
     if newest is not None and newest.rows > newest.first:
-        say(f"{objects.where}/{name}/{META} {wrong}: using those of its columns")
+        say(f"{objects.where}/{group} {wrong or 'is missing'}: using those of its columns")
     return newest

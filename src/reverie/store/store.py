@@ -14,10 +14,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
@@ -26,13 +27,11 @@ from reverie.core.errors import ReverieError, RunError
 from reverie.core.words import Say, plural
 from reverie.store import segment as segments
 from reverie.store.places import LocalObjects, open_objects
-from reverie.store.read import Chunk, Room, read
+from reverie.store.read import Chunk, Damage, Room, read
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment
 from reverie.store.writer import Writer
 from reverie.store.zarr import ROOT, chunk_rows, packed, segment_metas
-
-T = TypeVar("T")
 
 
 class Store:
@@ -72,19 +71,12 @@ class Store:
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while ``add`` waits for room in a full buffer; True lets it exceed the bound, as the run will end."""
         self.writer: Writer | None = None
-        self._segments: dict[str, Segment] = {}
-        self._reached(self._load)
-
-    def _load(self) -> None:
-        names = [name for name in self.objects.children() if name.partition("-")[0].isdigit()]
-        found: dict[str, Segment | None] = {}
-
-        def load(name: str) -> None:
-            found[name] = segments.load(self.objects, name, self.say)
-
-        for_each(load, names, self.objects.threads)
-        known = [segment for segment in found.values() if segment is not None]
-        self._segments = {s.name: s for s in sorted(known, key=lambda s: (s.number, s.name))}
+        found: list[Segment | None] = []
+        with self._reached():
+            names = [name for name in self.objects.children() if name.partition("-")[0].isdigit()]
+            for_each(lambda name: found.append(segments.load(self.objects, name, say)), names, self.objects.threads)
+        known = sorted((s for s in found if s is not None), key=lambda s: (s.number, s.name))
+        self._segments = {segment.name: segment for segment in known}
 
     # ------------------------------------------------------------ segments
 
@@ -93,22 +85,16 @@ class Store:
         """The segments with their stored rows, in the order in which they began."""
         return list(self._segments.values())
 
-    def segment(self, name: str) -> Segment | None:
-        """Return the segment called ``name``, or None."""
-        return self._segments.get(name)
-
     def chain(self, name: str, stop: int | None = None) -> list[Part]:
         """Return the rows before ``stop`` (None: all) of a segment and of its ancestors, the oldest first.
 
         A part ends early, or is missing, where rows are lost.
         """
         parts: list[Part] = []
-        segment = self.segment(name)
-        while segment is not None:
+        while (segment := self._segments.get(name)) is not None:
             end = segment.rows if stop is None else min(stop, segment.rows)
             parts.append(Part(segment, min(segment.kept, end), end))
             name, stop = segment.parent or ("", 0)
-            segment = self.segment(name)
         return parts[::-1]
 
     def histories(self) -> list[list[Part]]:
@@ -117,9 +103,7 @@ class Store:
         A history is what the newest segment of a run goes back to, as parts in order. Rows from which two runs went on
         belong to the first of these.
         """
-        leaves: dict[tuple[str, str], Segment] = {}
-        for segment in self.segments:
-            leaves[self.chain(segment.name)[0].segment.name, segment.run] = segment
+        leaves = {(self.chain(segment.name)[0].segment.name, segment.run): segment for segment in self.segments}
         seen: dict[str, int] = {}
         found = []
         for leaf in leaves.values():
@@ -138,16 +122,6 @@ class Store:
 
     # ------------------------------------------------------------ writing
 
-    @property
-    def count(self) -> int:
-        """Number of the next row of the current segment."""
-        return self._writing().count
-
-    @property
-    def committed(self) -> int:
-        """Rows of the current segment with smaller numbers than this are stored."""
-        return self._writing().committed
-
     def claim(self) -> None:
         """Check that the place is a store or empty and, behind a URL, that it can be written. ``begin`` does so, too.
 
@@ -156,22 +130,21 @@ class Store:
         Raises:
             RunError: it cannot be written, or holds something that is no store.
         """
-        self._reached(lambda: self._claim(write=not isinstance(self.objects, LocalObjects)))
+        self._claim(write=not isinstance(self.objects, LocalObjects))
 
     def _claim(self, write: bool) -> None:
-        try:
-            if segments.is_store(self.objects.get(META)):
-                return
-        except FileNotFoundError:
-            pass
-        others = [name for name in self.objects.children() if name[0] != "." and name != META]
-        if others and not self._segments:
-            raise RunError(
-                f"{self.objects.where} is not empty and is not a replay store (it contains {others[0]}): choose "
-                "another folder."
-            )
-        if write:
-            self.objects.put(META, packed(ROOT))
+        with self._reached():
+            with contextlib.suppress(FileNotFoundError):
+                if segments.is_store(self.objects.get(META)):
+                    return
+            others = [name for name in self.objects.children() if name[0] != "." and name != META]
+            if others and not self._segments:
+                raise RunError(
+                    f"{self.objects.where} is not empty and is not a replay store (it contains {others[0]}): choose "
+                    "another folder."
+                )
+            if write:
+                self.objects.put(META, packed(ROOT))
 
     def begin(
         self,
@@ -190,27 +163,27 @@ class Store:
         Raises:
             RunError: the place cannot be written, or holds something that is no store.
         """
-        self._stop(None)
-        self._reached(lambda: self._claim(write=True))
-        taken = [name.partition("-")[0] for name in self._reached(self.objects.children)]
-        number = max((int(text) for text in taken if text.isdigit()), default=-1) + 1
-        segment = Segment(
-            name=f"{number}-{uuid.uuid4().hex[:8]}",
-            run=self.run,
-            streams=streams,
-            columns=dict(columns),
-            chunk=chunk_rows(columns.values(), streams),
-            parent=parent,
-            first=first,
-            rows=first,
-            kept=first,
-            imported=imported,
-        )
-        self._reached(lambda: self._commit(segment))
+        self.close()
+        self._claim(write=True)
+        with self._reached():
+            taken = [name.partition("-")[0] for name in self.objects.children()]
+            number = max((int(text) for text in taken if text.isdigit()), default=-1) + 1
+            segment = Segment(
+                name=f"{number}-{uuid.uuid4().hex[:8]}",
+                run=self.run,
+                streams=streams,
+                columns=dict(columns),
+                chunk=chunk_rows(columns.values(), streams),
+                parent=parent,
+                first=first,
+                rows=first,
+                kept=first,
+                imported=imported,
+            )
+            self._commit(segment)
         own = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
         self.writer = Writer(self.objects, segment, self._commit, say=self.say, buffer_bytes=self.buffer_bytes,
-                             ancestors=own, waits=self.waits)  # fmt: skip
-        self.writer.stopping = lambda: self.stopping()
+                             ancestors=own, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip
         return segment.name
 
     def add(self, rows: StepRows) -> None:
@@ -233,30 +206,8 @@ class Store:
         return self._writing().flush(timeout)
 
     def pending(self) -> dict[str, np.ndarray]:
-        """Return the rows that are not stored yet, columns ``[N, count - committed, *shape]``."""
+        """Return copies of the rows that are not stored yet, columns ``[N, n, *shape]``."""
         return self._writing().pending()
-
-    def read(
-        self,
-        segment: str | Segment,
-        start: int = 0,
-        stop: int | None = None,
-        streams: Sequence[int] | None = None,
-        columns: Sequence[str] | None = None,
-        room: Room | None = None,
-    ) -> Iterator[Chunk]:
-        """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
-
-        ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
-        new ones. Damaged rows are listed in ``Chunk.damaged`` and left out by ``Chunk.whole``.
-
-        Raises:
-            RunError: there is no such segment, or the place is behind a URL and cannot be read.
-        """
-        found = segment if isinstance(segment, Segment) else self.segment(segment)
-        if found is None:
-            raise RunError(f"the store {self.objects.where} has no segment '{segment}'.")
-        return read(self.objects, found, start, stop, streams, columns, room)
 
     def drop(self, before: int) -> None:
         """Delete files that hold only rows before ``before``, of the current segment and of this run's earlier ones.
@@ -268,36 +219,11 @@ class Store:
 
     def close(self, timeout: float | None = None) -> bool:
         """Store all rows, waiting at most ``timeout`` seconds, and end the thread; True if all rows are stored."""
-        return self._stop(timeout)
-
-    def damaged(self) -> list[str]:
-        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each.
-
-        Needs the memory of one chunk of all streams.
-        """
-        wrong = []
-        for segment in self.segments:
-            for name, expected in segment_metas(segment).items():
-                try:
-                    found = self.objects.get(name)
-                    if found != expected:  # it may be newer, if a process was killed
-                        segments.parse(segment.name, found)
-                except FileNotFoundError:
-                    wrong.append(f"{name} is missing")
-                except ValueError as error:
-                    wrong.append(f"{name} is damaged ({error})")
-            wrong += [str(damage) for chunk in self.read(segment) for damage in chunk.damaged]
-        return wrong
-
-    # ------------------------------------------------------------ inside
-
-    def _stop(self, timeout: float | None) -> bool:
         writer, self.writer = self.writer, None
         if writer is None:
             return True
         writer.close(timeout)
-        left = writer.count - writer.committed  # asked again: the thread may have written more after the timeout
-        if left:
+        if left := writer.count - writer.committed:
             rows = plural(left, "row")
             self.say(f"the store {self.objects.where} was closed before {rows} of each stream could be written")
         return not left
@@ -319,10 +245,67 @@ class Store:
         self.objects.put(*group)
         self._segments[segment.name] = segment
 
-    def _reached(self, action: Callable[[], T]) -> T:
-        """Return the result of ``action``; errors of the place are raised as a RunError with advice."""
+    # ------------------------------------------------------------ reading
+
+    def read(
+        self,
+        segment: str | Segment,
+        start: int = 0,
+        stop: int | None = None,
+        streams: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+        room: Room | None = None,
+    ) -> Iterator[Chunk]:
+        """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
+
+        ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
+        new ones. Damaged rows are listed in ``Chunk.damaged`` and left out by ``Chunk.intact``.
+
+        Raises:
+            RunError: the place is behind a URL and cannot be read.
+        """
+        found = segment if isinstance(segment, Segment) else self._segments[segment]
+        return read(self.objects, found, start, stop, streams, columns, room)
+
+    def intact(
+        self,
+        parts: Sequence[Part],
+        stream: int,
+        columns: Sequence[str] | None,
+        on_damage: Callable[[Damage], None],
+        oldest: int = 0,
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield undamaged rows of a stream from ``oldest`` on: the number of the first, and columns ``[n, *shape]``."""
+        for segment, start, stop in parts:
+            for chunk in self.read(segment, max(start, oldest), stop, [stream], columns):
+                for damage in chunk.damaged:
+                    on_damage(damage)
+                yield from chunk.intact(stream)
+
+    def damaged(self) -> list[str]:
+        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each.
+
+        Needs the memory of one chunk of all streams.
+        """
+        wrong = []
+        for segment in self.segments:
+            for name, expected in segment_metas(segment).items():
+                try:
+                    found = self.objects.get(name)
+                    if found != expected:  # it may be newer, if a process was killed
+                        segments.parse(segment.name, found)
+                except FileNotFoundError:
+                    wrong.append(f"{name} is missing")
+                except ValueError as error:
+                    wrong.append(f"{name} is damaged ({error})")
+            wrong += [str(damage) for chunk in self.read(segment) for damage in chunk.damaged]
+        return wrong
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        """While entered, raise errors of the place as a RunError with advice."""
         try:
-            return action()
+            yield
         except ReverieError:
             raise
         except self.objects.failures as error:

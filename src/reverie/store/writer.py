@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
 from reverie.core.errors import RunError
 from reverie.core.words import Say
-from reverie.store.places import AT_ONCE, Objects
+from reverie.store.places import Objects
 from reverie.store.retry import Patience, Stopped, for_each
 from reverie.store.segment import Part, Segment
 from reverie.store.zarr import chunk_name, compressor, encode, files_of
@@ -26,7 +26,8 @@ class Writer:
 
     ``add`` copies into the newest *block*. The thread writes full blocks, or as much of the newest as a flush asks for.
     A block leaves memory once all its rows are committed. Neither side locks a block: the thread reads rows only up to
-    the row number that it was told, and ``add`` writes only rows after that.
+    the row number that it was told, and ``add`` writes only rows after that. See ``Store`` for the methods that are
+    not described here.
     """
 
     def __init__(
@@ -37,26 +38,25 @@ class Writer:
         *,
         say: Say,
         buffer_bytes: int,
-        ancestors: Sequence[Part] = (),
-        waits: bool = True,
+        ancestors: Sequence[Part],
+        waits: bool,
+        stopping: Callable[[], bool],
     ) -> None:
         """Start the thread, which appends to ``segment``; ``commit`` writes the ``zarr.json`` that count its rows.
 
-        ``drop`` deletes rows of the ``ancestors``, too. For the others see ``Store``; two blocks may always wait.
+        ``drop`` deletes rows of the ``ancestors``, too. Two blocks may always wait, whatever ``buffer_bytes``.
         """
         self.objects, self.segment, self.commit, self.ancestors = objects, segment, commit, list(ancestors)
         self.count = self.committed = self.wanted = segment.rows
-        self.checked, self.waits = False, waits
-        self.stopping: Callable[[], bool] = lambda: False
-        self.block_bytes = segment.nbytes_of_row * segment.streams * segment.chunk
-        self.most_blocks = max(2, buffer_bytes // self.block_bytes)
+        self.checked, self.waits, self.stopping = False, waits, stopping
+        self.most_blocks = max(2, buffer_bytes // (segment.nbytes_of_row * segment.streams * segment.chunk))
         self.blocks: dict[int, Block] = {}
         self.spare: list[Block] = []
         self.ring: RingBuffer | None = None  # of the newest block
         self.oldest_wanted = self.dropped = 0
         self.failure: BaseException | None = None
         self.changed = threading.Condition()
-        self.patience = Patience(objects.where, objects.failures, say, self._waiting, waits)
+        self.patience = Patience(objects.where, objects.failures if waits else (), say, self._waiting)
         self.thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
@@ -65,18 +65,15 @@ class Writer:
         return divmod(row - self.segment.first, self.segment.chunk)
 
     def add(self, rows: StepRows) -> None:
-        """See ``Store.add``."""
         if not self.checked:
             self._check(rows, 1)
-        slot = self._place(self.count)[1]
-        block = self._block()
+        slot, block = self._place(self.count)[1], self._block()
         if self.ring is None or self.ring.columns is not block:
             self.ring = RingBuffer(block)
         put_rows(self.ring, rows, slot)
         self._added(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """See ``Store.extend``."""
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
         while done < total:
@@ -87,24 +84,21 @@ class Writer:
             done += n
             self._added(n)
 
-    def flush(self, timeout: float | None = None) -> bool:
-        """Write all rows added so far, waiting at most ``timeout`` seconds (None: for ever); True if that was done."""
-        end = None if timeout is None else time.monotonic() + timeout
+    def flush(self, timeout: float | None) -> bool:
+        end = np.inf if timeout is None else time.monotonic() + timeout
         with self.changed:
             self.wanted = goal = self.count
             self.changed.notify_all()
-        while self.committed < goal and (end is None or time.monotonic() < end):
-            self._wait(0.5 if end is None else min(0.5, max(0.0, end - time.monotonic())))
+        while self.committed < goal and time.monotonic() < end:
+            self._wait(min(0.5, max(0.0, end - time.monotonic())))
         return self.committed >= goal
 
     def drop(self, before: int) -> None:
-        """Let the thread delete the files that hold only rows before number ``before``."""
         with self.changed:
             self.oldest_wanted = max(self.oldest_wanted, before)
             self.changed.notify_all()
 
     def pending(self) -> dict[str, np.ndarray]:
-        """Return copies of the rows that are not committed, columns ``[N, count - committed, *shape]``."""
         with self.changed:
             start, first, chunk = self.committed, self.segment.first, self.segment.chunk
             blocks = [(first + number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
@@ -115,10 +109,9 @@ class Writer:
             out[name] = np.concatenate([empty, *parts], axis=1)
         return out
 
-    def close(self, timeout: float | None) -> bool:
-        """Flush and end the thread; True if everything is committed."""
+    def close(self, timeout: float | None) -> None:
         try:
-            return self.flush(timeout)
+            self.flush(timeout)
         finally:
             self.patience.stop.set()
             with self.changed:
@@ -133,10 +126,13 @@ class Writer:
             return self.blocks[number]
         self.patience.look()
         self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
-        if len(self.blocks) >= self.most_blocks:
-            self._wait_for_room()
+        self._wait_for_room()
+        segment = self.segment
         with self.changed:
-            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block()
+            block = self.blocks[number] = self.spare.pop() if self.spare else {
+                name: np.empty((segment.streams, segment.chunk, *column.shape), column.dtype)
+                for name, column in segment.columns.items()
+            }  # fmt: skip
         return block
 
     def _wait_for_room(self) -> None:
@@ -184,10 +180,6 @@ class Writer:
         check_columns(shapes, self.segment.columns, (self.segment.streams, *leading))
         self.checked = True
 
-    def _new_block(self) -> Block:
-        shape = (self.segment.streams, self.segment.chunk)
-        return {name: np.empty((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
-
     # ------------------------------------------------------------ the thread's side
 
     def _run(self) -> None:
@@ -222,14 +214,14 @@ class Writer:
         """Write the rows before number ``stop``, which all lie in one block: first the chunks, then ``zarr.json``."""
         number = self._place(self.committed)[0]
         block, segment = self.blocks[number], replace(self.segment, rows=stop)
-        begin = segment.first + number * segment.chunk
+        rows = stop - segment.first - number * segment.chunk
         self.patience.begin()
-        self.patience.insist(lambda: self._write_chunks(number, block, stop - begin))
+        self.patience.insist(lambda: self._write_chunks(number, block, rows))
         self.patience.insist(lambda: self.commit(segment))
         self.segment = segment
         with self.changed:
             self.committed = stop
-            if stop - begin == segment.chunk:
+            if rows == segment.chunk:
                 del self.blocks[number]
                 if len(self.spare) < 2:
                     self.spare.append(block)
@@ -241,24 +233,11 @@ class Writer:
             file, parts = job
             self.patience.insist(lambda: self.objects.stage(file, *parts))
 
-        for some in self._groups(block):
-            encoded = encode([filled(block[name][stream], rows) for name, stream in some])
-            names = [chunk_name(self.segment, name, stream, number) for name, stream in some]
+        for stream in range(self.segment.streams):  # one at a time, for the memory
+            encoded = encode([filled(column[stream], rows) for column in block.values()])
+            names = [chunk_name(self.segment, name, stream, number) for name in block]
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
-
-    def _groups(self, block: Block) -> Iterator[list[tuple[str, int]]]:
-        """Yield the pieces of a block, ``(column, stream)``, as many at a time as have ``AT_ONCE`` bytes, or one."""
-        some: list[tuple[str, int]] = []
-        held = 0
-        for name, column in block.items():
-            for stream in range(self.segment.streams):
-                if some and held + column[0].nbytes > AT_ONCE:
-                    yield some
-                    some, held = [], 0
-                some.append((name, stream))
-                held += column[0].nbytes
-        yield some
 
     def _drop(self, before: int) -> None:
         """Delete files of rows before ``before``, after ``zarr.json`` has ceased to count them."""
