@@ -8,7 +8,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pytest
 import torch
 
 import reverie
@@ -27,17 +26,6 @@ def episode(data: DatasetConfig, number: int) -> Batch:
         return recorded.episode(number)
 
 
-@pytest.fixture(scope="module")
-def dreamer(tmp_path_factory: pytest.TempPathFactory) -> reverie.Agent:
-    """A small DreamerV3 that has collected rows on CartPole."""
-    run = tmp_path_factory.mktemp("runs") / "run"
-    options: dict[str, Any] = {
-        "steps": 120, "envs": 1, "learning_starts": 100, "algo.batch_size": 2, "algo.batch_length": 4,
-    }  # fmt: skip
-    reverie.train("dreamer_v3", env="CartPole-v1", preset="cpu", run=run, say=quiet, **SMALL, **options)
-    return reverie.load(run)
-
-
 def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
     with h5py.File(pendulum) as file:
         seen, done, reward = (np.asarray(file[name]) for name in ("observations", "actions", "rewards"))
@@ -51,17 +39,6 @@ def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
     assert batch.is_first[0].nonzero().tolist() == [[0]]
     assert batch.is_last[0].nonzero().tolist() == [[40]]
     assert batch.index.tolist() == [2]
-
-
-def test_an_agent_gives_the_episodes_that_it_collected(dreamer: reverie.Agent) -> None:
-    first = dreamer.episode(0)
-    b, t = first.shape
-    assert (b, bool(first.is_first[0, 0]), bool(first.is_last[0, -1])) == (1, True, True)
-    assert first.reward.sum() == t - 1  # CartPole answers each action with 1
-    dreamt = dreamer.algo.dream(first, 3)
-    assert dreamt["reward"].shape == (1, t)
-    assert dreamt["inside/deter"].shape[:2] == (1, t)
-    assert dreamer.episode(-1).index > 0
 
 
 def test_a_run_on_data_alone_gives_episodes_of_these(pendulum: Path, tmp_path: Path) -> None:

@@ -87,11 +87,9 @@ def lived(config: EnvConfig) -> tuple[dict[str, ObsPart], list[dict[str, np.ndar
     "options",
     [
         {"resize": (64, 48)},
-        {"resize": (84, 84)},
         {"grayscale": True, "exclude": "depth"},
         {"resize": (64, 64), "grayscale": True, "include": "image|arm"},
         {"resize": (20, 30)},  # as large as one of them is already
-        {"clip_reward": "tanh"},
         {"clip_reward": "sign", "resize": (7, 9)},
     ],
 )
@@ -117,14 +115,10 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
     [
         (
             {"frame_stack": 4},
-            r"env.frame_stack = 4: the observations are not stacks of 4 frames; .*algo.frames.* rows have arm \[2\]",
+            r"env.frame_stack = 4: the observations are not stacks of 4 .* rows have arm \[2\]",
         ),
         ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
-        (
-            {"resize": (64, 64), "include": "arm"},
-            r"env.resize needs image observations, and these have none\. The recorded rows have arm \[2\]",
-        ),
-        ({"grayscale": True, "include": "arm"}, r"env.grayscale needs image observations"),
+        ({"resize": (64, 64), "include": "arm"}, r"env.resize needs image observations, and these have none\."),
     ],
 )
 def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
@@ -147,7 +141,6 @@ def own(**settings: Any) -> Given:
     [
         ({}, {}, (84, 84, 3)),
         ({}, {"resize": (64, 64), "grayscale": True}, (64, 64, 1)),
-        ({"resize": [84, 84]}, {}, (84, 84, 3)),
         ({"resize": [84, 84], "action_repeat": 4}, {"resize": (84, 84), "action_repeat": 4}, (84, 84, 3)),
         ({"resize": [84, 84]}, {"grayscale": True}, (84, 84, 1)),
     ],

@@ -28,11 +28,9 @@ from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import output, writers
-from reverie.datasets.dataset import DatasetConfig, Recorded
-from reverie.datasets.detect import open_reader
 from reverie.experiment import ExperimentConfig, resolved
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.dataset import Dataset, crc32c
+from reverie.replay.dataset import Dataset
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
 
@@ -69,7 +67,6 @@ def assert_same_weights(one: Path, two: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "data", "more"),
     [
-        ("td3", "pendulum", {}),
         ("td3", "pendulum", {"algo.normalise": "running", "replay.fractions.priority": 1.0,
                              "replay.fractions.uniform": 0.0}),
         ("cql", "pendulum", {"algo.samples": 2, "algo.floor": "monte_carlo", "env": "none"}),
@@ -84,16 +81,6 @@ def test_a_run_on_data_goes_on_bit_for_bit(
     for updates in (5, 12):
         assert train(path, tmp_path / "parts", algorithm=algorithm, updates=updates, **more).updates == updates
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
-
-
-def test_a_learner_of_classes_goes_on_with_what_is_collected(cartpole: Path, tmp_path: Path) -> None:
-    """Evaluated in the environment, with recorded and collected rows in every batch."""
-    more = {"algo.quantiles": 8, "algo.target_every": 2, "learning_starts": 10, "random_steps": 5}
-    result = train(cartpole, tmp_path / "run", algorithm="discrete_cql", env="CartPole-v1", steps=40,
-                   experience="mixed(0.5)", **more | {"replay.capacity": 200})  # fmt: skip
-    assert result.updates > 10
-    assert result.evaluation is not None
-    assert reverie.load(tmp_path / "run").evaluate(1).scores == result.evaluation.scores
 
 
 @given(block=st.integers(1, 6), edge=st.integers(0, 4))
@@ -132,16 +119,6 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 
 
 CAL_QL: dict[str, Any] = {"algo.floor": "monte_carlo", "algo.samples": 2, "algo.graph": False}
-
-
-def test_nobody_knows_what_rows_of_another_run_earned(tmp_path: Path, floors: list[torch.Tensor]) -> None:
-    lived = SMALL | CAL_QL | {"env": "Pendulum-v1", "steps": 30, "learning_starts": 10, "say": quiet}
-    lived |= {"env_options": {"time_limit": 8}, "run": tmp_path / "run"}
-    reverie.train("cql", **lived)
-    reverie.train("cql", **lived | {"run": tmp_path / "next", "replay.init": [str(tmp_path / "run")]})
-    reverie.train("cql", **lived | {"steps": 60, "envs": 2})  # laid out anew
-    assert len(floors) > 30
-    assert torch.cat([x.flatten() for x in floors]).isneginf().all()
 
 
 class Count(gymnasium.Env[Any, Any]):
@@ -183,18 +160,6 @@ def test_returns_of_collected_episodes_are_known_when_they_have_ended(
     assert not list((tmp_path / "parts").rglob("return.npy"))
 
 
-def test_returns_of_collected_and_of_recorded_rows_stand_in_one_batch(
-    tmp_path: Path, floors: list[torch.Tensor]
-) -> None:
-    lived = SMALL | CAL_QL | {"env": Count, "learning_starts": 4, "say": quiet}
-    reverie.train("cql", **lived, run=tmp_path / "before", steps=40)
-    del floors[:]
-    reverie.train("cql", **lived, run=tmp_path / "mixed", steps=40, data=tmp_path / "before", experience="mixed")
-    known = torch.stack(floors).isfinite()  # [updates, B, T]
-    assert known[-10:, :4].any()
-    assert known[-10:, 4:].any()
-
-
 def test_returns_are_those_of_the_discount(pendulum: Path, tmp_path: Path, floors: list[torch.Tensor]) -> None:
     first, later = {"algorithm": "cql", "updates": 2, **CAL_QL}, {"updates": 4, "algo.discount": 0.5}
     with h5py.File(shutil.copy(pendulum, tmp_path / "ended.hdf5"), "a") as file:
@@ -226,24 +191,6 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run/eval.json").read_text())["updates"] == 20
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
-
-
-def test_what_a_policy_drew_beyond_the_bounds_is_read_as_what_was_done(tmp_path: Path) -> None:
-    """DreamerV3 draws from a normal distribution: environments cut its actions, and so do its rows."""
-    run = tmp_path / "lived"
-    small = {"eval_episodes": 0, "tensorboard": False, "console": False, "threads": 1, "env.num": 2}
-    reverie.train("dreamer_v3", env="Pendulum-v1", size="nano", run=run, steps=40, replay_ratio=0, **small)
-    stored = np.concatenate([part["action"] for part in open_reader(str(run)).parts()])
-    assert 0.05 < (np.abs(stored) == 1).mean() < 0.9
-    assert np.abs(stored).max() == 1
-    reader = open_reader(str(run))
-    found = Recorded(reader)
-    raw = [{**part, "action": part["action"] * 3} for part in reader.parts()]  # as they were stored once
-    reader.parts = lambda: iter(raw)  # type: ignore[method-assign]
-    dataset = DatasetConfig(path=str(run)).build(found, window=Window(batch=1, length=2), seed=0)
-    assert np.abs(dataset.column("action")).max() == 1
-    sums = crc32c(np.concatenate([part["action"] for part in raw]), 0)
-    assert f"-action:{sums:08x}" in dataset.fingerprint  # of what is there: runs of before find it again
 
 
 def test_a_run_that_goes_on_keeps_the_environment_it_was_evaluated_in(pendulum: Path, tmp_path: Path) -> None:
@@ -308,7 +255,7 @@ def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path:
     assert "experience: mixed(part=0.5)" in (tmp_path / "one/config.yaml").read_text()
 
 
-def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
+def test_imitation_knows_which_rows_are_the_experts(
     pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reverie.algos import gail
@@ -320,10 +267,8 @@ def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
     settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
                 "eval_episodes": 0, "experience": "mixed(0.3)", "algo.discriminator.units": (8,),
                 "say": said.append}  # fmt: skip
-    for run, counts in {"one": (60,), "two": (30, 60)}.items():
-        for steps in counts:
-            train(pendulum, tmp_path / run, algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
-    assert_same_weights(tmp_path / "one", tmp_path / "two")
+    for steps in (30, 60):
+        train(pendulum, tmp_path / "run", algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
     assert set(split) == {2}
     assert any("2 of the 8 windows of a batch" in line for line in said)
 
@@ -337,9 +282,8 @@ def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
 def test_ways_of_drawing_that_would_mean_nothing_are_refused(
     pendulum: Path, tmp_path: Path, algorithm: str, setting: dict[str, Any], told: str
 ) -> None:
-    for length in ({"updates": 1}, {"steps": 1, "experience": "mixed(0.5)", "env": "Pendulum-v1"}):
-        with pytest.raises(ConfigError, match=told):
-            train(pendulum, tmp_path / "run", algorithm=algorithm, **length, **setting)
+    with pytest.raises(ConfigError, match=told):
+        train(pendulum, tmp_path / "run", algorithm=algorithm, updates=1, **setting)
     assert not (tmp_path / "run").exists()
 
 
@@ -468,13 +412,12 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the command line
 
 
-def test_data_in_memory_are_told_to_be_written(pendulum: Path, tmp_path: Path) -> None:
+def test_data_in_memory_are_told_to_be_written(tmp_path: Path) -> None:
     episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
     said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first.*Parquet.*datasets\.md"
-    for data in ([episode] * 100, np.zeros(500)):
-        with pytest.raises(ConfigError, match=said) as told:
-            reverie.train("td3", data=data, run=tmp_path / "run", say=quiet)
-        assert len(str(told.value)) < 500
+    with pytest.raises(ConfigError, match=said) as told:
+        reverie.train("td3", data=[episode] * 100, run=tmp_path / "run", say=quiet)
+    assert len(str(told.value)) < 500
     with pytest.raises(ConfigError, match=said):
         with_data(ExperimentConfig(), [episode], tmp_path)
     assert not list(tmp_path.iterdir())

@@ -23,16 +23,7 @@ class Held:
         return self.values[start:stop]
 
 
-def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
-    with open_reader(str(d4rl)) as reader:
-        assert not any(map(reader.uses, ("time_limit", "columns")))
-    values = {name: column for name, column in columns().items() if name != "timeouts"}
-    with open_reader(str(write(tmp_path / "b.hdf5", values))) as reader:
-        assert reader.uses("time_limit")
-        assert not reader.uses("columns")
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     lived=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["terminal", "truncated"])), min_size=1, max_size=8),
     block=st.integers(1, 9),
@@ -100,28 +91,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda v: v.update(rewards=np.zeros((14, 2), np.float32)),
-            r"rewards have shape \[14, 2\]: expected one for each",
-        ),
-        (
-            lambda v: v.update(next_observations=np.zeros((14, 3), np.float32)),
-            r"next observations have shapes .*, but observations .*: expected",
-        ),
-        (lambda v: v.update(terminals=np.full(14, 2)), r"'terminals' has the value 2 in row 0: expected true or false"),
-        (lambda v: v.update(timeouts=np.full(14, np.nan)), r"'timeouts' has no value in row 0: expected true or false"),
-    ],
-)
-def test_columns_that_cannot_be_what_they_are_called(tmp_path, change, said):
-    values = columns()
-    change(values)
-    with pytest.raises(DataError, match=rf"a\.hdf5.*{said}"):
-        open_reader(str(write(tmp_path / "a.hdf5", values))).rows()
-
-
+@settings(max_examples=50, deadline=None)
 @given(terminal=st.lists(st.booleans(), min_size=1, max_size=30), limit=st.integers(1, 6))
 def test_limited(terminal, limit):
     out, count = [], 0
@@ -143,6 +113,10 @@ def test_limited(terminal, limit):
         (lambda v: v.update(actions=np.full((14, 1), -1e308)), "contains no actions, or none that are finite float32"),
         (lambda v: v.update(actions=np.full(14, -1)), "class numbers, 0 or more"),
         (lambda v: v.update(observations=[b"text"] * 14), "contains object: expected"),
+        (lambda v: v.update(rewards=np.zeros((14, 2))), r"rewards have shape \[14, 2\]: expected one for each"),
+        (lambda v: v.update(next_observations=np.zeros((14, 3))), r"next observations have shapes .*: expected"),
+        (lambda v: v.update(terminals=np.full(14, 2)), r"'terminals' has the value 2 in row 0: expected true or false"),
+        (lambda v: v.update(timeouts=np.full(14, np.nan)), r"'timeouts' has no value in row 0: expected true or false"),
     ],
 )
 def test_d4rl_that_cannot_be(tmp_path, change, said):

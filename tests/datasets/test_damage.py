@@ -69,18 +69,18 @@ def damaged(path, draw):
 def test_damage_is_read_over_or_refused(whole, tmp_path, name):
     assert read(whole[name]) >= 14  # transitions; in most formats each episode has a row more
     refused = 0
-    for number in range(40):
+    for number in range(12):
         draw, path = random.Random(f"{name} {number}"), tmp_path / str(number) / whole[name].name
         (shutil.copytree if whole[name].is_dir() else shutil.copy)(whole[name], made_parent(path))
         what = damaged(path, draw)
-        for partial in (False, True):
+        for partial in (False, True) if name == "rl_unplugged" else (False,):
             try:
                 read(path, partial)
             except ReverieError:
                 refused += 1
             except Exception as error:
                 pytest.fail(f"{number}: {what}: {error!r}")
-    assert 0 < refused < 80  # some of it is noticed, and some of it harms nothing
+    assert 0 < refused < 24  # some of it is noticed, and some of it harms nothing
 
 
 def made_parent(path):

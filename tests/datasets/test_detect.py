@@ -19,13 +19,11 @@ from reverie.datasets.reader import ReadOptions
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.npz", None, r"a\.npz has the suffix \.npz, but its content is HDF5"),
-        ("a.hdf5", b"PK\x03\x04" + bytes(50), r"a\.hdf5 has the suffix \.hdf5, but its content is npz"),
-        ("a.hdf5", b"<html>404 not found</html>", r"has the suffix \.hdf5, but its content is not HDF5"),
-        ("a.parquet", b"nonsense" * 9, r"its content is not Parquet"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari dataset"),
-        ("a.csv", b"x,action\n1,0\n", r"its format is not known.*A table in text becomes a Parquet file by pandas"),
-        ("a.hdf5", b"", r"a\.hdf5 is empty"),
+        ("a.npz", None, r"a\.npz has the suffix \.npz, but its content \([\d,]+ bytes\) is HDF5"),
+        ("a.hdf5", b"PK\x03\x04" + bytes(50), r"a\.hdf5 has the suffix \.hdf5, but its content \(54 bytes\) is npz"),
+        ("a.hdf5", b"<html>404 not found</html>", r"the suffix \.hdf5, but its content \(26 bytes\) is not HDF5"),
+        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* becomes a Parquet file by"),
+        ("a.hdf5", b"", r"a\.hdf5 .*\(0 bytes\)"),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
     ],
 )
@@ -44,18 +42,15 @@ def test_files_that_are_not_what_their_name_says(tmp_path, name, content, said):
     [
         (
             {"time_limit": 3},
-            r"data\.time_limit = 3: this option has no effect on .*\(D4RL HDF5\): the ends of its episodes are known",
+            r"data\.time_limit = 3: this option has no effect on .*: the ends of its episodes are",
         ),
-        (
-            {"columns": {"obs": "x"}},
-            r"data\.columns = \{'obs': 'x'\}: .*\(D4RL HDF5\): only tables have columns to name",
-        ),
+        ({"columns": {"obs": "x"}}, r"data\.columns = .*\(D4RL HDF5\): only tables have columns to name"),
         ({"partial": True}, r"data\.partial = True: .*\(D4RL HDF5\): only RL Unplugged's shards .*Leave it out"),
     ],
 )
-def test_options_without_effect_are_refused(tmp_path, options, said):
+def test_options_without_effect_are_refused(d4rl, options, said):
     with pytest.raises(ConfigError, match=said):
-        open_reader(str(write(tmp_path / "a.hdf5", columns())), ReadOptions(**options))
+        open_reader(str(d4rl), ReadOptions(**options))
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):

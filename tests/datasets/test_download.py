@@ -137,7 +137,6 @@ def plain(rest):
     "first",
     [
         lambda start, condition: b"",
-        says(b"", "500 Internal Server Error"),
         says(b"", "503 Service Unavailable"),
         says(b"", "429 Too Many Requests"),
         lambda start, condition: b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -145,7 +144,7 @@ def plain(rest):
         plain(b'ETag: "old"\r\nTransfer-Encoding: chunked\r\n\r\nfa0\r\n' + OLD[:4000]),
         plain(b'ETag: "old"\r\n\r\n' + OLD[:777]),
     ],
-    ids=["nothing", "500", "503", "429", "no-http", "length-too-large", "chunks-cut", "cut-without-length"],
+    ids=["nothing", "503", "429", "no-http", "length-too-large", "chunks-cut", "cut-without-length"],
 )
 def test_what_another_attempt_mends(serve, tmp_path, first):
     server = serve(first, first, offers())
@@ -275,17 +274,6 @@ def hub():
     thread.join()
 
 
-def test_a_file(hub, tmp_path):
-    hub.files["/a"] = CONTENT
-    seen = []
-    path = fetch(Remote(url=f"{hub.url}/a"), tmp_path / "x/a", lambda *said: seen.append(said))
-    assert path.read_bytes() == CONTENT
-    assert seen[-1] == ("a", len(CONTENT), len(CONTENT))
-    assert [p.name for p in path.parent.iterdir()] == ["a"]
-    fetch(Remote(url=f"{hub.url}/a"), path)
-    assert len(hub.asked) == 1  # it is there
-
-
 @pytest.mark.parametrize(
     ("remote", "said"),
     [
@@ -341,8 +329,7 @@ def offer(hub, folder, name, *, pages=1):
             hub.links[path] = f"{hub.url}{listed}&cursor={page + 1}"
 
 
-@pytest.mark.parametrize("name", ["D4RL/door/human-v2", "simple-v0"])
-@pytest.mark.parametrize("pages", [1, 3])
+@pytest.mark.parametrize(("name", "pages"), [("D4RL/door/human-v2", 3), ("simple-v0", 1)])
 def test_a_dataset(hub, tmp_path, monkeypatch, capsys, name, pages):
     root, synced = tmp_path / "root", []
     monkeypatch.setattr("reverie.core.files.sync", synced.append)

@@ -70,7 +70,7 @@ def test_rows_and_tools(folder, tmp_path, capsys):
     ("reader", "said"),
     [
         ("Folder(1)", "expected module:Class"), ("Folder(nothing=1)", "unexpected keyword argument"),
-        ("Half", "abstract"), ("Gone", "no subclass of Reader"),
+        ("Folder(", "expected module:Class"), ("Half", "abstract"), ("Gone", "no subclass of Reader"),
     ],
 )  # fmt: skip
 def test_names_that_are_wrong(folder, reader, said):

@@ -33,8 +33,7 @@ def _small_parts(monkeypatch):
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
 
 
-@pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
-@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(("kind", "pieces"), [("stream", 1), ("file", 3), ("parquet", 3)])
 def test_a_row_is_a_transition(tmp_path, kind, pieces):
     path = save(tmp_path / "d", columns(), kind=kind, pieces=pieces)
     mapping = MAPPING | {"next_obs": "after"}
@@ -166,17 +165,12 @@ def test_what_must_be_said(tmp_path):
         open_reader(path, ReadOptions(columns=MAPPING | {"prize": "action"}))
 
 
-@pytest.mark.parametrize("kind", ["stream", "parquet"])
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_episodes_that_take_turns_are_refused(tmp_path, kind, pieces):
+def test_episodes_that_take_turns_are_refused(tmp_path):
     """Each of their steps would become an episode otherwise."""
     values = {name: [column[i] for i in PERMUTED] for name, column in columns().items()}
-    path = save(tmp_path / "t", values, kind=kind, pieces=pieces)
-    with pytest.raises(
-        DataError,
-        match=r"of episode 1 \('episode_index'\) are not contiguous: .*row 0 and continue in row 2.*\. Sort the table",
-    ):
-        open_reader(str(path), ReadOptions(columns=MAPPING)).about()
+    said = r"of episode 1 \('episode_index'\) are not contiguous: .*row 0 and continue in row 2.*\. Sort the table"
+    with pytest.raises(DataError, match=said):
+        open_reader(str(save(tmp_path / "t", values, pieces=2)), ReadOptions(columns=MAPPING)).about()
 
 
 @pytest.mark.parametrize(("role", "column"), [("terminal", "next.done"), ("truncated", "timeout"), ("end", "timeout")])
@@ -186,7 +180,7 @@ def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, colu
     path = save(tmp_path / "t", values, pieces=2)
     with pytest.raises(
         DataError,
-        match=rf"'{column}' ends episode 3 in row 5, but row 6 belongs to it too \(.*data-00000-of"
+        match=rf"'{column}' ends episode 3 in row 5, but row 6 belongs to it too"
         r".*There are 2 such contradictions\. Correct",
     ):
         open_reader(str(path), ReadOptions(columns=MAPPING | {role: column})).about()

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.signature import differences, signature
+from reverie.core.signature import signature
 from reverie.datasets.reader import About, Reader, ReadOptions, Space
 from reverie.datasets.recorded_env import own_wrappers
 
@@ -73,20 +73,21 @@ class ConcatReader(Reader):
         for reader, other in zip(self.readers, every, strict=True):
             _check(reader, "observations", _seen(other), _seen(first))
             if other.specs is not None and first.specs is not None:
-                both = signature({}, other.specs[1]), signature({}, first.specs[1])
-                _check(reader, "actions", differences(*both, (str(reader.path), "others")), [])
+                _check(reader, "actions", signature({}, other.specs[1]), signature({}, first.specs[1]))
             elif not other.measured:
                 _check(reader, "actions", other.action, declared)
             if other.env:
                 mine, theirs = _task(other), _task(first)
                 found = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
-                _check(reader, "the environment", *({n: task.get(n) for n in found} for task in (mine, theirs)))
+                _check(reader, "the environment", *({n: each.get(n) for n in found} for each in (mine, theirs)))
         if unnamed := sum(not each.env for each in every) if first.env else 0:
             self.note(f"{unnamed} of {len(every)} parts name no environment: they are taken to be of {first.env}")
-        action = functools.reduce(lambda one, other: _joined(one, other, self.path), (each.action for each in every))
-        declared = first.declared if all(each.declared == first.declared for each in every) else None
-        measured = any(each.measured for each in every)
-        return dataclasses.replace(first, action=action, measured=measured, declared=declared)
+        return dataclasses.replace(
+            first,
+            action=functools.reduce(lambda one, other: _joined(one, other, self.path), (e.action for e in every)),
+            measured=any(each.measured for each in every),
+            declared=first.declared if all(each.declared == first.declared for each in every) else None,
+        )
 
 
 def _check(reader: Reader, what: str, other: Any, first: Any) -> None:
@@ -108,8 +109,9 @@ def _seen(about: About) -> Any:
     if about.specs is not None:
         return about.specs[0]
     space = about.observation
-    floats = isinstance(space, spaces.Box) and space.dtype.kind == "f" and np.isinf(space.low).all()
-    return spaces.Box(-np.inf, np.inf, space.shape, np.float32) if floats and np.isinf(space.high).all() else space  # type: ignore[attr-defined]  # a Box
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f" and np.isinf([space.low, space.high]).all():
+        return spaces.Box(-np.inf, np.inf, space.shape, np.float32)
+    return space
 
 
 def _joined(one: Space, other: Space, where: Path) -> Space:

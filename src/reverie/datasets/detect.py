@@ -44,7 +44,10 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
     options = options or ReadOptions()
     if options.reader:
         return own_reader(path, options)
-    reader = _found(path, options)
+    if path.startswith("minari:"):
+        reader: Reader = minari_reader(minari_path(path.removeprefix("minari:")), options)
+    else:
+        reader = StoreReader(path, options) if "://" in path else _several(Path(path), _places(path), options)
     for name in ONLY_FOR:
         if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
@@ -59,23 +62,23 @@ def own_reader(path: str, options: ReadOptions) -> Reader:
     """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point."""
     what = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
-    try:
-        _, given, settings = call_in(f"f({arguments}" if bracket else "f()")
-    except (SyntaxError, ValueError):
-        given, settings = ["wrong"], {}
-    if given:
-        raise ConfigError(f"{what}: expected module:Class, or module:Class(setting=value) with plain values.")
     points = {point.name: point for point in points_of(GROUP)}
     kind = loaded(points[name], what) if name in points else imported(name, what=what, base=Reader)
+    places = _places(path)
     try:
-        readers: list[Reader] = [kind(each, options, **settings) for each in _places(path)]  # type: ignore[operator]  # a class
-    except TypeError as error:  # settings that it does not have, or methods that it lacks
-        raise ConfigError(f"{what}: the reader cannot be made: {error}.") from None
+        _, given, settings = call_in(f"f({arguments}" if bracket else "f()")
+        readers: list[Reader] = [kind(place, options, *given, **settings) for place in places]  # type: ignore[operator]  # a class
+    except (SyntaxError, TypeError, ValueError) as error:  # settings that it does not have, or methods that it lacks
+        raise ConfigError(
+            f"{what}: expected module:Class, or module:Class(setting=value) with plain values ({error})."
+        ) from None
     return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
 
 
 def _places(path: str) -> list[Path]:
     """Return the file or folder at ``path``, or what the glob ``path`` matches, by number."""
+    if not path:
+        raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     place = Path(path).expanduser()
     if place.exists():  # a name may contain brackets
         return [place]
@@ -88,14 +91,6 @@ def _places(path: str) -> list[Path]:
         f"there is no dataset at {path}.{hint or where} Expected {KNOWN}. "
         "See `reverie data download --help` to download one."
     )
-
-
-def _found(path: str, options: ReadOptions) -> Reader:
-    if not path:
-        raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
-    if path.startswith("minari:"):
-        return minari_reader(minari_path(path.removeprefix("minari:")), options)
-    return StoreReader(path, options) if "://" in path else _several(Path(path).expanduser(), _places(path), options)
 
 
 def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
@@ -115,43 +110,43 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
     if is_store(path):
         return StoreReader(path, options)
     inside = [p for p in sorted(path.iterdir(), key=by_number) if not p.name.startswith(".")]  # or being written
-    folders = [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))]
-    files = {kind: files_of(path, kind) for kind in ("npz", "TFRecord", "HDF5", *OF_TABLES)}
-    kinds = {"tables" if kind in OF_TABLES else kind for kind, found in files.items() if found}
-    kinds |= {"folders of datasets"} if folders else set()
+    found = {
+        "npz": files_of(path, "npz"),
+        "TFRecord": shards_in(path),
+        "HDF5": files_of(path, "HDF5"),
+        "folders of datasets": [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))],
+    }
+    found["tables"] = [] if found["folders of datasets"] else tables_in(path)
+    kinds = [kind for kind, those in found.items() if those]
     if len(kinds) > 1:  # all but one would not be read
-        raise DataError(
-            f"{path} contains datasets of several formats ({', '.join(sorted(kinds))}). Pass one, or a glob."
-        )
-    if files["npz"]:
-        return PyDreamerReader(path, options)
-    if shards_in(path):
-        return RLUnpluggedReader(path, options)
-    if found := files["HDF5"] or folders:
-        return _several(path, found, options)
-    if tables_in(path):
-        return TableReader(path, options)
-    datasets = ", ".join((path / name).as_posix() for name in local_names(path)[:6])
-    hint = f" There are datasets at {datasets}." if datasets else ""
-    names = ", ".join(p.name for p in inside[:10]) or "nothing"
-    raise DataError(f"{path} contains no dataset, only {names}.{hint} Expected {KNOWN}.")
+        raise DataError(f"{path} contains datasets of several formats ({', '.join(kinds)}). Pass one, or a glob.")
+    if not kinds:
+        datasets = ", ".join((path / name).as_posix() for name in local_names(path)[:6])
+        hint = f" There are datasets at {datasets}." if datasets else ""
+        names = ", ".join(p.name for p in inside[:10]) or "nothing"
+        raise DataError(f"{path} contains no dataset, only {names}.{hint} Expected {KNOWN}.")
+    whole: dict[str, Callable[[Path, ReadOptions], Reader]] = {
+        "npz": PyDreamerReader, "TFRecord": RLUnpluggedReader, "tables": TableReader,
+    }  # fmt: skip
+    return whole[kinds[0]](path, options) if kinds[0] in whole else _several(path, found[kinds[0]], options)
 
 
 def _file(path: Path, options: ReadOptions) -> Reader:
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty.")
     kind, named = content(path), format_of(path)
-    if kind and named and kind != named:
-        raise DataError(f"{path} has the suffix {path.suffix}, but its content is {kind}: rename it.")
+    if named and kind != named:
+        raise DataError(
+            f"{path} has the suffix {path.suffix}, but its content ({path.stat().st_size:,} bytes) is "
+            f"{kind or f'not {named}'}: rename it, or download or copy it again."
+        )
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
         "HDF5": _hdf5, "npz": _npz, "TFRecord": RLUnpluggedReader, "Parquet": TableReader, "Arrow": TableReader,
     }  # fmt: skip
-    if kind in openers:
-        return openers[kind](path, options)
-    why = f"it has the suffix {path.suffix}, but its content is not {named}" if named else "its format is not known"
-    raise DataError(
-        f"{path} cannot be read: {why}. Expected {KNOWN}. A table in text becomes a Parquet file by pandas."
-    )
+    if kind not in openers:
+        raise DataError(
+            f"{path} cannot be read: its format is not known. Expected {KNOWN}. A table in text becomes a Parquet file "
+            "by pandas."
+        )
+    return openers[kind](path, options)
 
 
 def content(path: Path) -> str:

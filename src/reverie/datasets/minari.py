@@ -6,7 +6,6 @@ would pair them wrongly from the second episode on. So each episode is converted
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
-from reverie.datasets.arrow import pyarrow_of, table_of
+from reverie.datasets.arrow import pictures, pyarrow_of, table_of
 from reverie.datasets.hdf5 import damage, open_hdf5
 from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
@@ -260,19 +259,6 @@ def padded(actions: np.ndarray) -> np.ndarray:
     return out
 
 
-def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
-    """Decode n compressed images to uint8 ``[n, *shape]``; raise DataError if one cannot be decoded."""
-    from PIL import Image
-
-    out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
-    for i, picture in enumerate(pictures):
-        try:
-            out[i] = np.asarray(Image.open(io.BytesIO(picture)), np.uint8)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{'/'.join(leaf.path)}: image {i} cannot be read: {error}.") from None
-    return out
-
-
 class MinariHdf5Reader(MinariReader):
     """Reads ``data/main_data.hdf5``, which has a group for each episode."""
 
@@ -312,7 +298,7 @@ class MinariHdf5Reader(MinariReader):
         with damage(f"{self.main}: episode_{index}/{name}"):
             found = self.file[f"episode_{index}/{name}"][()]
         if is_compressed:
-            return decoded([bytes(picture) for picture in found], leaf)
+            return pictures([bytes(picture) for picture in found], f"{self.main}: episode_{index}/{name}")
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
 
     def _numbers(self, index: int, name: str) -> np.ndarray:
@@ -377,7 +363,7 @@ class MinariArrowReader(MinariReader):
         if isinstance(leaf.space, spaces.Text):
             return np.array([text or "" for text in array.to_pylist()], object)
         if self.jpeg and is_picture(leaf.space):
-            return decoded(array.to_pylist(), leaf)
+            return pictures(array.to_pylist(), f"{self.path}: {'/'.join(leaf.path)} of episode {index}")
         if isinstance(leaf.space, spaces.Discrete):
             return np.asarray(array.to_numpy(zero_copy_only=False))
         flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)

@@ -83,10 +83,8 @@ class StoreReader(Reader):
         """
         own, found = self.path.absolute() if isinstance(self.place, str) else self.place.absolute(), dict[str, Any]()
         for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
-            spec, about, both, config = (
-                content_of(folder / name) for name in ("spec.json", ABOUT, "spaces.json", "config.yaml")
-            )
-            found |= ({"spec": spec} if spec else {}) | about | {f"{name}_space": text for name, text in both.items()}
+            spec, about, config = (content_of(folder / name) for name in ("spec.json", ABOUT, "config.yaml"))
+            found |= ({"spec": spec} if spec else {}) | about
             if config:
                 settings = dict((config.get("experiment") or {}).get("env") or {})
                 if "env" in config.get("custom", {}):

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -253,54 +253,47 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise DataError("a number in a record has more than 64 bits.")
 
 
-def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, wire type, start, stop) of each field of a message; of varints (type 0) start is the value."""
-    at = start
-    while at < stop:
+def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield (number, value) of each field of a message: bytes, or the value of a varint."""
+    at = 0
+    while at < len(data):
         key, at = varint(data, at)
-        kind, begin = key & 7, at
-        if kind == 0:
-            begin, at = varint(data, at)
-        elif kind == 2:
-            size, begin = varint(data, at)
-            at = begin + size
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
+        if key & 7 == 0:
+            value: int | bytes
+            value, at = varint(data, at)
         else:
-            raise DataError(f"a record contains a field of wire type {kind}, which tf.Example does not use.")
-        if at > stop:
-            raise DataError("a field of a record is longer than the record.")
-        yield key >> 3, kind, begin, at
+            size, at = varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}.get(key & 7, len(data)), at)
+            value, at = data[at : at + size], at + size
+            if at > len(data):
+                raise DataError("a field of a record is longer than the record, or of a kind that is not tf.Example's.")
+        yield key >> 3, value
 
 
 def example(data: bytes) -> dict[str, Values]:
     """Return the features of a tf.Example by name: lists of bytes, float32 arrays or int64 arrays."""
     out: dict[str, Values] = {}
     try:
-        for number, _, start, stop in fields(data, 0, len(data)):
-            for inner, _, low, high in fields(data, start, stop) if number == 1 else ():
-                if inner == 1:
-                    entry = {key: (begin, end) for key, _, begin, end in fields(data, low, high)}
-                    name = data[slice(*entry.get(1, (0, 0)))].decode()
-                    for kind, _, begin, end in fields(data, *entry.get(2, (0, 0))):
-                        out[name] = _values(data, kind, begin, end)
-    except (IndexError, UnicodeDecodeError):
-        raise DataError("a record ends within a number: it is not a tf.Example.") from None
+        for features in (value for number, value in fields(data) if number == 1):
+            for entry in (value for number, value in fields(features) if number == 1):
+                found = dict(fields(entry))
+                for kind, values in fields(found.get(2, b"")):
+                    out[found.get(1, b"").decode()] = _values(kind, [value for _, value in fields(values)])
+    except (IndexError, TypeError, AttributeError, UnicodeDecodeError, ValueError):
+        raise DataError("a record is not a tf.Example.") from None
     return out
 
 
-def _values(data: bytes, kind: int, start: int, stop: int) -> Values:
-    """Decode a list; numbers are packed, or one value per field."""
-    found = list(fields(data, start, stop))
-    if kind != 3:
-        parts = [data[low:high] for _, _, low, high in found]
-        return parts if kind == 1 else np.frombuffer(b"".join(parts), "<f4")
+def _values(kind: int, found: list[Any]) -> Values:
+    """Return a list of bytes (kind 1), floats (2) or integers (3); numbers are packed, or one value per field."""
+    if kind == 1:
+        return found
+    if kind == 2:
+        return np.frombuffer(b"".join(found), "<f4")
     numbers: list[int] = []
-    for _, wire, low, high in found:
-        if wire == 0:
-            numbers.append(low)
-            continue
-        while low < high:
-            value, low = varint(data, low)
-            numbers.append(value)
+    for value in found:
+        at = 0
+        while isinstance(value, bytes) and at < len(value):
+            number, at = varint(value, at)
+            numbers.append(number)
+        numbers += [value] if isinstance(value, int) else []
     return np.array(numbers, np.uint64).astype(np.int64)  # two's complement

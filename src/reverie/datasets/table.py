@@ -163,22 +163,18 @@ class TableReader(TransitionsReader):
         if again >= 0:
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[again]]} ('{column.name}') are not contiguous: they "
-                f"stop after row {left:,} and continue in row {again:,}{self._in_files(left, again)}. Sort the table "
-                "by this column, stably, or give episodes of different files different ids."
+                f"stop after row {left:,} and continue in row {again:,}, counted through all files. Sort the table by "
+                "this column, stably, or give episodes of different files different ids."
             )
         if (wrong := end & ~last).any():
             row = int(wrong.argmax())
             flag = next((str(self.roles[role]) for role, flag in flags.items() if flag[row]), "")
             raise DataError(
                 f"{self.path}: '{flag}' ends episode {ids[number[row]]} in row {row:,}, but row {row + 1:,} belongs to "
-                f"it too{self._in_files(row)}. There are {int(wrong.sum()):,} such contradictions. Correct the table, "
-                "or do not name the column that is wrong."
+                f"it too. There are {int(wrong.sum()):,} such contradictions. Correct the table, or do not name the "
+                "column that is wrong."
             )
         return end | last
-
-    def _in_files(self, *rows: int) -> str:
-        names = dict.fromkeys(self.paths[int(np.searchsorted(self.ends, row, "right"))].name for row in rows)
-        return f" (rows are numbered through all tables; these are in {' and '.join(names)})" if self.paths[1:] else ""
 
     def _has_final(self, role: str) -> bool:
         """Return whether lists of observations have one more than those of rewards: what the last action led to."""
