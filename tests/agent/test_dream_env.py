@@ -35,8 +35,10 @@ SMALL = {"rssm": {"deter": 16, "hidden": 8, "stoch": 3}, "horizon": 4}
 def dreamer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Agent:
     """An agent that never learned, of nested observations and mixed actions."""
     run, name = tmp_path_factory.mktemp("runs") / "run", request.param
-    algo = NETWORKS | {"horizon": 4} if name.endswith("v3") else SMALL
-    keep = {} if name.endswith("v3") else {"include": "sense/.*"}  # the image is smaller than the others' networks need
+    v3 = name.endswith("v3") or name == "r2dreamer"
+    algo = NETWORKS | {"horizon": 4} if v3 else SMALL
+    algo |= {"representation": "decoder"} if name == "r2dreamer" else {}
+    keep = {} if v3 else {"include": "sense/.*"}  # the image is smaller than the others' networks need
     reverie.train(name, env=Corridor, run=run, algo=algo, env_options=keep, **FEW)
     agent = reverie.load(run, env=Corridor)
     for bias in list(agent.algo.world.cont.parameters())[-1:]:

@@ -212,17 +212,15 @@ class Optim:
             "opt/lr": rate,
         }
 
-    def _warm(self) -> Tensor:
-        """Return the share of the learning rate in the next update, which may be above 1."""
-        if not self.cfg.warmup:
-            return torch.ones_like(self.updates)
-        share: Tensor = self.updates / self.cfg.warmup
-        return share
+    def _warm(self) -> Any:
+        """Return the share of the learning rate in the next update, ``[]``, which may be above 1."""
+        return self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
 
     def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
         """Return what is subtracted from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
         self.momentum.lerp_(u, 1 - self.cfg.beta1)
-        return self.momentum * (rate / (1 - self.cfg.beta1**self.updates))
+        correction: Tensor = 1 - self.cfg.beta1**self.updates
+        return self.momentum * (rate / correction)
 
     def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
@@ -278,9 +276,8 @@ class LaProp(Optim):
         super().__init__(parameters, cfg)
         self.mass = torch.zeros_like(self.updates)
 
-    def _warm(self) -> Tensor:
-        warmup: int = self.cfg.warmup
-        return (self.updates + 1) / max(1, warmup)
+    def _warm(self) -> Any:
+        return (self.updates + 1) / max(1, self.cfg.warmup)
 
     def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
         self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
