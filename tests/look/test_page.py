@@ -203,6 +203,7 @@ def test_the_error_over_training_and_a_new_checkpoint(page: Page, site: str, fol
     opened(page, site, steps=6)
     newest = page.locator("#facts").inner_text()
     page.get_by_role("tab", name="Training").click()
+    page.locator("#theme").click()  # while errors are asked for
     page.locator("#errorof").select_option("reward")
     chart = page.locator("#panel .chart.high")
     before, most = chart.locator("canvas").evaluate("c => c.toDataURL()"), page.locator("#checkpoint")
@@ -251,9 +252,15 @@ def test_files_to_share(page: Page, site: str, browser: Any, tmp_path: Path) -> 
     assert not wrong
 
 
-def test_the_table_of_runs(page: Page, site: str) -> None:
+def test_the_table_of_runs(page: Page, site: str, folder: Path) -> None:
+    metrics, lines = folder / "dqn/metrics.jsonl", page.locator("#table tbody tr")
+    before = metrics.read_bytes()
+    metrics.touch()  # it is training now
     page.goto(site)
-    lines = page.locator("#table tbody tr")
+    expect(lines.filter(has_text="dqn")).to_contain_text("training now")
+    metrics.write_bytes(before + b'{"step": 98765, "episode/score": 1.0}\n')
+    expect(lines.filter(has_text="dqn")).to_contain_text("98,765")
+    metrics.write_bytes(before)
     expect(lines).to_have_count(3)
     page.get_by_role("button", name="algorithm").click()
     expect(lines.first).to_contain_text("dqn")

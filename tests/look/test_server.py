@@ -86,7 +86,7 @@ def talk(site: tuple[server.Looker, int]) -> Iterator[Talk]:
 
 def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", path, headers=headers)
+    connection.request("GET" if path != "*" else "OPTIONS", path, headers=headers)
     return connection.getresponse()
 
 
@@ -104,6 +104,7 @@ def test_only_the_holder_of_the_token_gets_in(site: tuple[server.Looker, int]) -
     assert get(port, f"/{TOKEN}/", Host="localhost:1; script-src *").status == 403
     assert get(port, f"/{TOKEN}/", Host=f"localhost:{port}").status == 200
     assert get(port, f"/{TOKEN}/", Origin="http://evil.example").status == 403
+    assert get(port, "*").status == 403  # a path without a slash
     for path in (
         "../session.py",
         "..%2fsession.py",

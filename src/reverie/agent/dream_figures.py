@@ -19,7 +19,6 @@ from reverie.core.types import Batch
 from reverie.envs.flat import make_flat
 from reverie.envs.make import Single, put_away
 from reverie.envs.render import Paint, painter
-from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
@@ -47,6 +46,8 @@ def draw(
 
     ``data``: where recorded episodes are from, for the titles; "" for played ones.
     """
+    from reverie.log.plot import dream_errors, dream_traces  # matplotlib: who only acts or looks never needs it
+
     folder = RunFolder(agent.run).dream
     title = f"dream on {Path(data).name or agent.config.env.id}"
     files: dict[str, Path] = {}

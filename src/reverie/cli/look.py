@@ -61,4 +61,5 @@ def listen(port: int) -> socket.socket:
         listening.bind(("127.0.0.1", port))
     except OSError:
         listening.bind(("127.0.0.1", 0))
+    listening.listen()  # a browser that is faster than the server waits
     return listening

@@ -373,11 +373,11 @@ export class Panels {
     if (this.judged?.episode !== episode) this.judged = { episode, errors: new Map() };
     this.judging = true;
     for (const { name } of [...this.known.checkpoints].reverse()) {
-      if (page.playing || this.loading || this.chosen !== "Training" || page.episode() !== episode) break;
+      if (page.playing || this.loading || !this.wrong || page.episode() !== episode) break;
       if (this.judged.errors.has(name)) continue;
       const head = await page.link.ask("judge", { checkpoint: name }).catch(() => null); // it may be gone by now
       this.judged.errors.set(name, head?.errors ?? {});
-      if (this.chosen === "Training") this.drawCurves();
+      this.drawCurves();
     }
     this.judging = false;
   }
@@ -410,6 +410,7 @@ export class Panels {
   }
 
   drawCurves() {
+    if (!this.curve) return; // another panel has come meanwhile, or this one anew
     const { checkpoints, curves } = this.known, name = $("#curve").value, [x, y] = curves[name] ?? [[0], [null]];
     const step = checkpoints.find((one) => one.name === this.page.about.checkpoint)?.step ?? null;
     const view = [0, Math.max(1, ...x, ...checkpoints.map((one) => one.step))];

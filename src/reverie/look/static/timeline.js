@@ -111,7 +111,8 @@ export class Timeline {
     const x = rows.map((row) => row.t), last = Math.max(20, rows.length - 1);
     const view = this.zoomed ?? [0, last];
     const shade = about.dreams ? this.context - 0.5 : Infinity;
-    for (const [name, series] of Object.entries(this.series())) this.chart(name).show(x, series, view, shade);
+    const drawn = Object.entries(this.series()).map(([name, series]) => [this.chart(name), series]);
+    for (const [chart, series] of drawn) chart.show(x, series, view, shade); // once all have their place
     for (const chart of this.charts.values()) chart.mark(this.at);
     this.surprises();
   }
