@@ -30,7 +30,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.normalise import Running
 from reverie.presets.layers import CPU, base, preset_name
-from reverie.presets.registry import ON_CPU, PRESETS
+from reverie.presets.registry import ON_CPU, PRESETS, resized
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -339,7 +339,7 @@ def test_the_table_of_presets() -> None:
     assert [row[0] for row in table] == list(PRESETS)
     for name, env, num, steps, size, ratio in table:
         config = PRESETS[name]()
-        assert not size or sized(size, config.algo) == config.algo, name  # type: ignore[arg-type]
+        assert not size or resized(config, size) == config, name
         assert env in ("any", config.env.id)
         assert steps in ("", f"{config.steps:,}", f"{config.updates:,} updates")
         if ratio:
@@ -354,7 +354,7 @@ def test_the_table_of_presets_for_a_cpu() -> None:
     for name, steps, size, ratio, evaluations in table:
         plain = PRESETS[name.removesuffix(CPU)]().algo
         config = base(algorithm_name(type(plain)), preset=name)
-        assert not size or sized(size, config.algo) == config.algo, name  # type: ignore[arg-type]
+        assert not size or resized(config, size) == config, name
         assert steps in (f"{config.steps:,}", f"{config.updates:,} updates")
         assert not ratio or ratio == f"{config.replay_ratio:g}"
         assert evaluations == (f"every {config.schedule.eval_every}" if config.evaluates_on_the_way else "at the end")

@@ -65,6 +65,7 @@ def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
         ("dqn", "Cart", "dqn"),
         ("qr_dqn", "ALE/Pong-v5", "qr_dqn_atari"),
         ("iql", "Pendulum-v1", "iql_pendulum"),
+        ("tdmpc2", "dm_control/cheetah-run-v0", "tdmpc2_dmc"),
         ("discrete_cql", "MinAtar/Freeway-v1", "discrete_cql_minatar"),
     ],
 )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hold a learner (Dreamer V1, V2, PyDreamer, V3; PPO, A2C) against a recording of other code, tensor by tensor.
+"""Hold a learner (a Dreamer, PyDreamer, TD-MPC2, PPO, A2C) against a recording of other code, tensor by tensor.
 
     python tools/parity.py tests/golden/dreamerv3_image_discrete.npz [--tolerance 1e-4]
 
@@ -518,6 +518,12 @@ def compare(path: Path, output: float | None = None, update: float | None = None
         result = Comparison(output or parity_sb3.SAMPLE, update or parity_sb3.END)
         parity_sb3.compare(path, result)
         return result
+    if meta.get("agent") == "TD-MPC2":
+        sys.path.insert(0, str(Path(__file__).parent))
+        parity_tdmpc2 = importlib.import_module("parity_tdmpc2")
+        result = Comparison(output or parity_tdmpc2.TOLERANCE, update or parity_tdmpc2.TOLERANCE)
+        parity_tdmpc2.compare(arrays, result, MISSING)
+        return result
     if str(meta.get("source", "")).startswith("jurgisp/pydreamer "):
         sys.path.insert(0, str(Path(__file__).parent))
         importlib.import_module("parity_pydreamer").compare(arrays, meta, result, MISSING)
@@ -539,7 +545,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a recording (.npz)")
     parser.add_argument(
-        "--tolerance", type=float, help=f"default: outputs {OUTPUT}, updates {UPDATE}; PPO and A2C 1e-5, 5e-5"
+        "--tolerance",
+        type=float,
+        help=f"default: outputs {OUTPUT}, updates {UPDATE}; TD-MPC2 1e-4; PPO and A2C 1e-5, 5e-5",
     )
     args = parser.parse_args(argv)
     try:

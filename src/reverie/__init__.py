@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from reverie.algos.sac import SACConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
+    from reverie.algos.tdmpc2 import TDMPC2Config
     from reverie.api import check_env, train, train_seeds, tune
     from reverie.datasets.dataset import DatasetConfig
     from reverie.envs.check import EnvReport, Finding
@@ -100,6 +101,7 @@ _HOMES = {
     "DiscreteSACConfig": "reverie.algos.discrete_sac",
     "TD3Config": "reverie.algos.td3",
     "TD3BCConfig": "reverie.algos.td3_bc",
+    "TDMPC2Config": "reverie.algos.tdmpc2",
     "check_env": "reverie.api",
     "train": "reverie.api",
     "train_seeds": "reverie.api",
@@ -162,6 +164,7 @@ __all__ = [
     "SeedsResult",
     "TD3BCConfig",
     "TD3Config",
+    "TDMPC2Config",
     "TuneResult",
     "check_env",
     "dream",

@@ -26,6 +26,7 @@ from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
+from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 
@@ -43,6 +44,19 @@ MODEL_FREE = {
     "discrete_sac_choices": DiscreteSACConfig(),
     "sac_mixed": SACConfig(),
     "gail_mixed": _GAIL,
+    "tdmpc2": TDMPC2Config(batch_length=2, episodic=True, samples=16, elites=4, policy_samples=3).merge(
+        {
+            "networks": {
+                "encoder_units": (8,),
+                "latent": 8,
+                "simplex": 4,
+                "critics": 3,
+                "dropout": 0.1,
+                "encoder": "dreamer",
+                "bins": 11,
+            }
+        }
+    ),
 }
 """Those that learn from environments."""
 OFFLINE = {

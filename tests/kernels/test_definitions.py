@@ -176,6 +176,11 @@ CASES: dict[str, list[Case]] = {
     "elementwise.norm_silu": [
         Case(lambda normal, s: (normal(s["m"], 2, s["n"]), normal(s["n"]), 1e-4), grads=(0, 1), tolerance=1e-4)
     ],
+    "mish.norm_mish": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), normal(s["n"]), normal(s["n"])), (0, 1, 2))],
+    "mish.sim_norm": [
+        Case(lambda normal, s: (normal(s["m"], 4 * s["n"]), 4, *normal(2, 4 * s["n"])), (0, 1, 2)),
+        Case(lambda normal, s: (9 * normal(s["m"], 3 * s["n"]), 3), (0,)),
+    ],
     "elementwise.elu": [Case(lambda normal, s: (normal(s["m"], s["n"]),), grads=(0,), nan=0)],
     "elementwise.cross_entropy": [
         Case(

@@ -73,6 +73,26 @@ def test_ppo_and_a2c_are_equal_to_stable_baselines_at_each_minibatch(parity, nam
         assert losses <= compared
 
 
+def test_tdmpc2_is_equal_to_the_authors_plans_and_updates(parity):
+    file = ROOT / "tests" / "golden" / "tdmpc2_state.npz"
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        recorded = {k for k in z.files if k.split("/")[0] in ("out", "grad", "step1", "step3")}
+    assert recorded == {name for name, *_ in result.lines}
+
+
+def test_a_changed_plan_or_target_of_tdmpc2_is_found(parity, tmp_path):
+    def change(arrays):
+        arrays["out/plan/tn_eval/std"][1, 0, 0] += 1e-3
+        arrays["out/update1/td_targets"] *= 1.001
+        arrays["step3/_target_Qs.0.weight"][0, 0] *= 1.01
+
+    file = disturbed(ROOT / "tests" / "golden" / "tdmpc2_state.npz", tmp_path / "x.npz", change)
+    found = {"out/plan/tn_eval/std", "out/update1/td_targets", "step3/_target_Qs.0.weight"}
+    assert set(parity.compare(file).failed) == found
+
+
 def test_a_changed_loss_of_ppo_is_found(parity, tmp_path):
     def change(arrays):
         arrays["mb/value_loss"][3] *= 1.001

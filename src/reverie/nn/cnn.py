@@ -16,6 +16,7 @@ from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, by_size, split_kinds, unit_image
+from reverie.nn.functional import shifted
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,24 @@ class Minatar(ImageEncoder):
         return Convolutions(spec, (Layer(self.channels, 3, 1),), "minatar")
 
 
+@dataclass(frozen=True)
+class Shifted(ImageEncoder):
+    """Four convolutions for images of 64 x 64, moved at random by up to ``pad`` pixels: the authors' code of TD-MPC2.
+
+    They are moved whenever they are seen, also where the agent acts.
+    """
+
+    channels: Annotated[int, AtLeast(1)] = 32
+    """Number of filters of each layer."""
+    pad: Annotated[int, AtLeast(0)] = 3
+    """Most pixels by which images are moved, in both directions."""
+
+    def build(self, spec: ObsSpec) -> Convolutions:
+        """Return an encoder, see :class:`ImageEncoder`."""
+        c = self.channels
+        return ShiftedConvolutions(spec, (Layer(c, 7, 2), Layer(c, 5, 2), Layer(c, 3, 2), Layer(c, 3, 1)), self.pad)
+
+
 class Convolution(nn.Module):
     """A convolution and ReLU on channels-last images, initialised as ``torch.nn.Conv2d`` is."""
 
@@ -105,7 +124,7 @@ class Convolution(nn.Module):
         super().__init__()
         like = nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride)
         assert like.bias is not None
-        self.stride = layer.stride
+        self.stride, self.relu = layer.stride, True
         # Viewed as [outputs, inputs, kernel, kernel], this memory layout is PyTorch's channels_last.
         self.weight = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
         self.bias = nn.Parameter(like.bias.detach())
@@ -114,7 +133,7 @@ class Convolution(nn.Module):
         """Map ``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""
         weight = self.weight.to(x.dtype).permute(0, 3, 1, 2)
         y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.to(x.dtype), stride=self.stride)
-        return y.relu_().permute(0, 2, 3, 1)
+        return (y.relu_() if self.relu else y).permute(0, 2, 3, 1)
 
 
 class Convolutions(nn.Module):
@@ -135,9 +154,45 @@ class Convolutions(nn.Module):
         features = []
         for group, stack in zip(self.groups, self.stacks, strict=True):
             parts = [unit_image(obs[key], self.spec[key], dtype) for key in group]
-            image = torch.cat(parts, -1) if len(parts) > 1 else parts[0]  # [..., H, W, C]
-            features.append(stack(image.flatten(0, -4)).flatten(1).view(*image.shape[:-3], -1))
+            image = self.seen(torch.cat(parts, -1) if len(parts) > 1 else parts[0])  # [..., H, W, C]
+            features.append(self.flat(stack(image.flatten(0, -4))).view(*image.shape[:-3], -1))
         return torch.cat(features, -1) if len(features) > 1 else features[0]
+
+    def seen(self, image: Tensor) -> Tensor:
+        """Return the images ``[..., H, W, C]`` that the convolutions see."""
+        return image
+
+    def flat(self, features: Tensor) -> Tensor:
+        """Return features ``[M, h, w, C]`` as vectors ``[M, h * w * C]``."""
+        return features.flatten(1)
+
+
+class ShiftedConvolutions(Convolutions):
+    """Convolutions over pixels in [-0.5, 0.5] of images that are moved at random; no ReLU follows the last.
+
+    What they give is flattened channel by channel, as in the authors' code.
+    """
+
+    def __init__(self, spec: ObsSpec, layers: tuple[Layer, ...], pad: int) -> None:
+        super().__init__(spec, layers, "shifted")
+        self.pad = pad
+        for stack in self.stacks:
+            *_, last = stack.children()
+            vars(last)["relu"] = False
+
+    def moves(self, images: Tensor) -> Tensor:
+        """Return by how much to move each of the images ``[M, H, W, C]``: ``[M, 2]``, right and down."""
+        drawn = torch.rand(len(images), 2, device=images.device) * (2 * self.pad + 1)
+        return self.pad - drawn.long().clamp(max=2 * self.pad)
+
+    def seen(self, image: Tensor) -> Tensor:
+        """See :class:`Convolutions`."""
+        flat = image.flatten(0, -4)
+        return (shifted(flat, self.moves(flat)) - 0.5).view(image.shape)
+
+    def flat(self, features: Tensor) -> Tensor:
+        """See :class:`Convolutions`."""
+        return features.permute(0, 3, 1, 2).flatten(1)
 
 
 def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:

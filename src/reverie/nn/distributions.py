@@ -18,7 +18,7 @@ from reverie.core.shapes import expect
 from reverie.core.specs import ActionSpec
 from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot, softmax_mean
 from reverie.objectives.categorical import joined, per_choice
-from reverie.objectives.transforms import exp, two_hot
+from reverie.objectives.transforms import exp, symexp, symlog, two_hot
 
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
 LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
@@ -565,6 +565,18 @@ class TwoHot:
     def __getitem__(self, rows: Any) -> TwoHot:
         """Return the distributions of some rows."""
         return TwoHot(self.logits[rows], self.bins)
+
+
+class LogTwoHot(TwoHot):
+    """A number as a categorical distribution over bins that lie evenly in symlog: TD-MPC2 (2024), equation 3."""
+
+    def mean(self) -> Tensor:
+        """Return symexp of the expected bin, ``[...]``."""
+        return symexp(torch.softmax(self.logits, -1) @ self.bins)
+
+    def loss(self, value: Tensor, other: Tensor | None = None, counts: float = 1.0) -> Tensor:
+        """See :class:`TwoHot`; the weights are those of symlog(value)."""
+        return super().loss(symlog(value.float()), None if other is None else symlog(other.float()), counts)
 
 
 class Bernoulli:

@@ -71,6 +71,34 @@ def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     return F.silu(F.rms_norm(x.float(), scale.shape, scale, eps).to(x.dtype))
 
 
+@accelerated
+def norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return Mish(layer norm(x)) ``[..., C]``, in float32. Mish(y) = y tanh(ln(1 + e^y)): Misra, arXiv:1908.08681."""
+    return F.mish(F.layer_norm(x.float(), scale.shape, scale, shift)).to(x.dtype)
+
+
+@accelerated
+def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+    """Return the softmax over each ``size`` numbers of ``[..., C]``, in float32; with ``scale``, of their layer norm.
+
+    Lavoie et al. 2023, arXiv:2204.00616; TD-MPC2 (Hansen et al. 2024), equation 4.
+    """
+    y = x.float() if scale is None else F.layer_norm(x.float(), scale.shape, scale, shift)
+    return torch.softmax(y.view(*y.shape[:-1], y.shape[-1] // size, size), -1).view(y.shape).to(x.dtype)
+
+
+def shifted(x: Tensor, by: Tensor) -> Tensor:
+    """Return images ``[M, H, W, C]`` moved by whole pixels ``by`` ``[M, 2]`` (right, down), their edges repeated.
+
+    Random shifts: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
+    """
+    height, width = x.shape[1:3]
+    column = (torch.arange(width, device=x.device) - by[:, :1]).clamp(0, width - 1)  # [M, W]
+    row = (torch.arange(height, device=x.device) - by[:, 1:]).clamp(0, height - 1)  # [M, H]
+    image = torch.arange(len(x), device=x.device)[:, None, None]
+    return x[image, row[:, :, None], column[:, None]]
+
+
 def unfold_parities(x: Tensor) -> Tensor:
     """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
     m, h, w, _, _, channels = x.shape

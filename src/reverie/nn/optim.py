@@ -499,8 +499,7 @@ class Adam:
         Raises:
             RunError: a parameter has no gradient.
         """
-        mine = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
-        params, mean, square = ([x[i] for x in mine] for i in range(3))
+        params = [p for p in self.params if p.requires_grad]
         grads = [grad for grad in found if grad is not None]
         if len(grads) != len(params):
             shape = next(list(p.shape) for p, grad in zip(params, found, strict=True) if grad is None)
@@ -509,7 +508,14 @@ class Adam:
                 f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
             )
         average(grads)
+        self.move(grads)
+
+    @torch.no_grad()
+    def move(self, grads: Tensors) -> None:
+        """Update the parameters that are not frozen with these gradients, which are those of all learners."""
+        mine = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
         self.updates += 1
+        params, mean, square = ([x[i] for x in mine] for i in range(3))
         adam(params, grads, mean, square, self.updates, self.settings)
 
     @torch.no_grad()
@@ -528,6 +534,23 @@ class Adam:
     def load_state_dict(self, state: State) -> None:
         """Restore what :meth:`state_dict` returned, see :func:`load`."""
         load(self.state_dict(), state)
+
+
+def descend_together(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
+    """Take a step of several optimisers on one loss, with gradients clipped to a norm of ``limit`` all together.
+
+    Returns:
+        That norm before, ``[]``.
+    """
+    parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
+    grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
+    average(grads)
+    norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
+    torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
+    for optim, part in zip(optims, parts, strict=True):
+        optim.move(grads[: len(part)])
+        grads = grads[len(part) :]
+    return norm
 
 
 @accelerated

@@ -1,0 +1,462 @@
+"""TD-MPC2: Hansen, Su, Wang, "TD-MPC2: scalable, robust world models for continuous control", ICLR 2024.
+
+A world model without a decoder: an encoder, latent dynamics, rewards and values. The agent acts by planning in it:
+model predictive path integral control (MPPI), warm-started by its last plan and by a policy that is learned beside it.
+
+It computes what the authors' code computes (github.com/nicklashansen/tdmpc2, commit e9f5932) for a single task; several
+tasks by one agent are left out. Where code and paper differ, it follows the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.algos.base import ModelFree, ValueConfig
+from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.learners import gathered
+from reverie.core.ramp import Rate
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Mode, Step, Update
+from reverie.nn.distributions import LOG_ROOT, LogTwoHot
+from reverie.nn.exploration import Unaffected
+from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
+from reverie.nn.normalise import PERCENTILES, percentiles
+from reverie.nn.optim import Adam, descend_together, frozen
+from reverie.nn.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class TDMPC2Config(ValueConfig):
+    """Settings of TD-MPC2: those of the authors' code, at five million parameters.
+
+    The authors have the discount clip(1 - 5 / L, 0.95, 0.995) for episodes of L env steps: 0.99 for 500.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
+    batch_length: int = 4
+    """T, rows of each window, of one episode. The model is unrolled over, and plans, H = T - 1 steps."""
+    networks: LatentConfig = field(default_factory=LatentConfig)
+    """Widths of the networks."""
+    lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of all networks."""
+    encoder_lr: Annotated[Rate, Above(0)] = 9e-5
+    """Learning rate of the encoder."""
+    clip: Annotated[float, Above(0)] = 20.0
+    """Largest norm of the gradients of the world model and critics together, and of those of the policy."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.01
+    """Step of the target critics, and of the scale of values, at each update."""
+    rho: Annotated[float, Within("(0, 1]")] = 0.5
+    """Weight of the loss at step t is rho^t."""
+    consistency: Annotated[float, AtLeast(0)] = 20.0
+    """Weight of the error of predicted latents."""
+    reward_coef: Annotated[float, AtLeast(0)] = 0.1
+    """Weight of the loss of rewards."""
+    value_coef: Annotated[float, AtLeast(0)] = 0.1
+    """Weight of the loss of values."""
+    entropy_coef: Annotated[float, AtLeast(0)] = 1e-4
+    """Weight of the policy's entropy, before tanh and times the number of actions, against scaled values."""
+    episodic: bool = False
+    """Learn when episodes terminate, and plan with it. The authors have it for tasks that can terminate only."""
+    cont_coef: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of the loss of terminations."""
+    min_log_std: float = -10.0
+    """Least ln sigma of the policy."""
+    max_log_std: float = 2.0
+    """Greatest ln sigma of the policy."""
+    plan: bool = True
+    """Act by planning; False: act by the policy alone."""
+    iterations: Annotated[int, AtLeast(1)] = 6
+    """Iterations of a plan. The authors have two more for 20 numbers in an action or more."""
+    samples: Annotated[int, AtLeast(2)] = 512
+    """S, action sequences that are valued in each iteration."""
+    policy_samples: Annotated[int, AtLeast(0)] = 24
+    """How many of them are the policy's."""
+    elites: Annotated[int, AtLeast(1)] = 64
+    """E, the best sequences, of which the next distribution is made."""
+    min_std: Annotated[float, Above(0)] = 0.05
+    """Least standard deviation of planned actions, in units of [-1, 1]."""
+    max_std: Annotated[float, Above(0)] = 2.0
+    """Greatest standard deviation, which each plan begins with."""
+    temperature: Annotated[float, Above(0)] = 0.5
+    """Inverse temperature of the elites' weights: these are exp(temperature (value - best value))."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.policy_samples < self.samples or self.elites > self.samples:
+            raise ConfigError(
+                f"samples = {self.samples}, policy_samples = {self.policy_samples}, elites = {self.elites}: expected "
+                "fewer policy_samples than samples, and no more elites."
+            )
+        if not (self.min_log_std < self.max_log_std and self.min_std <= self.max_std):
+            raise ConfigError(
+                f"min_log_std = {self.min_log_std}, max_log_std = {self.max_log_std}, min_std = {self.min_std}, "
+                f"max_std = {self.max_std}: expected each least below its greatest."
+            )
+
+    @property
+    def horizon(self) -> int:
+        """H, the steps that are unrolled in learning and in planning."""
+        return self.batch_length - 1
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "nano": {"units": (128, 128), "latent": 64, "encoder_units": (64,), "critics": 2},
+    "1m": {"units": (384, 384), "latent": 128, "encoder_units": (256,), "critics": 2},
+    "5m": {"units": (512, 512), "latent": 512, "encoder_units": (256,), "critics": 5},
+    "19m": {"units": (1024, 1024), "latent": 768, "encoder_units": (1024,) * 2, "critics": 5},
+    "48m": {"units": (1792, 1792), "latent": 768, "encoder_units": (1792,) * 3, "critics": 5},
+    "317m": {"units": (4096, 4096), "latent": 1376, "encoder_units": (4096,) * 4, "critics": 8},
+}
+"""Widths by number of parameters: one for two CPU cores, and the authors'."""
+
+
+def sized(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
+    """``base`` with the widths of a named size.
+
+    Raises:
+        ConfigError: there is no such size.
+    """
+    if name.lower() not in SIZES:
+        raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
+    return (base or TDMPC2Config()).merge({"networks": SIZES[name.lower()]})
+
+
+class Draws:
+    """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
+
+    def normal(self, *shape: int, like: Tensor) -> Tensor:
+        """Return standard normal numbers of this shape."""
+        return torch.randn(shape, device=like.device)
+
+    def pair(self, count: int, like: Tensor) -> Tensor:
+        """Return two different indices below ``count``, ``[2]``."""
+        return torch.rand(count, device=like.device).topk(2).indices
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        """Return standard Gumbel noise of the shape of ``like``."""
+        return -torch.empty_like(like).exponential_().log()
+
+
+class Policy(NamedTuple):
+    """Actions of the policy in some states."""
+
+    action: Tensor  # [..., A]
+    mean: Tensor  # [..., A], tanh of the Gaussian's mean
+    log_std: Tensor  # [..., A]
+    entropy: Tensor  # [...], -ln pi(a)
+    scaled_entropy: Tensor  # [...], A times that of the Gaussian before tanh
+
+
+class Rollout(NamedTuple):
+    """The world model's latents of a batch and what they are compared with. Time first."""
+
+    latent: Tensor  # [H+1, B, L], of the first row, and predicted on from it
+    seen: Tensor  # [H, B, L], of the later rows; without gradient
+    target: Tensor  # [H, B], TD targets
+
+
+class Elites(NamedTuple):
+    """The best action sequences of an iteration, and the distribution that they are of."""
+
+    actions: Tensor  # [H, N, E, A]
+    value: Tensor  # [N, E], descending
+    place: Tensor  # [N, E], their places among the S sequences
+    score: Tensor  # [N, E], their weights, of sum 1
+    mean: Tensor  # [H, N, 1, A]
+    std: Tensor  # [H, N, 1, A]
+
+
+class TDMPC2Objective(nn.Module):
+    """The world model, the policy and the critics, and their losses."""
+
+    scale: Tensor
+    bins: Tensor
+    rhos: Tensor
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: TDMPC2Config) -> None:
+        """``width``: A, of the action."""
+        super().__init__()
+        n, latent = cfg.networks, cfg.networks.latent
+        self.cfg, self.width, self.draws = cfg, width, Draws()
+        self.encoder = LatentEncoder(obs_spec, n, cfg.dtype)
+        self.dynamics = MishMLP(latent + width, n.units, latent, simplex=n.simplex)
+        self.reward = MishMLP(latent + width, n.units, n.bins, zero=True)
+        self.termination = MishMLP(latent, n.units, 1) if cfg.episodic else None
+        self.prior = MishMLP(latent, n.units, 2 * width)
+        self.critic = MishMLP(latent + width, n.units, n.bins, copies=n.critics, dropout=n.dropout, zero=True)
+        self.target_critic = Target(self.critic, cfg.tau).eval()
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
+        self.register_buffer("rhos", cfg.rho ** torch.arange(cfg.horizon + 1.0), persistent=False)
+
+    # ---------------------------------------------------------------- the networks
+
+    def policy(self, z: Tensor) -> Policy:
+        """Sample actions in latents ``[..., L]``: tanh of a Gaussian."""
+        c = self.cfg
+        mean, raw = self.prior(z).float().chunk(2, -1)  # [..., A]
+        log_std = c.min_log_std + 0.5 * (c.max_log_std - c.min_log_std) * (raw.tanh() + 1)
+        noise = self.draws.normal(*mean.shape, like=mean)
+        action = (mean + noise * log_std.exp()).tanh()
+        gaussian = (-0.5 * noise.square() - log_std - LOG_ROOT).sum(-1)  # [...], ln of the density before tanh
+        log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
+        # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
+        return Policy(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
+
+    def likeliest(self, z: Tensor) -> Tensor:
+        """Return tanh of the mean of the policy's Gaussian in latents ``[..., L]``."""
+        mean: Tensor = self.prior(z).float().chunk(2, -1)[0]  # [..., A]
+        return mean.tanh()
+
+    def number(self, logits: Tensor) -> LogTwoHot:
+        """Return the distribution of a reward or value with these logits ``[..., bins]``."""
+        return LogTwoHot(logits, self.bins)
+
+    def two_values(self, critic: nn.Module, z: Tensor, action: Tensor) -> Tensor:
+        """Return the values ``[2, ...]`` by two critics drawn at random."""
+        chosen = self.draws.pair(self.cfg.networks.critics, self.bins)
+        return self.number(critic(z, action, chosen=chosen)).mean()
+
+    def ends(self, z: Tensor) -> Tensor | None:
+        """Return the logits ``[...]`` of the probability that an episode has terminated in latents ``[..., L]``."""
+        return None if self.termination is None else self.termination(z).float().squeeze(-1)
+
+    # ---------------------------------------------------------------- learning
+
+    @torch.no_grad()
+    def targets(self, seen: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
+        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: equation 4."""
+        value = self.two_values(self.target_critic.model, seen, self.policy(seen).action).amin(0)
+        return reward + self.cfg.discount * (1 - terminal.float()) * value
+
+    def unroll(self, batch: Batch) -> Rollout:
+        """Predict latents from the first row of each window ``[B, T]`` under its actions."""
+        with torch.no_grad():
+            seen: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
+        target = self.targets(seen, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
+        latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
+        for action in batch.action[:, :-1].unbind(1):
+            latents.append(self.dynamics(latents[-1], action))
+        return Rollout(torch.stack(latents), seen, target)
+
+    def model_losses(self, batch: Batch, rollout: Rollout) -> dict[str, Tensor]:
+        """Equation 3 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
+        z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
+        values = self.number(self.critic(z[:-1], action))  # [K, H, B]
+        losses = {
+            "consistency": (z[1:].float() - rollout.seen.float()).square().mean(-1),
+            "reward": self.number(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
+            "critic": values.loss(rollout.target.expand(len(values.logits), -1, -1)).mean(0),
+        }
+        if (logit := self.ends(z[1:])) is not None:
+            over = batch.is_terminal[:, 1:].T.float()
+            losses["cont"] = F.binary_cross_entropy_with_logits(logit, over, reduction="none")
+        return losses
+
+    def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
+        """Return the mean of each loss ``[H, B]`` over windows of ``weight`` ``[B]``: steps weigh rho^t, ends alike."""
+        return {
+            name: (x * weight * (1.0 if name == "cont" else self.rhos[:-1, None])).mean() for name, x in losses.items()
+        }
+
+    def total(self, means: Mapping[str, Tensor]) -> Tensor:
+        """Return the weighted sum of the losses."""
+        c = self.cfg
+        weights = {"consistency": c.consistency, "reward": c.reward_coef, "critic": c.value_coef, "cont": c.cont_coef}
+        return torch.stack([weights[name] * x for name, x in means.items()]).sum()
+
+    def policy_loss(self, z: Tensor) -> tuple[Tensor, Policy, Tensor]:
+        """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: equation 5 of the paper.
+
+        Also the actions, and their values ``[H+1, B]``. Moves the scale first, by the values of the first step.
+        """
+        policy = self.policy(z)
+        with frozen(self.critic):
+            value = self.two_values(self.critic, z, policy.action).mean(0)
+        self.rescale(value[0].detach())
+        gain = value / self.scale + self.cfg.entropy_coef * policy.scaled_entropy
+        return -(gain.mean(1) * self.rhos).mean(), policy, value
+
+    @torch.no_grad()
+    def rescale(self, value: Tensor) -> None:
+        """Move the scale towards the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
+        low, high = percentiles(gathered(value), PERCENTILES)
+        self.scale.lerp_((high - low).clamp(min=1), self.cfg.tau)
+
+    # ---------------------------------------------------------------- planning
+
+    def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the reward ``[...]`` of actions ``[..., A]`` in latents, and the next latents ``[..., L]``.
+
+        Latents ``[N, L]`` beside actions ``[N, S, A]`` are shared by the S actions.
+        """
+        return self.number(self.reward(z, action)).mean(), self.dynamics(z, action)
+
+    def estimate(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Return the values ``[N, S]`` of action sequences ``[H, N, S, A]`` from latents ``[N, L]``.
+
+        sum_t gamma^t r_t + gamma^H Q(z_H, pi(z_H)), where what follows a termination counts nothing.
+        """
+        total, alive, discount = torch.zeros((), device=z.device), torch.ones((), device=z.device), 1.0
+        for action in actions:
+            reward, z = self.step(z, action)
+            total = total + discount * alive * reward
+            discount *= self.cfg.discount
+            if (logit := self.ends(z)) is not None:
+                alive = alive * (logit <= 0)
+        last = self.two_values(self.critic, z, self.policy(z).action).mean(0)
+        return (total + discount * alive * last).nan_to_num(0)
+
+    def follow(self, z: Tensor, count: int) -> Tensor:
+        """Return ``count`` action sequences ``[H, N, count, A]`` of the policy from latents ``[N, L]``."""
+        z = z.unsqueeze(1).expand(-1, count, -1)
+        actions = [self.policy(z).action]
+        for _ in range(self.cfg.horizon - 1):
+            z = self.dynamics(z, actions[-1])
+            actions.append(self.policy(z).action)
+        return torch.stack(actions)
+
+    def refine(self, actions: Tensor, value: Tensor) -> Elites:
+        """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: equation 8 of the paper."""
+        c = self.cfg
+        best, index = value.topk(c.elites, -1)  # [N, E]
+        chosen = actions.gather(2, index[None, ..., None].expand(len(actions), -1, -1, self.width))  # [H, N, E, A]
+        score = torch.softmax(c.temperature * best, -1)  # [N, E]
+        mean = (score[..., None] * chosen).sum(2, keepdim=True)
+        std = (score[..., None] * (chosen - mean).square()).sum(2, keepdim=True).sqrt()
+        return Elites(chosen, best, index, score, mean, std.clamp(c.min_std, c.max_std))
+
+    @torch.no_grad()
+    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]:
+        """Plan from latents ``[N, L]``, all N at once: MPPI, section 3.2 of the paper.
+
+        ``before``: the mean ``[N, H, A]`` of the plan of the step before, 0 where an episode begins.
+
+        Returns:
+            The first action ``[N, A]`` of an elite drawn by weight, with noise if the agent is to ``explore``; and the
+            mean ``[N, H, A]`` of the new plan.
+        """
+        c, draws, count = self.cfg, self.draws, len(z)
+        own = c.samples - c.policy_samples
+        mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
+        std = torch.full_like(mean, c.max_std)
+        policys = [self.follow(z, c.policy_samples)] if c.policy_samples else []
+        for _ in range(c.iterations):
+            drawn = mean + std * draws.normal(c.horizon, count, own, self.width, like=mean)
+            actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
+            elites = self.refine(actions, self.estimate(z, actions))
+            mean, std = elites.mean, elites.std
+        chosen = (elites.score.log() + draws.gumbel(elites.score)).argmax(-1)  # [N]
+        action = elites.actions[0].gather(1, chosen[:, None, None].expand(-1, 1, self.width)).squeeze(1)  # [N, A]
+        if explore:
+            action = action + std[0, :, 0] * draws.normal(count, self.width, like=action)
+        return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1)
+
+
+class Plan(NamedTuple):
+    """What the policy carries from step to step: the mean of its last plan."""
+
+    mean: Tensor  # [N, H, A]
+
+
+class Planner(Unaffected[Plan]):
+    """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
+
+    def __init__(self, objective: TDMPC2Objective, device: torch.device) -> None:
+        self.objective, self.device = objective, device
+
+    def initial(self, num_envs: int) -> Plan:
+        """Return plans of zeros."""
+        return Plan(torch.zeros(num_envs, self.objective.cfg.horizon, self.objective.width, device=self.device))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
+        """Return ``(action [N, A] on the CPU, plan)``.
+
+        ``eval`` adds no noise to the plan's first action, but draws what is tried, and one of the best. Without
+        planning it takes the policy's mean.
+        """
+        o = self.objective
+        z: Tensor = o.encoder(step.obs_on(self.device))  # [N, L]
+        if not o.cfg.plan:
+            return (o.policy(z).action if mode == "explore" else o.likeliest(z)).cpu(), state
+        begun = step.is_first.to(self.device, non_blocking=True)[:, None, None]
+        action, mean = o.plan(z, state.mean.masked_fill(begun, 0.0), mode == "explore")
+        return action.cpu(), Plan(mean)
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Return whether there is no plan."""
+        return not self.objective.cfg.plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class TDMPC2Stats(Stats):
+    """Metrics of an update of TD-MPC2. Losses are means over the steps of windows, with weights rho^t."""
+
+    loss_consistency: Tensor
+    """Mean squared error of predicted latents."""
+    loss_reward: Tensor
+    """Cross entropy of rewards."""
+    loss_critic: Tensor
+    """Cross entropy of values, the mean of all critics."""
+    loss_actor: Tensor
+    """Loss of the policy, against scaled values."""
+    train_value: Tensor
+    """Mean value of the policy's actions."""
+    train_target: Tensor
+    """Mean TD target."""
+    train_scale: Tensor
+    """The scale of values."""
+    train_entropy: Tensor
+    """-E[ln pi(a | z)], in nats."""
+    opt_grad_norm: Mapping[str, Tensor]
+    """Norm of the gradient of the world model with its critics, and of the policy's, before clipping."""
+    loss_cont: Tensor | None = None
+    """Cross entropy of terminations."""
+
+
+class TDMPC2(ModelFree):
+    """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
+
+    stats: ClassVar[type[Stats]] = TDMPC2Stats
+    objective: TDMPC2Objective
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        self.window = replace(self.window, crosses_episodes=False)
+        o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
+        self.to(device)
+        model = [o.dynamics, o.reward, o.critic, *([] if o.termination is None else [o.termination])]
+        self.optims["encoder"] = Adam(o.encoder.parameters(), cfg.encoder_lr)
+        self.optims["model"] = Adam([p for part in model for p in part.parameters()], cfg.lr)
+        self.optims["policy"] = Adam(o.prior.parameters(), cfg.lr, eps=1e-5)
+        self._policy = Planner(o, device)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take a step of the world model and critics, then of the policy through the new critics; move the targets."""
+        o, c = self.objective, self.cfg
+        rollout = o.unroll(batch)
+        losses = o.model_losses(batch, rollout)
+        means = o.totals(losses, batch.weight)
+        norms = {"model": descend_together(o.total(means), [self.optims["encoder"], self.optims["model"]], c.clip)}
+        loss, policy, value = o.policy_loss(rollout.latent.detach())
+        norms["policy"] = descend_together(loss, [self.optims["policy"]], c.clip)
+        o.target_critic.update()
+        metrics = {"value": value.mean(), "target": rollout.target.mean(), "scale": o.scale.clone()}
+        metrics = {f"train/{k}": v.detach() for k, v in (metrics | {"entropy": policy.entropy.mean()}).items()}
+        metrics |= {f"loss/{k}": v.detach() for k, v in (means | {"actor": loss}).items()}
+        metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
+        return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
+
+
+TDMPC2Config.learner = TDMPC2

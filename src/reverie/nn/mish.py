@@ -1,0 +1,168 @@
+"""Perceptrons with layer norm and Mish, whose outputs may be simplices: the networks of TD-MPC2.
+
+Hansen, Su, Wang, "TD-MPC2: scalable, robust world models for continuous control", ICLR 2024: section 3.1, appendix H.
+Weights are drawn as in the authors' code: normal with deviation 0.02, biases of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated, cast
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.bounds import AtLeast, Finite, Within
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Obs
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.cnn import ImageEncoder, Shifted
+from reverie.nn.functional import linear, norm_mish, sim_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig(NetworkConfig):
+    """Widths of the networks of TD-MPC2; the defaults are the authors' at five million parameters."""
+
+    units: Annotated[tuple[int, ...], AtLeast(1)] = (512, 512)
+    """Widths of the hidden layers of dynamics, reward, ends, policy and critics."""
+    encoder: ImageEncoder = field(default_factory=Shifted)
+    """Encoder of images, if there are any."""
+    encoder_units: Annotated[tuple[int, ...], AtLeast(1)] = (256,)
+    """Widths of the hidden layers between observations and latent."""
+    latent: Annotated[int, AtLeast(1)] = 512
+    """L, the width of the latent; a multiple of ``simplex``."""
+    simplex: Annotated[int, AtLeast(2)] = 8
+    """Numbers of the latent whose sum is 1: it is made of L / simplex softmaxes."""
+    critics: Annotated[int, AtLeast(2)] = 5
+    """K, the number of critics, of which each value takes two at random."""
+    dropout: Annotated[float, Within("[0, 1)")] = 0.01
+    """Share of the first hidden layer of each critic that is dropped while it learns."""
+    bins: Annotated[int, AtLeast(2)] = 101
+    """Number of bins of the distributions of rewards and values."""
+    low: Annotated[float, Finite()] = -10.0
+    """symlog of the lowest bin's number."""
+    high: Annotated[float, Finite()] = 10.0
+    """symlog of the highest bin's number: rewards and values beyond 22025 are clipped to it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high:
+            raise ConfigError(f"low = {self.low}, high = {self.high}: expected low < high.")
+        if self.latent % self.simplex:
+            raise ConfigError(f"latent = {self.latent}, simplex = {self.simplex}: expected a multiple of it.")
+
+
+Weights = tuple[Tensor, ...]
+"""Of one layer of one copy: weight ``[outputs, inputs]``, bias ``[outputs]``; scale and shift of its norm, if any."""
+
+
+class MishLayer(nn.Module):
+    """The parameters of a linear layer and of the layer norm behind it, ``[K, ...]`` each; K is 1 without copies."""
+
+    def __init__(self, inputs: int, outputs: int, copies: int, *, norm: bool = True, zero: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(copies, outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(copies, outputs))
+        self.scale = nn.Parameter(torch.ones(copies, outputs)) if norm else None
+        self.shift = nn.Parameter(torch.zeros(copies, outputs)) if norm else None
+        if not zero:
+            nn.init.trunc_normal_(self.weight, std=0.02)
+
+    def copies(self, chosen: Tensor | None = None) -> Iterator[Weights]:
+        """Yield the weights of each copy, or of the ``chosen`` ones, indices ``[k]``."""
+        held: list[Tensor] = [x for x in (self.weight, self.bias, self.scale, self.shift) if x is not None]
+        if chosen is not None:
+            held = [x.index_select(0, chosen) for x in held]
+        return zip(*(x.unbind() for x in held), strict=True)
+
+
+class MishMLP(nn.Module):
+    """[linear, layer norm, Mish] for each of ``units``, and a linear layer; or K of these (``copies``).
+
+    Dropout acts between the first linear layer and its norm.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        units: tuple[int, ...],
+        outputs: int,
+        *,
+        copies: int | None = None,
+        simplex: int = 0,
+        dropout: float = 0.0,
+        zero: bool = False,
+    ) -> None:
+        """``simplex``: a norm follows the last layer, and a softmax of each so many numbers. ``zero``: outputs of 0."""
+        super().__init__()
+        n, widths = copies or 1, (inputs, *units)
+        hidden = [MishLayer(i, o, n) for i, o in zip(widths, units, strict=False)]
+        self.layers = nn.ModuleList([*hidden, MishLayer(widths[-1], outputs, n, norm=simplex > 0, zero=zero)])
+        self.alone, self.count, self.units, self.simplex = copies is None, n, units[0], simplex
+        self.dropout = nn.Dropout(dropout) if dropout else None
+
+    def forward(self, *parts: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """Map inputs ``[..., I]``, concatenated along the last axis, to ``[..., outputs]``; of copies ``[K, ...]``.
+
+        Args:
+            parts: a first one with an axis less, ``[N, I]`` beside ``[N, n, J]``, is shared by the n rows.
+            chosen: indices ``[k]`` of the copies to compute; None computes all.
+        """
+        copies = zip(*(cast(MishLayer, layer).copies(chosen) for layer in self.layers), strict=True)
+        drop = self._dropped(parts[-1], self.count if chosen is None else len(chosen))
+        each = [self._one(parts, layers, drop, k) for k, layers in enumerate(copies)]
+        return each[0] if self.alone else torch.stack(each)
+
+    def _dropped(self, x: Tensor, copies: int) -> Tensor | None:
+        """Return the factors ``[K, ..., units]`` by which dropout multiplies what the first layers say."""
+        if self.dropout is None or not self.dropout.training:
+            return None
+        factors: Tensor = self.dropout(x.new_ones(copies, *x.shape[:-1], self.units))
+        return factors
+
+    def _one(self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int) -> Tensor:
+        x = joint_linear(parts, *layers[0][:2])
+        if drop is not None:
+            x = x * drop[copy]
+        for before, layer in pairwise(layers):
+            x = linear(norm_mish(x, *before[2:]), *layer[:2])
+        return sim_norm(x, self.simplex, *layers[-1][2:]) if self.simplex else x
+
+
+def joint_linear(parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the linear layer of concatenated inputs ``[..., I]``, as the sum b + W_1 x_1 + W_2 x_2.
+
+    The first may lack the axis before the last, and is then multiplied once for all rows of the second.
+    """
+    if len(parts) == 1:
+        return linear(parts[0], weight, bias)
+    z, a = parts
+    of_z, of_a = torch.split(weight, [z.shape[-1], a.shape[-1]], -1)
+    y, a, of_a = linear(z, of_z, bias), a.to(z.dtype), of_a.mT.to(z.dtype)  # [..., outputs]
+    if z.ndim < a.ndim:
+        return torch.baddbmm(y.unsqueeze(1), a, of_a.expand(len(a), -1, -1))
+    return torch.addmm(y.flatten(0, -2), a.flatten(0, -2), of_a).view(y.shape)
+
+
+class LatentEncoder(nn.Module):
+    """Observations to latents that are simplices.
+
+    Images alone, whose CNN has as many outputs as the latent, are normed directly, as in the authors' code. Everything
+    else is concatenated, and passes a perceptron.
+    """
+
+    def __init__(self, spec: ObsSpec, cfg: LatentConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inputs, self.simplex = Inputs(spec, cfg, dtype), cfg.simplex
+        direct = not self.inputs.vectors and self.inputs.width == cfg.latent
+        layers = (cfg.encoder_units, cfg.latent)
+        self.body = None if direct else MishMLP(self.inputs.width, *layers, simplex=cfg.simplex)
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to latents ``[..., L]``."""
+        x: Tensor = self.inputs(obs)
+        return sim_norm(x, self.simplex) if self.body is None else self.body(x)
