@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.columns import Column
-from reverie.replay.layout import Piece, Pieces, lay_out
+from reverie.replay.durable import Piece, Pieces, lay_out
 from reverie.replay.storage import HostStorage
 
 COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),

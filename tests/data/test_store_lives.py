@@ -206,11 +206,12 @@ class Stores(RuleBasedStateMachine):
         if not self.runs:
             return
         store = self.opened()
+        for segment in store.segments:  # also those of processes that were killed
+            assert not any(chunk.damaged for chunk in store.read(segment, columns=["reward", "is_last"]))
         for segment, stored, tail, rows in self.saved():
             found = {}
             for part in store.chain(segment, stored):
                 for chunk in store.read(part.segment, part.start, part.stop):
-                    assert not chunk.damaged
                     for k in range(chunk.start, chunk.stop):
                         assert k not in found
                         found[k] = {name: values[:, k - chunk.start] for name, values in chunk.rows.items()}
@@ -231,6 +232,7 @@ class Stores(RuleBasedStateMachine):
         if not names or any(run.store is not None for run in self.runs):
             return
         name = names[which % len(names)]
+        right = {(s.name, chunk.start): chunk.rows for s in store.segments for chunk in store.read(s)}
         whole = store.objects.get(name)
         broken = bytearray(whole)
         if harm == "flip" and broken:
@@ -246,8 +248,12 @@ class Stores(RuleBasedStateMachine):
         left = {s.name: s.rows for s in again.segments if s.rows > s.first}
         if name.endswith(META):
             assert all(left.get(each, 0) >= rows for each, rows in counted.items())
-        damaged = [d for s in again.segments for chunk in again.read(s) for d in chunk.damaged]
-        assert {d.file for d in damaged} <= {name}
+        for segment in again.segments:
+            for chunk in again.read(segment):
+                assert {d.file for d in chunk.damaged} <= {name}
+                for column, values in chunk.rows.items() if not chunk.damaged else ():
+                    known = right[segment.name, chunk.start][column]
+                    np.testing.assert_array_equal(values, known[:, : values.shape[1]])
         store.objects.put(name, whole)
 
 

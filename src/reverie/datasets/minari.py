@@ -24,7 +24,7 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
-from reverie.datasets.arrow import pictures, pyarrow_of, table_of
+from reverie.datasets.arrow import numbers, pictures, pyarrow_of, table_of
 from reverie.datasets.hdf5 import damage, open_hdf5
 from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
 from reverie.datasets.transitions import OPEN, STEPLESS
@@ -362,12 +362,8 @@ class MinariArrowReader(MinariReader):
         array = array[:-1] if leaf.is_action else array
         if isinstance(leaf.space, spaces.Text):
             return np.array([text or "" for text in array.to_pylist()], object)
-        if self.jpeg and is_picture(leaf.space):
-            return pictures(array.to_pylist(), f"{self.path}: {'/'.join(leaf.path)} of episode {index}")
-        if isinstance(leaf.space, spaces.Discrete):
-            return np.asarray(array.to_numpy(zero_copy_only=False))
-        flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(len(array), *leaf.space.shape)  # type: ignore[misc]  # all others have a shape
+        found = numbers(self.arrow, array, f"{self.path}: {'/'.join(leaf.path)} of episode {index}")
+        return found.reshape(len(array), *(leaf.space.shape or ()))
 
 
 def minari_reader(path: Path, options: ReadOptions) -> MinariReader:

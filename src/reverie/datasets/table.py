@@ -116,8 +116,6 @@ class TableReader(TransitionsReader):
 
     @cached_property
     def transitions(self) -> Transitions:
-        if self.whole and not self.columns("reward")[0].lengths.any():
-            raise DataError(f"{self.path} contains no episode with a step: all lists of rewards are empty.")
         obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.time_limit
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
         reward = self.column("reward")

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import RunError
+from reverie.core.errors import DataError, RunError
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
 from reverie.core.words import Say, plural
-from reverie.replay.layout import Piece, Pieces, lay_out
 from reverie.replay.replay import Replay
+from reverie.replay.storage import Storage
 from reverie.store.segment import Part
 from reverie.store.store import Store
 
@@ -40,6 +40,10 @@ PATIENCE = 10.0
 BLOCK_BYTES = 64 * 2**20
 """Bytes copied from the replay to a store at a time."""
 Names = Sequence[str] | None
+Piece = tuple[bool, Mapping[str, np.ndarray]]
+"""``(broken, rows)``: rows ``[n, ...]`` of one stream; ``broken`` if they do not continue the piece before."""
+Pieces = Callable[[Sequence[str] | None], Iterable[Piece]]
+"""A function that yields all pieces, the oldest first, with the named columns or all (None). Called more than once."""
 
 
 class Found(NamedTuple):
@@ -260,3 +264,59 @@ def stream_pieces(
         yield first != end, rows
         end = first + len(rows["is_first"])
     return end
+
+
+# ---------------------------------------------------------------- rows of another run as streams of equal length
+
+
+def lay_out(storage: Storage, source: Pieces) -> int:
+    """Fill an empty ``storage`` with the rows of ``source``. Return the number of rows of each stream.
+
+    Rows before the first ``is_first`` of an unbroken run are left out, because the beginning of their episode is lost.
+    All others are concatenated; if they do not fit, the newest are kept. They are cut into streams of equal length, so
+    a stream may begin and end in the middle of an episode, as after an eviction.
+
+    The place of a row depends on the total number, so rows are counted first, from their flags alone. If fewer come
+    after all, because other columns are damaged, it starts again. Only one piece is held in memory at a time.
+    """
+    streams = storage.streams
+    total = sum(len(rows["is_first"]) for rows in whole(source(("is_first",))))
+    while True:
+        each = min(total // streams, storage.capacity)
+        storage.begin_at(0)
+        storage.make_room(each)
+        found = place(storage, whole(source(None)), total - each * streams)
+        if found == total:
+            return each
+        total = found
+
+
+def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
+    """Fill one stream after the other with rows, without the first ``skip``. Return the number of rows that came."""
+    expected = {name for name in storage.specs if not name.startswith(EXTRAS)}
+    came = 0
+    for rows in parts:
+        if rows.keys() != expected:
+            raise DataError(f"the rows have the columns {sorted(rows)}: expected {sorted(expected)}.")
+        n = len(rows["is_first"])
+        done = min(n, max(0, skip - came))
+        while done < n and came + done - skip < storage.count * storage.streams:  # ignore more rows than were counted
+            stream, row = divmod(came + done - skip, storage.count)
+            more = min(n - done, storage.count - row)
+            for name, values in rows.items():
+                storage.replace(name, row, stream, values[done : done + more])
+            done += more
+        came += n
+    return came
+
+
+def whole(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yield the pieces from the first ``is_first`` of each unbroken run on."""
+    begun = False
+    for broken, rows in pieces:
+        begun = begun and not broken
+        found = np.flatnonzero(rows["is_first"])
+        start = 0 if begun else int(found[0]) if len(found) else len(rows["is_first"])
+        begun = begun or bool(len(found))
+        if start < len(rows["is_first"]):
+            yield {name: values[start:] for name, values in rows.items()}
