@@ -233,7 +233,7 @@ class Recording:
         """Return a function from rows to both views, with images interpolated as theirs: whole pixels, but rounded."""
 
         def of(rows: Batch) -> Batch:
-            move = shift.view(2 * rows.shape[0], -1, 2) - net.cfg.shift
+            move = net.cfg.shift - shift.view(2 * rows.shape[0], -1, 2)
             net.moves = lambda *_: move  # type: ignore[method-assign]
             twice = Prototypes.views(net, rows)
             for key in self.images:

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from reverie.algos.r2dreamer import shifted
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
 
@@ -36,11 +35,3 @@ def test_sinkhorn_uses_all_prototypes_alike():
     torch.testing.assert_close(found.sum(0), torch.full((3,), 4.0))
     one = sinkhorn(torch.tensor([[1.0, 3.0], [1.0, 1.0]]).log(), 1.0, 1)  # prototypes first, then rows
     torch.testing.assert_close(one, torch.tensor([[0.4, 0.6], [2 / 3, 1 / 3]]))
-
-
-def test_images_are_seen_from_other_pixels_and_edges_repeat():
-    image = torch.arange(2 * 2 * 4 * 5).view(2, 2, 4, 5, 1)
-    moved = shifted(image, torch.tensor([[[1, -2]], [[0, 0]]]))
-    np.testing.assert_array_equal(moved[1], image[1])
-    rows, columns = [0, 0, 0, 1], [1, 2, 3, 4, 4]
-    np.testing.assert_array_equal(moved[0, 1], image[0, 1][rows][:, columns])

@@ -25,6 +25,7 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
+from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropConfig, OptimConfig
 from reverie.nn.rssm import Chooser, Latent
@@ -196,13 +197,14 @@ class Prototypes(Representer):
     def views(self, rows: Batch) -> Batch:
         """Return two views ``[2B, T]`` of rows ``[B, T]``, with images shifted at random."""
         twice = rows.map(lambda x: torch.cat([x, x]))
-        move = self.moves(*twice.shape, twice.reward.device)
-        return replace(twice, obs={**twice.obs, **{k: shifted(twice.obs[k], move) for k in self.images}})
+        by = self.moves(*twice.shape, twice.reward.device).expand(*twice.shape, 2).flatten(0, 1)  # [2B * T, 2]
+        moved = {k: shifted(twice.obs[k].flatten(0, 1), by).view_as(twice.obs[k]) for k in self.images}
+        return replace(twice, obs={**twice.obs, **moved})
 
     def moves(self, windows: int, rows: int, device: torch.device) -> Tensor:
-        """Draw how far each image is shifted (x, y), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]`` with ``each_row``."""
+        """Draw how far each image is moved (right, down), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]``."""
         drawn = torch.rand(windows, rows if self.cfg.each_row else 1, 2, device=device)
-        return (drawn * (2 * self.cfg.shift + 1)).long() - self.cfg.shift
+        return self.cfg.shift - (drawn * (2 * self.cfg.shift + 1)).long()
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the cosine of projections ``[2B, T, P]`` to each prototype, ``[2B, T', K]``, without skipped rows."""
@@ -214,17 +216,6 @@ class Prototypes(Representer):
         """Return the assignments of both views, ``[2B, T', K]``."""
         views = [sinkhorn(x.flatten(0, 1), self.cfg.sinkhorn, self.cfg.rounds) for x in scores.chunk(2)]
         return torch.cat(views).view(scores.shape)
-
-
-def shifted(image: Tensor, move: Tensor) -> Tensor:
-    """Return images ``[B, T, H, W, C]`` seen from ``move`` ``[B, T or 1, 2]`` pixels further; edges are repeated."""
-    (count, rows, height, width), device = image.shape[:4], image.device
-    column, row = (
-        (torch.arange(n, device=device) + by.expand(count, rows)[..., None]).clamp(0, n - 1)
-        for n, by in zip((width, height), move.unbind(-1), strict=True)
-    )  # [B, T, W], [B, T, H]
-    window, time = torch.arange(count, device=device)[:, None, None, None], torch.arange(rows, device=device)
-    return image[window, time[:, None, None], row[..., None], column[..., None, :]]
 
 
 class NoDecoder(nn.Module):
