@@ -25,10 +25,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import Inputs
-from reverie.nn.memory import LSTM
+from reverie.nn.memory import LSTM, MEMORY
 from reverie.nn.optim import GlobalAdamConfig, GlobalRMSpropConfig, Optim
 from reverie.nn.perceptron import ReluMLP
-from reverie.nn.policy_value import MEMORY, Branch, PolicyValue, PolicyValueConfig
+from reverie.nn.policy_value import Branch, PolicyValue, PolicyValueConfig
 from reverie.objectives.estimators import GAE
 
 SAMPLE, END = 1e-5, 5e-5

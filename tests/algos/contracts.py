@@ -31,6 +31,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 
 _GAIL = GAILConfig().merge({"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
+_SEQUENCES = {"batch_length": 3, "networks.burn_in": 2}
 MODEL_FREE = {
     "ddpg": DDPGConfig(),
     "td3": TD3Config(),
@@ -57,6 +58,10 @@ MODEL_FREE = {
             }
         }
     ),
+    "dqn_lstm": DQNConfig(target_every=1, double=True).merge(_SEQUENCES | {"networks.memory": "lstm(4)"}),
+    "qr_dqn_gru": QRDQNConfig(target_every=1, quantiles=5).merge(_SEQUENCES | {"networks.memory": "gru(4, 2)"}),
+    "sac_gru": SACConfig().merge({"batch_length": 3, "networks.memory": "gru(4, orthogonal=True)"}),
+    "discrete_sac_transformer": DiscreteSACConfig().merge(_SEQUENCES | {"networks.memory": "transformer(3, 4, 2)"}),
 }
 """Those that learn from environments."""
 OFFLINE = {
@@ -93,6 +98,7 @@ ON_POLICY = {
     "ppo_gru": PPOConfig(target_kl=100.0).merge(
         _OWN | {"networks.memory": "gru(4, 2)", "networks.critic_memory": "shared", "networks.orthogonal": False}
     ),
+    "ppo_transformer": PPOConfig().merge(_OWN | {"networks.memory": "transformer(3, 4, 2, 2)"}),
     "a2c": A2CConfig(rollout=4),
     "a2c_lstm": A2CConfig(rms_form="tensorflow").merge(
         _OWN | {"networks.memory": "lstm(4)", "networks.critic_memory": "none"}
@@ -114,7 +120,8 @@ MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": Actio
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
 CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
 CHOOSING = {
-    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "ppo_gru": CHOICES, "a2c": CHOICE,
+    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "ppo_gru": CHOICES,
+    "dqn_lstm": CHOICE, "qr_dqn_gru": CHOICE, "a2c": CHOICE,
 } | {name: CHOICES if name.endswith("_choices") else CHOICE
      for name in CONFIGS if name.startswith("discrete_") or name.endswith("_choices")}  # fmt: skip
 """Those whose actions are one-hot; all actions are 3 numbers wide."""

@@ -64,6 +64,24 @@ def test_values_of_choices_solve(name, env, own, tmp_path):
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
 
 
+MEMORY = VALUES | {
+    "env.num": 1, "schedule.eval_every": 500, "steps": 4000, "stop_score": 0.9, "random_steps": 0, "algo.lr": 3e-3,
+    "algo.target_every": 1, "algo.tau": 0.05, "algo.networks.units": (32,), "algo.batch_length": 8,
+    "algo.networks.memory": "lstm(16)",
+}  # fmt: skip
+WINDOW = {"algo.batch_length": 3, "algo.networks.memory": "transformer(5, 16, 2)", "algo.actor_lr": 3e-3,
+          "algo.critic_lr": 3e-3, "algo.temperature": 0.1, "algo.temperature_lr": 0.0}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "own"), [("dqn", {}), ("discrete_sac", WINDOW)])
+def test_what_was_seen_once_is_remembered(name, own, tmp_path):
+    """Best 1, by chance or without memory 0."""
+    alien = {"algo.networks.encoder", *(("algo.lr", "algo.target_every", "algo.exploration") if own else ())}
+    settings = {key: value for key, value in (MEMORY | own).items() if key not in alien}
+    result = reverie.train(name, env="reverie/Cue-v0", run=tmp_path / "run", **settings)
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 0.8
+
+
 class Lock(gymnasium.Env[np.ndarray, Any]):
     """Shows what to choose of three, what of four, and a number. Both choices, and a near number, earn 1 and go on."""
 

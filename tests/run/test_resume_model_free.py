@@ -49,6 +49,9 @@ ALGORITHMS = {
         {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
          "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_every": 7, "replay_ratio": 0.5},
     ),
+    "dqn, lstm": (DQNConfig(), {"algo.networks.memory": "lstm(4)", "algo.networks.burn_in": 2, "algo.frames": 2,
+                                "algo.frame_keys": ".*", "algo.target_every": 7}),
+    "sac, gru": (SACConfig(), {"algo.networks.memory": "gru(4)", "algo.normalise": "running"}),
     "ppo": (PPOConfig(), {
         "algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*",
         "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip": [[0, 0.2], [200, 0.1]],

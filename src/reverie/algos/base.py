@@ -25,9 +25,11 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.core.words import plural
 from reverie.nn.actor_critic import NetworkConfig, kind_of
+from reverie.nn.memory import MEMORY, Memory
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.optim import Adam, Loss, Optim, TrainStep, advance, gradients, ramps_of, run
 from reverie.nn.preprocess import Preprocessor
+from reverie.nn.remember import Memories, RememberingPolicy
 from reverie.nn.rewards import RewardScale
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator
@@ -251,6 +253,7 @@ class TDConfig(ValueConfig):
                 f"subclass of {fit.__name__} that needs rows alone."
             )
         chosen.check_window(self.batch_length)
+        check_sequences(getattr(self.networks, "memory", None), self.batch_length, alone=2)
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """See :class:`ModelFreeConfig`. An estimator of several steps needs windows of more than one transition."""
@@ -263,12 +266,22 @@ class TDConfig(ValueConfig):
             )
 
 
+def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
+    """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
+    if memory is not None and not memory.from_rows and length == alone:
+        raise ConfigError(
+            f"networks.memory = {memory.text()}, batch_length = {length}: from single rows no memory is learned. Set "
+            "batch_length to the rows of a sequence, such as 16."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordedConfig(Config):
     """What learners of recorded data set otherwise."""
 
     needs_data: ClassVar[bool] = True
 
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
     normalise: Normalise | None = field(default_factory=Running)
     """Normalise vectors: (x - mean) / std, over all rows of the dataset; none leaves them as they are. In the papers
     TD3+BC does, the others do not."""
@@ -539,8 +552,10 @@ class ModelFree(Algorithm):
         super().__init__(cfg.graph)
         self.device = device
         self.preprocess = cfg.preprocessor(obs_spec)
-        self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
+        self.burn_in: int = getattr(cfg.networks, "burn_in", 0)
+        self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length, self.burn_in)
         self.extra_spec = {}
+        self.memories: Memories | None = None
         self.optims: dict[str, Adam] = {}
 
     @property
@@ -549,9 +564,18 @@ class ModelFree(Algorithm):
         return self.preprocess.policy(super().policy, self.device)
 
     def prepared(self, batch: Batch) -> Batch:
-        """See :class:`Algorithm`: the preprocessed batch."""
+        """See :class:`Algorithm`: the preprocessed batch, with the states of memories if there are any."""
         ready: Batch = self.preprocess(batch)
-        return ready
+        return ready if self.memories is None else self.memories.prepared(ready, self.burn_in)
+
+    def remembering(self, policy: Policy[Any]) -> Policy[Any]:
+        """Return ``policy``, around which the memories of the networks are kept if they have any."""
+        memories = Memories(self.objective)
+        if not memories.own:
+            return policy
+        self.memories = memories
+        self.extra_spec = {MEMORY: ExtraPart(shape=(memories.width,), dtype="float32")}
+        return RememberingPolicy(policy, memories, self.device)
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:
@@ -575,7 +599,8 @@ class ModelFree(Algorithm):
         o = self.objective
         critic, actor = self.minimise(o.critic_loss, batch), self.minimise(o.actor_loss, batch)
         o.update_targets()
-        return critic.joined(actor).update()
+        update = critic.joined(actor).update()
+        return update if self.memories is None else replace(update, extras={MEMORY: batch.extras[MEMORY]})
 
     def renew(self) -> None:
         """Prepare this trained learner for the start of another run: decaying learning rates start over."""

@@ -132,7 +132,9 @@ class CQLConfig(RecordedConfig, SACConfig):
     in a terminal state. None: no bound, as in CQL."""
     actor_lr: Rate = 1e-4
     temperature_lr: Rate = 1e-4
-    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(256, 256, 256)))
+    networks: NetworkConfig = field(  # type: ignore[assignment]  # without SAC's memory
+        default_factory=lambda: NetworkConfig(units=(256, 256, 256))
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import DiscreteQNetwork, all_classes
+from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
@@ -39,6 +39,8 @@ class DQNConfig(TDConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     batch_size: int = 32
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the network, with a memory if wanted."""
     lr: Annotated[Rate, Above(0)] = 1e-4
     """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
@@ -110,7 +112,7 @@ class DQN(ModelFree):
         network = self.objective.network
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         values = Inference(self.objective.values, network)
-        self._policy = GreedyPolicy(values, cfg.exploration, classes, device)
+        self._policy = self.remembering(GreedyPolicy(values, cfg.exploration, classes, device))
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
         """Build the network of the values of all classes of each choice."""

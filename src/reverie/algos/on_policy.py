@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, ValueConfig
+from reverie.algos.base import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.learners import average
@@ -17,8 +17,9 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import FLAGS, Batch, Update
 from reverie.nn.exploration import SampledPolicy
+from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Optim, let_change
-from reverie.nn.policy_value import MEMORY, PolicyValue, PolicyValueConfig, RecurrentPolicy
+from reverie.nn.policy_value import PolicyValue, PolicyValueConfig, RecurrentPolicy
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardised
 from reverie.objectives.td import Losses, mean_over
@@ -62,11 +63,7 @@ class OnPolicyConfig(ValueConfig):
                 f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that are not longer "
                 "than a rollout, and divide it evenly."
             )
-        if self.networks.memory is not None and self.batch_length == 1:
-            raise ConfigError(
-                f"networks.memory = {self.networks.memory.text()}, batch_length = 1: from single rows no memory is "
-                "learned. Set batch_length to the rows of a sequence, such as 16."
-            )
+        check_sequences(self.networks.memory, self.batch_length, alone=1)
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: rows of another policy are of no use."""

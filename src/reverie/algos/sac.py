@@ -8,7 +8,7 @@ games", arXiv:1912.11077, 2019, here with one temperature.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import (
+    MemoryNetworkConfig,
     MixedActor,
     MixedQEnsemble,
     QEnsemble,
@@ -47,6 +48,8 @@ class SACConfig(TDConfig):
     """The learners, each for other kinds of actions; the first is the default of :attr:`learner`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the networks, with memories if wanted: the actor's and the critics'."""
     actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
     critic_lr: Annotated[Rate, Above(0)] = 3e-4
@@ -199,7 +202,7 @@ class SAC(ModelFree):
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         else:
             self.objective.log_temperature.requires_grad_(False)
-        self._policy = SampledPolicy(actor, device)
+        self._policy = self.remembering(SampledPolicy(actor, device))
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
         """Build the networks for these specs and the losses over them."""

@@ -22,6 +22,7 @@ from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
 from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
 from reverie.nn.encoder import flat_vector
 from reverie.nn.functional import masked
+from reverie.nn.memory import BEGUN, Memory, Remembers
 from reverie.nn.perceptron import ReluMLP
 from reverie.objectives.categorical import joined, per_choice
 
@@ -41,10 +42,34 @@ class NetworkConfig(Config):
             raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
 
 
-class Inputs(nn.Module):
-    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
+@dataclass(frozen=True, kw_only=True)
+class MemoryNetworkConfig(NetworkConfig):
+    """An actor or critic that may have a memory. Copies of a critic share it."""
 
-    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
+    memory: Memory | None = None
+    """Memory before the perceptrons: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
+    algo.batch_length to their rows."""
+    burn_in: Annotated[int, AtLeast(0)] = 0
+    """Rows before each sequence, which bring its stored state up to date and are not learned from: Kapturowski et al.
+    2019, "Recurrent experience replay in distributed reinforcement learning", section 3."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.burn_in and self.memory is None:
+            raise ConfigError(f"burn_in = {self.burn_in}: there is no memory to bring up to date. Set memory too.")
+
+
+class Inputs(nn.Module):
+    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder.
+
+    With memory, it returns what the memory makes of the vectors of rows ``[B, T]``, or of single rows ``[N]``. Then
+    ``obs`` holds ``BEGUN``, where episodes begin, and under :attr:`place` the memory's state before each row.
+    """
+
+    place = ""
+    """Name of the state of its memory beside observations: see :class:`~reverie.nn.remember.Memories`."""
+
+    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory | None = None) -> None:
         super().__init__()
         spec = observed(spec)
         read = getattr(cfg.encoder, "reads", images_of)(spec)
@@ -54,9 +79,25 @@ class Inputs(nn.Module):
         self.width = sum(part.width for part in self.vectors.values()) + (
             0 if self.encoder is None else self.encoder.width
         )
+        self.memory: Remembers | None = None if memory is None else memory.build(self.width)
+        if self.memory is not None:
+            self.width = self.memory.units
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
+        return self.vector(obs) if self.memory is None else self.remembered(obs)[0].to(self.dtype)
+
+    def remembered(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return what the memory makes of rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
+        assert self.memory is not None
+        x, first, state = self.vector(obs).float(), obs[BEGUN], obs[self.place]
+        if first.ndim == 2:
+            return self.memory(x, first, state[:, 0])
+        y, after = self.memory(x.unsqueeze(1), first.unsqueeze(1), state)
+        return y.squeeze(1), after.squeeze(1)
+
+    def vector(self, obs: Obs) -> Tensor:
+        """Return the observations as one vector ``[..., inputs]``."""
         parts = [flat_vector(obs[key], part).to(self.dtype) for key, part in self.vectors.items()]
         if self.encoder is not None:
             parts.append(self.encoder(obs, self.dtype))
@@ -79,7 +120,7 @@ class Network(nn.Module):
     ) -> None:
         """``more`` is the width of the other input; ``squash`` applies tanh to the output."""
         super().__init__()
-        self.inputs = Inputs(spec, cfg, dtype)
+        self.inputs = Inputs(spec, cfg, dtype, getattr(cfg, "memory", None))
         self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs, copies, squash=squash)
 
     def outputs(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Tensor:
@@ -323,7 +364,7 @@ class DiscreteQNetwork(Network):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         nn.Module.__init__(self)
-        self.inputs, each = Inputs(obs_spec, cfg, dtype), quantiles or 1
+        self.inputs, each = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None)), quantiles or 1
         self.shape = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
         width, outputs = self.inputs.width, sum(classes) * each
         self.body = Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, outputs)

@@ -1,9 +1,12 @@
-"""Memory of networks: recurrent layers over the rows of an episode, reset where an episode begins."""
+"""Memory of networks: layers over the rows of an episode, which forget where an episode begins.
+
+Each kind carries a state from row to row. It is stored with the rows, so that a window of rows can begin anywhere.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,27 +14,67 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
+from reverie.core.errors import ConfigError, unwritten
+
+MEMORY = "memory"
+"""Name of the column that holds the state of a learner's memories before each row."""
+
+
+class Remembers(Protocol):
+    """What :meth:`Memory.build` makes, a module."""
+
+    units: int
+    """H, the width of its output."""
+    width: int
+    """S, the width of its state."""
+
+    def __call__(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map rows ``[B, T, inputs]`` to ``[B, T, H]``, and return the state after each row, ``[B, T, S]``.
+
+        ``state`` ``[B, S]`` is the one before row 0. It is as if it were 0 before a row that is ``first`` ``[B, T]``:
+        so no gradient crosses episodes, and a window that holds several gives what a window for each would.
+        """
+        ...
+
+
+BEGUN = f"{MEMORY}/first"
+"""Name beside observations of where episodes begin, for networks with memory."""
 
 
 @dataclass(frozen=True)
 class Memory(Choice):
-    """Recurrent layers between observations and perceptrons."""
+    """Memory between observations and perceptrons."""
+
+    from_rows: ClassVar[bool] = False
+    """Whether single rows are enough to learn it from, as their states hold what was seen before."""
+
+    def build(self, inputs: int) -> Remembers:
+        """Return the layers over ``inputs`` numbers."""
+        raise unwritten(self, "build")
+
+
+@dataclass(frozen=True)
+class Cells(Memory, base=True):
+    """Recurrent layers. What was seen before a window is in its first state, into which no gradient flows."""
 
     units: Annotated[int, AtLeast(1)] = 128
     """H, the width of each layer."""
     layers: Annotated[int, AtLeast(1)] = 1
     """Number of layers, one on the other."""
+    orthogonal: bool = False
+    """Orthogonal weights and biases of 0 (Huang et al. 2022, "5 LSTM implementation details", 1); else uniform within 1
+    / sqrt(H), as in PyTorch and sb3-contrib."""
     cell: ClassVar[type[Any]]
     tensors: ClassVar[int] = 1
     """Tensors of width H in the state of a layer."""
 
     def build(self, inputs: int) -> Recurrent:
-        """Return the layers over ``inputs`` numbers."""
+        """See :class:`Memory`."""
         return Recurrent(self, inputs)
 
 
 @dataclass(frozen=True)
-class LSTM(Memory):
+class LSTM(Cells):
     """Long short-term memory: Hochreiter and Schmidhuber 1997, with forget gates; two biases, as in PyTorch."""
 
     cell: ClassVar[type[Any]] = nn.LSTMCell
@@ -39,28 +82,25 @@ class LSTM(Memory):
 
 
 @dataclass(frozen=True)
-class GRU(Memory):
+class GRU(Cells):
     """Gated recurrent units: Cho et al. 2014, in PyTorch's form."""
 
     cell: ClassVar[type[Any]] = nn.GRUCell
 
 
 class Recurrent(nn.Module):
-    """Layers of an LSTM or a GRU over windows of rows that may hold several episodes."""
+    """Layers of an LSTM or a GRU: see :class:`Remembers`."""
 
-    def __init__(self, cfg: Memory, inputs: int) -> None:
+    def __init__(self, cfg: Cells, inputs: int) -> None:
         super().__init__()
         self.units, self.lstm = cfg.units, cfg.tensors == 2
         self.width = cfg.layers * cfg.tensors * cfg.units
-        """S, the width of the state of all layers."""
         self.cells = nn.ModuleList(cfg.cell(cfg.units if k else inputs, cfg.units) for k in range(cfg.layers))
+        for name, x in self.named_parameters() if cfg.orthogonal else ():
+            nn.init.zeros_(x) if "bias" in name else nn.init.orthogonal_(x)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Map rows ``[B, T, inputs]`` to ``[B, T, H]``, from the ``state`` ``[B, S]`` before them to the one after.
-
-        The state is 0 before a row that is ``first`` ``[B, T]``. So no gradient crosses episodes, and a window that
-        holds several gives what a window for each would.
-        """
+        """See :class:`Remembers`."""
         keep, after = (~first).to(x.dtype).unsqueeze(-1).unbind(1), []  # T of [B, 1]
         cells: list[Any] = list(self.cells)
         for cell, begun in zip(cells, state.chunk(len(cells), -1), strict=True):
@@ -68,10 +108,10 @@ class Recurrent(nn.Module):
             part, rows = begun, []
             for given, kept in zip(gates.unbind(1), keep, strict=True):
                 part = self._step(cell, given, part * kept)
-                rows.append(part[:, : self.units])
-            x = torch.stack(rows, 1)
-            after.append(part)
-        return x, torch.cat(after, -1)
+                rows.append(part)
+            after.append(torch.stack(rows, 1))  # [B, T, H or 2 H]
+            x = after[-1][..., : self.units]
+        return x, after[0] if len(after) == 1 else torch.cat(after, -1)
 
     def _step(self, cell: Any, given: Tensor, state: Tensor) -> Tensor:
         """Return the next state of a layer, ``[B, 2 H]`` (h, c) or ``[B, H]``; ``given`` is W x + b of its input."""
@@ -84,3 +124,85 @@ class Recurrent(nn.Module):
         i, f, g, o = (given + gates).chunk(4, -1)
         c = f.sigmoid() * state[:, self.units :] + i.sigmoid() * g.tanh()
         return torch.cat([o.sigmoid() * c.tanh(), c], -1)
+
+
+@dataclass(frozen=True)
+class Transformer(Memory):
+    """A causal transformer over the last rows of the episode: Vaswani et al. 2017, norms first as in GPT-2.
+
+    What was seen before is the state itself, the inputs of the last rows: nothing of it grows old while the weights
+    change, but for features of images, which are those of the weights that saw them.
+    """
+
+    from_rows: ClassVar[bool] = True
+
+    window: Annotated[int, AtLeast(2)] = 16
+    """W, the rows that it sees, with the newest."""
+    units: Annotated[int, AtLeast(1)] = 64
+    """H, the width of each layer."""
+    heads: Annotated[int, AtLeast(1)] = 4
+    """Heads of attention, which divide the units."""
+    layers: Annotated[int, AtLeast(1)] = 1
+    """Number of layers, each attention and a perceptron of 4 H units."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.units % self.heads:
+            raise ConfigError(f"units = {self.units}, heads = {self.heads}: expected heads that divide the units.")
+
+    def build(self, inputs: int) -> Attentive:
+        """See :class:`Memory`."""
+        return Attentive(self, inputs)
+
+
+class Attentive(nn.Module):
+    """A transformer: see :class:`Remembers`. Its state: the inputs of the last W - 1 rows, and how many count."""
+
+    def __init__(self, cfg: Transformer, inputs: int) -> None:
+        super().__init__()
+        self.units, self.before, self.inputs = cfg.units, cfg.window - 1, inputs
+        self.width = self.before * inputs + 1
+        self.embed = nn.Linear(inputs, cfg.units)
+        self.age = nn.Parameter(0.02 * torch.randn(cfg.window, cfg.units))
+        self.blocks = nn.ModuleList(Block(cfg.units, cfg.heads) for _ in range(cfg.layers))
+        self.norm = nn.LayerNorm(cfg.units)
+
+    def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`Remembers`. Each row has a window of its own, so what it sees does not depend on the batch's."""
+        rows, window = x.shape[1], self.before + 1
+        past, known = state[:, :-1].view(-1, self.before, self.inputs), state[:, -1:]  # [B, W-1, I], [B, 1]
+        row = torch.arange(rows, device=x.device, dtype=x.dtype)
+        begun = torch.where(first, row, -known).cummax(1).values  # [B, T], where the row's episode begins
+        count = (row - begun).clamp(max=self.before)  # [B, T], rows before it that it sees
+        seen = torch.cat([past, x], 1).unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, I]
+        place = torch.arange(window - 1, -1, -1, device=x.device)  # [W], how many rows ago
+        legal = place <= count.unsqueeze(-1)  # [B, T, W]
+        causal = torch.ones(window, window, dtype=torch.bool, device=x.device).tril()
+        itself = torch.eye(window, dtype=torch.bool, device=x.device)  # or a row that does not count would see none
+        mask = (causal & legal.flatten(0, 1).unsqueeze(1)) | itself  # [B T, W, W]
+        y = self.embed(seen).flatten(0, 1) + self.age  # [B T, W, H]
+        for block in self.blocks:
+            y = block(y, mask)
+        after = torch.cat([seen[:, :, 1:].flatten(2), (count + 1).clamp(max=self.before).unsqueeze(-1)], -1)
+        out: Tensor = self.norm(y[:, -1])
+        return out.view(len(x), rows, self.units), after
+
+
+class Block(nn.Module):
+    """Attention, then a perceptron, each added to what it reads."""
+
+    def __init__(self, units: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
+        self.attend, self.out = nn.Linear(units, 3 * units), nn.Linear(units, units)
+        self.mlp = nn.Sequential(nn.Linear(units, 4 * units), nn.GELU(), nn.Linear(4 * units, units))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Map ``[M, W, H]`` to the same shape. ``mask`` ``[M, W, W]``: what each place may look at."""
+        each: Tensor = self.attend(self.norms[0](x))
+        q, k, v = each.view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [M, heads, W, H / heads] each
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.unsqueeze(1))
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        y: Tensor = x + self.mlp(self.norms[1](x))
+        return y

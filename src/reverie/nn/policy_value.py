@@ -14,7 +14,7 @@ from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, kind_of
 from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import masked
-from reverie.nn.memory import Memory
+from reverie.nn.memory import MEMORY, Memory, Remembers
 from reverie.nn.perceptron import ReluMLP
 
 
@@ -32,7 +32,8 @@ class PolicyValueConfig(NetworkConfig):
     share_encoder: bool = False
     """Policy and value share the encoder of images, and learn it together."""
     memory: Memory | None = None
-    """Memory before the perceptrons: lstm(128) or gru(128). Set algo.batch_length to the rows of a sequence."""
+    """Memory before the perceptrons: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
+    algo.batch_length to their rows."""
     critic_memory: Literal["own", "shared", "none"] = "own"
     """Memory of the value: its own; that of the policy, which then only the policy trains; or none."""
 
@@ -55,13 +56,20 @@ class Branch(nn.Module):
     """Observations, memory if there is one, and a perceptron."""
 
     def __init__(
-        self, inputs: Inputs | None, outputs: int, cfg: PolicyValueConfig, gain: float, memory: Memory | None
+        self,
+        inputs: Inputs | None,
+        outputs: int,
+        cfg: PolicyValueConfig,
+        gain: float,
+        memory: Memory | None,
+        width: int = 0,
     ) -> None:
-        """Without ``inputs`` it reads the output of the other branch's memory."""
+        """Without ``inputs`` it reads the output of the other branch's memory, of this ``width``."""
         super().__init__()
         self.inputs = inputs
-        self.memory = None if memory is None or inputs is None else memory.build(inputs.width)
-        width = cfg.memory.units if cfg.memory and (inputs is None or memory) else getattr(inputs, "width", 0)
+        self.memory: Remembers | None = None if memory is None or inputs is None else memory.build(inputs.width)
+        if inputs is not None:
+            width = inputs.width if self.memory is None else self.memory.units
         self.body = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
         if cfg.orthogonal:
             self.body.initialise(gain)
@@ -75,8 +83,8 @@ class Branch(nn.Module):
         """Return what the perceptron reads, given the inputs ``[..., width]``, and the state after them."""
         if self.memory is None or first is None or state is None:
             return x, state
-        y, state = self.memory(x.float(), first, state)
-        return y, state
+        y, states = self.memory(x.float(), first, state)
+        return y, states[:, -1]
 
 
 class Actor(Branch):
@@ -119,9 +127,10 @@ class PolicyValue(nn.Module):
         kind = cfg.critic_memory
         inputs = Inputs(obs_spec, cfg, dtype)
         self.actor = Actor(inputs, action_spec, cfg)
-        shared = cfg.memory is not None and kind == "shared"
-        own = None if shared else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
-        self.critic = Branch(own, 1, cfg, 1.0, cfg.memory if kind == "own" else None)
+        shared = self.actor.memory if kind == "shared" else None
+        own = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
+        memory = cfg.memory if kind == "own" else None
+        self.critic = Branch(own, 1, cfg, 1.0, memory, 0 if shared is None else shared.units)
 
     @property
     def width(self) -> int:
@@ -180,7 +189,3 @@ class RecurrentPolicy(Unaffected[Remembered]):
     def extras(self, state: Remembered) -> dict[str, Tensor]:
         """Return the state before the row."""
         return {MEMORY: state.before}
-
-
-MEMORY = "memory"
-"""Name of the column that holds the state of the memories before each row."""

@@ -62,13 +62,15 @@ class Preprocessor(nn.Module):
     def _sees_as_stored(self) -> bool:
         return self.normaliser is None and self.frames is None
 
-    def window(self, batch: int, length: int) -> Window:
+    def window(self, batch: int, length: int, before: int = 0) -> Window:
         """Return windows of ``length`` rows to learn from, with as many rows before them as frame stacks need.
+
+        ``before``: the number of rows that the learner itself needs there as well.
 
         Windows of more than one transition may cross episodes. Otherwise episodes shorter than a window would never be
         learned from, and the first and last transitions of the others less often than those between.
         """
-        context = 0 if self.frames is None else self.frames.context
+        context = before + (0 if self.frames is None else self.frames.context)
         return Window(
             batch=batch, length=length, context=context, crosses_episodes=length > 2, context_crosses=context > 0
         )

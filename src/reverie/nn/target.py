@@ -34,6 +34,11 @@ class Target(nn.Module):
         if every > 1:
             self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
+    @property
+    def source(self) -> nn.Module:
+        """The network that it follows."""
+        return self._source[0]
+
     @torch.no_grad()
     def update(self) -> None:
         """Count one call, and move the copy towards the source if it is the n-th."""
