@@ -425,13 +425,14 @@ def make_eval_env(
     true_rewards: bool = True,
     workers: bool = False,
 ) -> Env:
-    """Make the environments of evaluations: as in training, but with true rewards unless ``true_rewards`` is False.
+    """Make the environments of evaluations: as in training, but whole games, and true rewards unless told otherwise.
 
     They run in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
     vector = config.env.vector if workers or config.env.vector == "native" else "serial"
-    values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
+    other = {"life_loss": False} | ({"clip_reward": "none"} if true_rewards else {})
+    values = config.env.merge({"num": num, "vector": vector, **other})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render, new=False)
 

@@ -66,6 +66,24 @@ def test_atari_frames_are_skipped_once():
     np.testing.assert_array_equal(step.obs["image"][0], obs)
 
 
+def test_atari_lives():
+    """Of one who never moves: without FIRE nothing happens; with it five lives are one game, or five episodes."""
+    ends = {}
+    for end, fire in ((False, False), (False, True), (True, True)):
+        options = {"life_loss": end, "fire": fire, "kwargs": {"repeat_action_probability": 0.0}}
+        env = make_env(EnvConfig(id="ALE/Breakout-v5", action_repeat=4, **options), seed=0)
+        steps = [env.reset(), *(env.step(torch.eye(4)[:1]) for _ in range(300))]
+        ends[end, fire] = [t for t, step in enumerate(steps) if step.is_last]
+        assert all(step.is_terminal for step in steps if step.is_last)
+        env.close()
+    life = ends[True, True][0]
+    assert ends == {
+        (False, False): [],
+        (False, True): [5 * life, 10 * life + 1],
+        (True, True): [k * (life + 1) - 1 for k in range(1, 300 // (life + 1) + 1)],
+    }
+
+
 def test_minatar():
     env, steps, frame = play(120, render=True, id="MinAtar/Breakout-v1")
     assert env.obs_spec == {"image": image(10, 10, 4)}

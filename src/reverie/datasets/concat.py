@@ -18,8 +18,8 @@ from reverie.core.signature import signature
 from reverie.datasets.reader import About, Reader, ReadOptions, Space
 from reverie.datasets.recorded_env import own_wrappers
 
-OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "kwargs",
-           "time_limit", "wrappers")  # fmt: skip
+OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "life_loss",
+           "kwargs", "time_limit", "wrappers")  # fmt: skip
 """Settings of the environment that decide what its rows mean."""
 
 

@@ -41,7 +41,7 @@ CANNOT = {
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
-TOLD_APART = ("action_repeat", "pool_frames", "clip_reward", "wrappers")
+TOLD_APART = ("action_repeat", "pool_frames", "clip_reward", "life_loss", "wrappers")
 """Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
 NOT_COMPARED = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""

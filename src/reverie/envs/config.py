@@ -55,6 +55,12 @@ class EnvConfig(Config):
     noop_max: Annotated[int, AtLeast(0)] = 0
     """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
 
+    life_loss: bool = False
+    """Atari: training episodes end with each life. Evaluations play whole games."""
+
+    fire: bool = False
+    """Atari: take the action FIRE, which some games wait for, where a game or a life begins."""
+
     time_limit: Annotated[int | None, AtLeast(1)] = None
     """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
 

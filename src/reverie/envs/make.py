@@ -24,7 +24,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, unknown
 from reverie.envs.transforms import wrapped
-from reverie.envs.wrappers import ActionRepeat, NoopReset
+from reverie.envs.wrappers import ActionRepeat, Lives, NoopReset
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -116,6 +116,8 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         env = EpisodeInfo(env, config.log_info)
     if config.action_repeat > 1:
         env = ActionRepeat(env, config.action_repeat, config.pool_frames)
+    if config.life_loss or config.fire:
+        env = Lives(env, config.life_loss, config.fire)
     if config.time_limit is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
     return env

@@ -17,7 +17,7 @@ from reverie.core.importing import check_module, findable, module_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import load_suite
 
-IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames", "mission", "wrappers")
+IN_ROWS = ("time_limit", "noop_max", "life_loss", "fire", "action_repeat", "pool_frames", "mission", "wrappers")
 """Settings that decide what recorded rows mean, and which their environment's id does not imply."""
 
 

@@ -20,8 +20,8 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.suites import ENVPOOL, load_suite
 
 Vector = VectorEnv[Any, Any, Any]
-ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "time_limit", "frame_stack", "pixels", "mission",
-         "full_view", "map_view", "log_info")  # fmt: skip
+ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "life_loss", "fire", "time_limit", "frame_stack",
+         "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that need single environments."""
 
 

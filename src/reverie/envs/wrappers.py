@@ -158,6 +158,52 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return obs, total, terminated, truncated, info
 
 
+class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Atari's lives. With ``end`` an episode ends with each life, and the game goes on in the next episode.
+
+    With ``fire`` the action FIRE, which some games wait for, is taken where a game or a life begins. Other games have
+    no such action, and nothing is done there.
+    """
+
+    def __init__(self, env: Env, end: bool = False, fire: bool = False) -> None:
+        RecordConstructorArgs.__init__(self, end=end, fire=fire)
+        gymnasium.Wrapper.__init__(self, env)
+        meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
+        if not isinstance(env.action_space, spaces.Discrete) or meanings[:1] != ["NOOP"]:
+            raise EnvError(
+                "env.life_loss and env.fire are for Atari, whose actions have names and whose info has lives."
+            )
+        self._end, self._fire = end, meanings.index("FIRE") if fire and "FIRE" in meanings else None
+        self._lives, self._goes_on = 0, False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Begin the next life after a lost one, else a new game; a game that ends meanwhile is started again."""
+        if self._goes_on and seed is None:
+            obs, info = self._act(0)
+        else:
+            obs, info = checked_reset(self.env, seed, options)
+        if self._fire is not None:
+            obs, info = self._act(self._fire)
+        self._lives, self._goes_on = info["lives"], False
+        return obs, info
+
+    def _act(self, action: int) -> Reset:
+        obs, _, terminated, truncated, info = checked_step(self.env, action)
+        return checked_reset(self.env, None, None) if terminated or truncated else (obs, info)
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``. With no lives left some games go on for a few frames, and are over when they say so."""
+        obs, reward, terminated, truncated, info = checked_step(self.env, action)
+        lost = 0 < info["lives"] < self._lives and not (terminated or truncated)
+        if lost and self._end:
+            self._goes_on = terminated = True
+        elif lost and self._fire is not None:
+            obs, more, terminated, truncated, info = checked_step(self.env, self._fire)
+            reward += more
+        self._lives = info["lives"]
+        return obs, reward, terminated, truncated, info
+
+
 class FrameStack:
     """Stacks the last ``count`` observations, the newest last; at the start of an episode the first one is repeated.
 

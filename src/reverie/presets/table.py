@@ -26,6 +26,7 @@ NATURE_ATARI: Settings = {
     "env.action_repeat": 4,
     "env.pool_frames": 2,
     "env.noop_max": 30,
+    "env.life_loss": True,
     "env.resize": (84, 84),
     "env.grayscale": True,
     "env.clip_reward": "sign",
@@ -34,4 +35,5 @@ NATURE_ATARI: Settings = {
     "algo.frames": 4,
     "algo.networks.encoder": "nature",
 }
-"""Atari as model-free agents see it: Mnih et al. 2015, extended data table 1."""
+"""Atari as model-free agents see it: Mnih et al. 2015, extended data table 1; lives from its section "Training
+details"."""
