@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 """What does PPO reach, and how fast is it, here and in Stable-Baselines3?
 
-    python benchmarks/on_policy.py results [--tasks cartpole pendulum ...] [--seeds 5] [--peer-seeds 3] [--jobs 2]
+    python benchmarks/on_policy.py results [--tasks cartpole pendulum ...] [--first 0] [--seeds 5] [--peer-seeds 3]
     python benchmarks/on_policy.py speed [--tasks cartpole pendulum cheetah] [--rounds 3]
 
 Each run is a process of its own with one thread: a whole training, without evaluations, then episodes that decide
 nothing. Ours keeps every row for good, logs and writes checkpoints, its defaults; Stable-Baselines3 writes nothing. It
 has the same settings, `peers/on_policy_sb3.py`, also of actions and rewards; weights and details are its own.
 
-`results`: the mean score over seeds with reverie's own intervals. `speed`: shorter runs of both in turn; medians over
-the rounds, and ratios of runs of one round. An update is a minibatch with its sampling. Processor time is of the whole
-process without its start. Rows of tasks that were not measured stay as they are.
+`results`: the mean score over seeds with reverie's own intervals, written after each run. Seeds are added to those that
+the file has with the same settings, so a part can be done today and the rest tomorrow: `--first 3` begins at seed 3.
+Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of both in turn;
+medians over the rounds, and ratios of runs of one round. An update is a minibatch with its sampling. Processor time is
+of the whole process without its start. Rows of tasks that were not measured stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -24,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -45,6 +48,15 @@ EPISODES = 20
 OURS, PEER = "reverie", "Stable-Baselines3 2.9.2"
 PACKAGES = ("stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
 CUE = {"env.num": 8, "algo.rollout": 32, "algo.batch_size": 64, "algo.lr": 3e-3, "algo.epochs": 8}
+RAW = {
+    "env.num": 8, "algo.epochs": 10, "algo.value_estimator": "gae(0.95)", "algo.normalise": None,
+    "algo.reward_scale": None,
+}  # fmt: skip
+REPLAYED = {
+    "env.num": 1, "replay_ratio": 0.5, "learning_starts": 200, "replay.capacity": 5000, "algo.batch_size": 64,
+    "algo.lr": 3e-3, "algo.networks.units": (32,), "algo.batch_length": 8, "algo.tau": 0.01, "algo.target_every": 1,
+    "algo.exploration": "epsilon_greedy(1.0, 0.05, 1000)",
+}  # fmt: skip
 
 
 class Task(NamedTuple):
@@ -59,20 +71,37 @@ class Task(NamedTuple):
     """Settings beside those of the preset."""
     peer: bool = True
     """Whether the peer has the same."""
+    algo: str = "ppo"
+
+
+def remembering(memory: str) -> dict[str, Any]:
+    """Settings of a memory that learns from sequences of 8 rows."""
+    return {"algo.networks.memory": memory, "algo.batch_length": 8}
 
 
 TASKS = {
     "cartpole": Task("CartPole-v1", 100_000, 51_200),
-    "pendulum": Task("Pendulum-v1", 200_000, 24_576),
-    "acrobot": Task("Acrobot-v1", 100_000, 0, {"env.num": 8, "algo.rollout": 256}),
-    "cue_memory": Task("reverie/Cue-v0", 20_000, 0, CUE | {"algo.networks.memory": "lstm(16)", "algo.batch_length": 8},
-                       peer=False),
+    "pendulum": Task("Pendulum-v1", 200_000, 24_576, {"algo.networks.log_std": 0.0}),
+    "pendulum_half": Task("Pendulum-v1", 200_000),
+    "acrobot": Task("Acrobot-v1", 100_000, 0, RAW),
+    "acrobot_normalised": Task("Acrobot-v1", 300_000),
+    "lunar_lander": Task("LunarLander-v3", 1_000_000),
+    "cheetah": Task("HalfCheetah-v5", 1_000_000, 12_288),
+    "breakout": Task("MinAtar/Breakout-v1", 1_000_000, peer=False),
+    "doors": Task("MiniGrid-DoorKey-6x6-v0", 300_000, peer=False),
+    "doors_memory": Task("MiniGrid-DoorKey-6x6-v0", 300_000, 0, remembering("lstm(128)"), peer=False),
     "cue": Task("reverie/Cue-v0", 20_000, 0, CUE, peer=False),
-    "cheetah": Task("HalfCheetah-v5", 0, 12_288),
+    "cue_memory": Task("reverie/Cue-v0", 20_000, 0, CUE | remembering("lstm(16)"), peer=False),
+    "cue_window": Task("reverie/Cue-v0", 20_000, 0, CUE | {"algo.networks.memory": "transformer(8, 16, 2)"},
+                       peer=False),
+    "cue_dqn": Task("reverie/Cue-v0", 3_000, 0, REPLAYED, peer=False, algo="dqn"),
+    "cue_dqn_memory": Task("reverie/Cue-v0", 3_000, 0, REPLAYED | remembering("lstm(16)"), peer=False, algo="dqn"),
+    "cue_dqn_window": Task("reverie/Cue-v0", 3_000, 0, REPLAYED | remembering("transformer(8, 16, 2)"), peer=False,
+                           algo="dqn"),
 }  # fmt: skip
 
 Numbers = dict[str, Any]
-"""What a run prints: steps, wall_s, cpu_s, update_ms, and the score of its episodes."""
+"""What a run prints: steps, wall_s, cpu_s, update_ms (of PPO), and the score of its episodes."""
 
 
 # ---------------------------------------------------------------- one run, in its own process
@@ -86,7 +115,7 @@ def settings_of(task: Task, config: ExperimentConfig, seed: int, steps: int, epi
         "env": task.env, "envs": config.env.num, "seed": seed, "steps": steps, "episodes": episodes,
         "rollout": c.rollout, "batch_size": c.batch_size, "epochs": c.epochs, "discount": c.discount,
         "lambda": c.value_estimator.lam, "lr": lr, "clip": clip, "normalise": c.normalise is not None,
-        "factor": getattr(c.reward_scale, "factor", 1.0),
+        "factor": getattr(c.reward_scale, "factor", 1.0), "entropy": c.entropy_coef, "log_std": c.networks.log_std,
     }  # fmt: skip
 
 
@@ -119,10 +148,18 @@ def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
         run = Path(folder) / "run"
         wall, cpu = time.perf_counter(), time.process_time()
         result = reverie.train(
-            "ppo", env=task.env, run=run, steps=steps, seed=seed, eval_episodes=0, threads=1, console=False, **task.own
+            task.algo,
+            env=task.env,
+            run=run,
+            steps=steps,
+            seed=seed,
+            eval_episodes=0,
+            threads=1,
+            console=False,
+            **task.own,
         )
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        update = 1e3 * (sampling.seconds + learning.seconds) / learning.calls
+        update = 1e3 * (sampling.seconds + learning.seconds) / max(1, learning.calls)
         found = {"steps": result.env_steps, "wall_s": wall, "cpu_s": cpu, "update_ms": update}
         if not episodes:
             return found
@@ -152,7 +189,7 @@ class Runs:
         command = [sys.executable, __file__, "one", name, seed, steps, episodes]
         if system == PEER:
             task = TASKS[name]
-            said = settings_of(task, layered("ppo", env=task.env).merge(task.own), seed, steps, episodes)
+            said = settings_of(task, resolved(task), seed, steps, episodes)
             command = [self.peer, Path(__file__).parent / "peers" / "on_policy_sb3.py", json.dumps(said)]
         env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, check=False)
@@ -163,23 +200,44 @@ class Runs:
         return numbers
 
 
-def results(runs: Runs, name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each system: its scores over the seeds."""
-    task, out = TASKS[name], []
+def resolved(task: Task) -> ExperimentConfig:
+    """All settings of ours."""
+    return layered(task.algo, env=task.env).merge(task.own)
+
+
+def mark(system: str, task: Task) -> str:
+    """What changes with any setting of the runs, so that only seeds with the same ones are put together."""
+    said: Any = [system, task.steps, EPISODES]
+    config = resolved(task)
+    said.append(repr((config.algo, config.env)) if system == OURS else settings_of(task, config, 0, task.steps, 0))
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:8]
+
+
+def results(runs: Runs, name: str, args: argparse.Namespace, add: Callable[[dict[str, Any]], None]) -> None:
+    """Add a row for each run, with its seed."""
+    task = TASKS[name]
     with ThreadPoolExecutor(args.jobs) as pool:
+        jobs: dict[Future[Numbers], tuple[str, int]] = {}
         for system in runs.systems(task):
-            count = args.seeds if system == OURS else args.peer_seeds
-            jobs = [pool.submit(runs.run, system, name, seed, task.steps, EPISODES) for seed in range(count)]
-            out.append((system, jobs))
-    return [results_row(name, system, [job.result() for job in jobs]) for system, jobs in out if jobs]
+            for seed in range(args.first, args.first + (args.seeds if system == OURS else args.peer_seeds)):
+                jobs[pool.submit(runs.run, system, name, seed, task.steps, EPISODES)] = system, seed
+        for job in as_completed(jobs):
+            system, seed = jobs[job]
+            run = job.result()
+            add({"part": "results", "task": name, "env": task.env, "system": system, "mark": mark(system, task),
+                 "steps": run["steps"], "seeds": [seed], "cpu_s": [run["cpu_s"]],
+                 "scores": [round(run["score"], 1)]})  # fmt: skip
 
 
-def results_row(name: str, system: str, found: Sequence[Numbers]) -> dict[str, Any]:
-    """The row of these runs."""
-    scores = [round(run["score"], 1) for run in found]
-    row = {"part": "results", "task": name, "env": TASKS[name].env, "system": system, "steps": found[0]["steps"]}
-    measures = {what: plain(estimate._asdict()) for what, estimate in intervals_of(scores).items() if what != "median"}
-    return row | {"cpu_s": statistics.median(run["cpu_s"] for run in found), "scores": scores, **measures}
+def together(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of the seeds of both; where both have one, the new run counts."""
+    lists = ("seeds", "cpu_s", "scores")
+    known = old if old.get("mark") == new["mark"] else {key: [] for key in lists}
+    rows = [*zip(*(new[key] for key in lists), strict=True)]
+    rows += [run for run in zip(*(known[key] for key in lists), strict=True) if run[0] not in new["seeds"]]
+    row = dict(new) | dict(zip(lists, map(list, zip(*sorted(rows), strict=True)), strict=True))
+    found = intervals_of(row["scores"])
+    return row | {what: plain(found[what]._asdict()) for what in ("iqm", "mean")}
 
 
 def speed(runs: Runs, name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -209,10 +267,16 @@ def speed_row(name: str, system: str, found: Sequence[Numbers], first: Sequence[
 
 
 def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """``old`` with ``new`` in the place of the rows of its part and task, in the order of the tasks."""
-    fresh = {(row["part"], row["task"]) for row in new}
-    rows = [row for row in old if (row["part"], row["task"]) not in fresh] + list(new)
-    return sorted(rows, key=lambda row: (row["part"], list(TASKS).index(row["task"])))
+    """``old`` with ``new`` in the place of the rows of its part, task and system, in the order of the tasks."""
+
+    def key(row: Mapping[str, Any]) -> tuple[str, int, bool]:
+        return row["part"], list(TASKS).index(row["task"]), row["system"] != OURS
+
+    found = {(key(row), row["system"]): row for row in old if row["task"] in TASKS}
+    for row in new:
+        place = key(row), row["system"]
+        found[place] = together(found.get(place, {}), row) if row["part"] == "results" else row
+    return [found[place] for place in sorted(found)]
 
 
 def main() -> int:
@@ -224,6 +288,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("results", "speed"))
     parser.add_argument("--tasks", nargs="*", choices=TASKS, help="all of the part unless given")
+    parser.add_argument("--first", type=int, default=0, help="the first seed, for results")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--peer-seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, for results")
@@ -233,10 +298,16 @@ def main() -> int:
     args = parser.parse_args()
     runs, here = Runs(args), machine(1)
     asked = args.tasks or [name for name, task in TASKS.items() if (task.steps, task.timed)[args.part == "speed"]]
-    for name in asked:
-        new = (results if args.part == "results" else speed)(runs, name, args)
+
+    def add(*new: dict[str, Any]) -> None:
         rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
         write(args.out, here, merged(rows, new))
+
+    for name in asked:
+        if args.part == "results":
+            results(runs, name, args, add)
+        else:
+            add(*speed(runs, name, args))
     return 0
 
 

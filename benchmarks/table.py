@@ -161,11 +161,21 @@ RATES = {
 
 ON_POLICY = {
     "cartpole": "CartPole-v1",
-    "pendulum": "Pendulum-v1",
-    "acrobot": "Acrobot-v1",
-    "cue_memory": "reverie/Cue-v0, LSTM of 16",
-    "cue": "reverie/Cue-v0, without memory",
+    "pendulum": "Pendulum-v1, initial deviation of 1",
+    "pendulum_half": "Pendulum-v1",
+    "acrobot": "Acrobot-v1, not normalised",
+    "acrobot_normalised": "Acrobot-v1",
+    "lunar_lander": "LunarLander-v3",
     "cheetah": "HalfCheetah-v5",
+    "breakout": "MinAtar/Breakout-v1",
+    "doors": "MiniGrid-DoorKey-6x6-v0",
+    "doors_memory": "MiniGrid-DoorKey-6x6-v0, LSTM of 128",
+    "cue": "reverie/Cue-v0, without memory",
+    "cue_memory": "reverie/Cue-v0, LSTM of 16",
+    "cue_window": "reverie/Cue-v0, transformer over 8 rows",
+    "cue_dqn": "reverie/Cue-v0, `dqn` without memory",
+    "cue_dqn_memory": "reverie/Cue-v0, `dqn`, LSTM of 16",
+    "cue_dqn_window": "reverie/Cue-v0, `dqn`, transformer over 8 rows",
 }
 """What tasks of on_policy.json are called on the page."""
 

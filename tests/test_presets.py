@@ -60,6 +60,7 @@ def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
         ("sac", "CartPole-v1", "sac"),
         ("ppo", "CartPole-v1", "ppo_cartpole"),
         ("ppo", "Humanoid-v5", "ppo_mujoco"),
+        ("ppo", "BabyAI-GoToObj-v0", "ppo_minigrid"),
         ("a2c", "ALE/Pong-v5", "a2c_atari"),
         ("dqn", "CartPole", "dqn_cartpole"),
         ("dqn", "Cart", "dqn"),

@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
+from on_policy_wrapped import ramp, wrapped
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -34,21 +33,6 @@ class Timed(PPO):
         self.learning += time.thread_time() - started
 
 
-def wrapped(env: gymnasium.Env, factor: float) -> gymnasium.Env:
-    """Actions of [-1, 1] and smaller rewards, as our policy and learner see them."""
-    if isinstance(env.action_space, gymnasium.spaces.Box):
-        env = gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)
-    return env if factor == 1 else gymnasium.wrappers.TransformReward(env, lambda reward: factor * reward)
-
-
-def ramp(points: Any, steps: int) -> float | Callable[[float], float]:
-    """A number, or what falls with the steps taken; it is asked with the part of the steps that is left."""
-    if isinstance(points, float):
-        return points
-    at, values = zip(*points, strict=True)
-    return lambda left: float(np.interp((1 - left) * steps, at, values))
-
-
 def main(s: dict[str, Any]) -> dict[str, Any]:
     """Train and evaluate."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -59,7 +43,7 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     model = Timed(
         "MlpPolicy", envs, n_steps=s["rollout"], batch_size=s["batch_size"], n_epochs=s["epochs"], gamma=s["discount"],
         gae_lambda=s["lambda"], learning_rate=ramp(s["lr"], s["steps"]), clip_range=ramp(s["clip"], s["steps"]),
-        seed=s["seed"], device="cpu",
+        ent_coef=s["entropy"], policy_kwargs={"log_std_init": s["log_std"]}, seed=s["seed"], device="cpu",
     ).learn(s["steps"])  # fmt: skip
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     taken = model.num_timesteps
@@ -70,6 +54,9 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     fresh = make_vec_env(
         s["env"], n_envs=1, seed=10_000 + s["seed"], wrapper_class=wrapped, wrapper_kwargs={"factor": 1}
     )
+    if s["normalise"]:
+        fresh = VecNormalize(fresh, training=False, norm_reward=False)
+        fresh.obs_rms = envs.obs_rms
     scores, _ = evaluate_policy(model, fresh, n_eval_episodes=s["episodes"], return_episode_rewards=True)
     return found | {"score": float(np.mean(scores))}
 
