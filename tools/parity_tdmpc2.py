@@ -271,7 +271,9 @@ class Recording:
         no = torch.zeros(1, dtype=torch.bool)
         step = Step(obs=obs, reward=torch.zeros(1), is_first=no | case.startswith("t0"), is_last=no, is_terminal=no)
         policy: Any = self.agent.policy
-        found: tuple[Tensor, Plan] = policy.act(step, Plan(before[None]), "explore" if "train" in case else "eval")
+        found: tuple[Tensor, Plan] = policy.act(
+            step, policy.initial(1)._replace(mean=before[None]), "explore" if "train" in case else "eval"
+        )
         return found
 
     @staticmethod

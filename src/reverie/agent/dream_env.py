@@ -327,6 +327,8 @@ def states_of(agent: Agent, start: Start) -> Latent | None:
     if isinstance(start, ModelState):
         return latent_of(describing(agent).world, start)
     if isinstance(start, str) and start == "prior":
+        if not getattr(describing(agent).world, "begins", True):
+            raise ConfigError("start = 'prior': this world model does not imagine how episodes begin. Use 'replay'.")
         return None
     named = isinstance(start, str) and (start in STARTS or ":" in start or Path(start).exists())
     if not named and not isinstance(start, DatasetConfig | Path):

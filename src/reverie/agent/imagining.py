@@ -39,7 +39,7 @@ class ModelState:
     """h, the deterministic part ``[B, D]``."""
     stoch: np.ndarray
     """z, the stochastic part ``[B, S, C]``: S categorical latents as one-hot vectors of C classes; C is 1 if they are
-    numbers."""
+    numbers. Of TD-MPC2, whose latent is h, the reward that is predicted to come with it."""
 
     def __repr__(self) -> str:
         return f"ModelState(deter {list(self.deter.shape)}, stoch {list(self.stoch.shape)})"
@@ -143,7 +143,7 @@ class Imagined:
 
 def describing(agent: Agent) -> Dreamer:
     """Return the agent's learner; ConfigError if it has no world model."""
-    if not isinstance(getattr(agent.algo, "world", None), WorldModel):
+    if getattr(agent.algo, "world", None) is None:
         raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
     return cast(Dreamer, agent.algo)
 
@@ -204,8 +204,8 @@ def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mo
         continues=said["cont"],
         values=said[f"{INSIDE}value"],
         actions=array(torch.stack(taken, 1)),
-        deter=said[f"{INSIDE}deter"],
-        stoch=said[f"{INSIDE}stoch"],
+        deter=array(whole.deter),
+        stoch=array(whole.stoch),
         agent=agent,
     )
 

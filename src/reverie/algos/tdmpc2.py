@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, ValueConfig
+from reverie.algos.base import INSIDE, ModelFree, ValueConfig
+from reverie.algos.world_model import Context, Dreamer, Posterior
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
@@ -25,12 +27,14 @@ from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Mode, Step, Update
-from reverie.nn.distributions import LOG_ROOT, LogTwoHot
-from reverie.nn.exploration import Unaffected
+from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
+from reverie.nn.heads import JointDistribution
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
 from reverie.nn.optim import Adam, descend_together, frozen
+from reverie.nn.rssm import Latent
 from reverie.nn.target import Target
+from reverie.objectives.transforms import IDENTITY, RewardTransform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,22 +204,21 @@ class TDMPC2Objective(nn.Module):
 
     # ---------------------------------------------------------------- the networks
 
-    def policy(self, z: Tensor) -> Policy:
-        """Sample actions in latents ``[..., L]``: tanh of a Gaussian."""
+    def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and ln sigma ``[..., A]`` of the policy before tanh, in latents ``[..., L]``."""
         c = self.cfg
         mean, raw = self.prior(z).float().chunk(2, -1)  # [..., A]
-        log_std = c.min_log_std + 0.5 * (c.max_log_std - c.min_log_std) * (raw.tanh() + 1)
+        return mean, c.min_log_std + 0.5 * (c.max_log_std - c.min_log_std) * (raw.tanh() + 1)
+
+    def policy(self, z: Tensor) -> Policy:
+        """Sample actions in latents ``[..., L]``: tanh of a Gaussian."""
+        mean, log_std = self.gaussian(z)
         noise = self.draws.normal(*mean.shape, like=mean)
         action = (mean + noise * log_std.exp()).tanh()
         gaussian = (-0.5 * noise.square() - log_std - LOG_ROOT).sum(-1)  # [...], ln of the density before tanh
         log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
         # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
         return Policy(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
-
-    def likeliest(self, z: Tensor) -> Tensor:
-        """Return tanh of the mean of the policy's Gaussian in latents ``[..., L]``."""
-        mean: Tensor = self.prior(z).float().chunk(2, -1)[0]  # [..., A]
-        return mean.tanh()
 
     def number(self, logits: Tensor) -> LogTwoHot:
         """Return the distribution of a reward or value with these logits ``[..., bins]``."""
@@ -363,20 +366,24 @@ class TDMPC2Objective(nn.Module):
 
 
 class Plan(NamedTuple):
-    """What the policy carries from step to step: the mean of its last plan."""
+    """What the policy carries from step to step. Plans need the mean alone; the rest is for those who look on."""
 
-    mean: Tensor  # [N, H, A]
+    mean: Tensor  # [N, H, A], of the last plan
+    latent: Latent  # [N, ...], of the last row, see LatentWorld
+    action: Tensor  # [N, A], taken there
 
 
-class Planner(Unaffected[Plan]):
+class Planner:
     """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
 
-    def __init__(self, objective: TDMPC2Objective, device: torch.device) -> None:
-        self.objective, self.device = objective, device
+    def __init__(self, learner: TDMPC2) -> None:
+        self.learner = learner
 
     def initial(self, num_envs: int) -> Plan:
         """Return plans of zeros."""
-        return Plan(torch.zeros(num_envs, self.objective.cfg.horizon, self.objective.width, device=self.device))
+        o, world = self.learner.objective, self.learner.world
+        mean = torch.zeros(num_envs, o.cfg.horizon, o.width, device=self.learner.device)
+        return Plan(mean, world.initial(num_envs, world.dtype), mean[:, 0].clone())
 
     @torch.no_grad()
     def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
@@ -385,17 +392,28 @@ class Planner(Unaffected[Plan]):
         ``eval`` adds no noise to the plan's first action, but draws what is tried, and one of the best. Without
         planning it takes the policy's mean.
         """
-        o = self.objective
-        z: Tensor = o.encoder(step.obs_on(self.device))  # [N, L]
-        if not o.cfg.plan:
-            return (o.policy(z).action if mode == "explore" else o.likeliest(z)).cpu(), state
-        begun = step.is_first.to(self.device, non_blocking=True)[:, None, None]
-        action, mean = o.plan(z, state.mean.masked_fill(begun, 0.0), mode == "explore")
-        return action.cpu(), Plan(mean)
+        o, world, device = self.learner.objective, self.learner.world, self.learner.device
+        begun = step.is_first.to(device, non_blocking=True)[:, None, None]
+        z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
+        reward = world.imagine_step(state.latent, state.action).stoch.masked_fill(begun, 0.0)
+        mean = state.mean.masked_fill(begun, 0.0)
+        if o.cfg.plan:
+            action, mean = o.plan(z, mean, mode == "explore")
+        else:
+            action = o.policy(z).action if mode == "explore" else o.gaussian(z)[0].tanh()
+        return action.cpu(), Plan(mean, Latent(z, reward), action)
+
+    def override(self, state: Plan, action: Tensor) -> Plan:
+        """Record that the caller executed ``action`` ``[N, A]`` instead."""
+        return state._replace(action=action.to(state.action.device, non_blocking=True))
+
+    def extras(self, state: Plan) -> dict[str, Tensor]:
+        """Return no extra columns to store."""
+        return {}
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether there is no plan."""
-        return not self.objective.cfg.plan
+        return not self.learner.objective.cfg.plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,7 +442,86 @@ class TDMPC2Stats(Stats):
     """Cross entropy of terminations."""
 
 
-class TDMPC2(ModelFree):
+class LatentWorld:
+    """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
+
+    The deterministic part of its states is the latent z ``[..., L]``; the other, ``[..., 1, 1]``, is the reward that is
+    predicted to come with it, as it follows from the latent and the action before. Pictures are not predicted.
+    """
+
+    legal, begins = None, False
+
+    def __init__(self, learner: TDMPC2) -> None:
+        self.learner, self.objective, self.rssm = learner, learner.objective, self
+        self.dtype, self.discount = learner.cfg.dtype, learner.cfg.discount
+        self.feature_width = learner.cfg.networks.latent + 1
+
+    @property
+    def transform(self) -> RewardTransform:
+        """The scale of rewards in losses, if there is one."""
+        scale = self.learner.preprocess.rewards
+        return IDENTITY if scale is None else RewardTransform(lambda x: x * scale.factor, lambda x: x / scale.factor)
+
+    def cell(self, dtype: torch.dtype) -> None:
+        """Nothing is to be prepared."""
+
+    def initial(self, num_envs: int, dtype: torch.dtype) -> Latent:
+        """Return states ``[num_envs, ...]`` that say nothing: it has none before a first row."""
+        n = self.learner.cfg.networks
+        z = torch.full((num_envs, n.latent), 1 / n.simplex, dtype=dtype, device=self.learner.device)
+        return Latent(z, z.new_zeros(num_envs, 1, 1))
+
+    def imagine_step(self, latent: Latent, action: Tensor, cell: None = None, choose: None = None) -> Latent:
+        """Return the states ``[M, ...]`` after actions ``[M, A]``."""
+        reward, z = self.objective.step(latent.deter, action)
+        return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
+
+    def prior(self, deter: Tensor) -> Tensor:
+        """Return the latents: nothing is drawn."""
+        return deter
+
+    def named(self, stats: Tensor) -> dict[str, Tensor]:
+        """There are no distributions."""
+        return {}
+
+    def observe(self, batch: Batch, context: Context | None = None, choose: None = None) -> Posterior:
+        """Encode rows ``[B, T]``; the reward of each is predicted from the row before it.
+
+        Raises:
+            ConfigError: there is a ``context``, whose rows stacked frames would need.
+        """
+        p, obs = self.learner.preprocess, batch.obs
+        obs = obs if p.normaliser is None else p.normaliser(obs)
+        if p.frames is not None:
+            if context is not None:
+                raise ConfigError(f"algo.frames = {p.frames.count}: stacked frames cannot be extracted piece by piece.")
+            before = [(x[:, :1].expand(-1, p.frames.context, *x.shape[2:]), x) for x in (batch.is_first, *obs.values())]
+            first, *stacks = (torch.cat(parts, 1) for parts in before)
+            obs = p.frames(dict(zip(obs, stacks, strict=True)), first)
+        z = self.objective.encoder(obs)  # [B, T, L]
+        start = Context(Latent(z[:, 0], z), torch.zeros_like(batch.action[:, 0])) if context is None else context
+        led = torch.cat([start.latent.deter[:, None], z[:, :-1]], 1)
+        action = torch.cat([start.action[:, None], batch.action[:, :-1]], 1)
+        reward = self.transform.inverse(self.objective.number(self.objective.reward(led, action)).mean())  # [B, T]
+        begun = batch.is_first.clone()
+        begun[:, 0] |= context is None
+        return Posterior(z, Latent(z, reward.masked_fill(begun, 0.0)[..., None, None].to(z.dtype)), z)
+
+
+class LatentActor(NamedTuple):
+    """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
+
+    objective: TDMPC2Objective
+    slices: dict[str, slice]
+
+    def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
+        """Return the distribution of actions ``[..., A]``."""
+        mean, log_std = self.objective.gaussian(feature[..., :-1])
+        parts = {key: TanhedNormal(mean[..., cut], log_std[..., cut].exp(), 0) for key, cut in self.slices.items()}
+        return JointDistribution(dict(parts), self.slices)
+
+
+class TDMPC2(ModelFree, Dreamer):
     """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
 
     stats: ClassVar[type[Stats]] = TDMPC2Stats
@@ -432,7 +529,7 @@ class TDMPC2(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
+        self.cfg, self.slices = cfg, action_spec.slices()
         self.window = replace(self.window, crosses_episodes=False)
         o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
         self.to(device)
@@ -440,7 +537,7 @@ class TDMPC2(ModelFree):
         self.optims["encoder"] = Adam(o.encoder.parameters(), cfg.encoder_lr)
         self.optims["model"] = Adam([p for part in model for p in part.parameters()], cfg.lr)
         self.optims["policy"] = Adam(o.prior.parameters(), cfg.lr, eps=1e-5)
-        self._policy = Planner(o, device)
+        self._policy = Planner(self)
 
     def train_step(self, batch: Batch) -> Update:
         """Take a step of the world model and critics, then of the policy through the new critics; move the targets."""
@@ -457,6 +554,46 @@ class TDMPC2(ModelFree):
         metrics |= {f"loss/{k}": v.detach() for k, v in (means | {"actor": loss}).items()}
         metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
         return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
+
+    # ---------------------------------------------------------------- to look into it
+
+    @property
+    def world(self) -> Any:  # type: ignore[override]
+        """The world model, for agents that look into it."""
+        return LatentWorld(self)
+
+    @property
+    def actor(self) -> Any:  # type: ignore[override]
+        """The policy that dreams follow."""
+        return LatentActor(self.objective, self.slices)
+
+    @torch.no_grad()
+    def described(self, latent: Latent) -> dict[str, Tensor]:
+        """See :class:`Dreamer`: the value is the mean of all critics' for the policy's likeliest action."""
+        z, o = latent.deter, self.objective
+        value = o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
+        return self.outcome(latent) | {f"{INSIDE}deter": z, f"{INSIDE}value": value}
+
+    @torch.no_grad()
+    def decoded(self, latent: Latent) -> dict[str, Tensor]:
+        """See :class:`Dreamer`: nothing."""
+        return {}
+
+    @torch.no_grad()
+    def predicted_mask(self, latent: Latent) -> dict[str, Tensor]:
+        """See :class:`Dreamer`: nothing."""
+        return {}
+
+    @torch.no_grad()
+    def outcome(self, latent: Latent) -> dict[str, Tensor]:
+        """See :class:`Dreamer`: without ``episodic``, episodes go on always."""
+        logit = self.objective.ends(latent.deter)
+        reward = latent.stoch[..., 0, 0].float()
+        return {"reward": reward, "cont": torch.ones_like(reward) if logit is None else torch.sigmoid(-logit)}
+
+    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
+        """Return nothing: there are no pictures."""
+        return {}
 
 
 TDMPC2Config.learner = TDMPC2

@@ -32,6 +32,10 @@ class Mind:
         self.learner = describing(agent)
         self.world = self.learner.world
         self.cell = self.world.rssm.cell(self.world.dtype)  # the weights stay as they are
+        self.draws = bool(
+            self.world.rssm.named(self.world.rssm.prior(self.world.rssm.initial(1, self.world.dtype).deter))
+        )
+        """Whether its states are drawn from distributions."""
         said = self.say([self.world.rssm.initial(1, self.world.dtype)])
         self.keys = [key for key in agent.obs_spec if dreamt_name(key) in said]
         """The observations that are dreamt."""
@@ -68,14 +72,21 @@ class Mind:
         """Return what the networks say of T states of B episodes, ``[B, T, ...]`` each."""
         whole = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
         said = {name: array(values) for name, values in self.learner.described(whole).items()}
+        said |= {"policy": array(chances(self.policy(whole)))}
+        if not self.draws:
+            return said
         kind, prior = self._distribution(self.world.rssm.prior(whole.deter))
-        policy = chances(self.policy(whole))
-        return said | {"prior_entropy": array(kind.entropy(prior)), "policy": array(policy)}
+        return said | {"prior_entropy": array(kind.entropy(prior))}
 
     @torch.no_grad()
     def surprise(self, step: Step, state: PolicyState) -> dict[str, float]:
-        """Return KL[posterior | prior] of a row and both entropies, in nats; ``state`` is the policy's after it."""
+        """Return KL[posterior | prior] of a row and both entropies, in nats; ``state`` is the policy's after it.
+
+        Nothing if the model's states are not drawn.
+        """
         world, latent = self.world, state.latent
+        if not self.draws:
+            return {}
         device = latent.deter.device
         embed = world.embed(step.obs_on(device), step.reward.to(device), step.is_terminal.to(device))
         outputs = world.rssm.posterior(torch.cat([latent.deter, embed.to(latent.deter.dtype)], -1))

@@ -16,7 +16,6 @@ from reverie.agent.agent import Agent, mode_of
 from reverie.agent.dreaming import one_hot, unit_of
 from reverie.agent.imagining import ModelState, array
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import WorldModel
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
 from reverie.core.types import Step
@@ -136,7 +135,7 @@ class Session:
 
     def _learn_to_know(self, agent: Agent) -> None:
         self.agent = agent
-        self.mind = Mind(agent) if isinstance(getattr(agent.algo, "world", None), WorldModel) else None
+        self.mind = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
         self.values = Values(agent) if self.mind is None else None
         self.policy = agent.algo.policy if self.values is None else self.values.policy
 
@@ -504,7 +503,7 @@ class Session:
         }
         if self.mind is not None:
             latents, classes = self.mind.world.rssm.initial(1, torch.float32).stoch.shape[1:]
-            found |= {"latents": latents, "classes": classes}
+            found |= {"latents": latents if self.mind.draws else 0, "classes": classes}
         return found
 
     def __len__(self) -> int:
@@ -531,7 +530,7 @@ class Session:
             "how": row.how,
             "value": said[f"{INSIDE}value"],
             "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= SHOWN},
-            **{name: said[name] for name in ("reward", "cont", "prior_entropy", "policy")},
+            **{name: said[name] for name in ("reward", "cont", "prior_entropy", "policy") if name in said},
         }
 
     def _errors(self, real: Happened, said: Said) -> dict[str, float]:

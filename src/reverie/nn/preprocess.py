@@ -130,6 +130,11 @@ class Carried(NamedTuple):
     past: Obs  # [N, context, *shape], earlier frames
     state: Any  # the state of the inner policy
 
+    @property
+    def latent(self) -> Any:
+        """The state of a world model, if the inner policy has one."""
+        return self.state.latent
+
 
 class PreprocessedPolicy:
     """A policy that stacks and normalises observations before the inner policy acts on them."""

@@ -227,6 +227,11 @@ export class Panels {
   }
 
   latentPanel() {
+    if (!this.page.about.latents) {
+      this.grid = null;
+      $("#panel").replaceChildren(el("p", {}, "The latent of this model is not drawn: there is nothing to set."), el("div", { id: "probes" }));
+      return;
+    }
     const classes = this.page.about.classes > 1;
     this.cell = [0, classes ? 0 : null];
     this.grid = el("canvas", { id: "grid", tabIndex: 0, ariaLabel: "Latents: arrow keys choose, Enter sets",

@@ -130,9 +130,9 @@ export class Timeline {
       this.key = errors.includes(this.key) ? this.key : errors[0];
       found.Reward.push(line("dreamt", "dream", "reward", dream, true));
       found.Error = [{ name: "dream", values: rows.map((row) => row.error?.[this.key] ?? null), colour: dream }];
-      found["Surprise (KL, nats)"] = [line("KL", "real", "kl", real)];
+      if (about.latents) found["Surprise (KL, nats)"] = [line("KL", "real", "kl", real)];
       found.Value = [line("seen", "real", "value", real), line("dreamt", "dream", "value", dream, true)];
-      found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(3)),
+      if (about.latents) found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(3)),
         line("posterior", "real", "posterior_entropy", hue(2)), line("dream’s prior", "dream", "prior_entropy", dream, true)];
       found["Goes on"] = [{ name: "happened", colour: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
         line("dreamt", "dream", "cont", dream, true)];
