@@ -335,17 +335,6 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
         reverie.load(tmp_path / "run")
 
 
-def test_the_environment_that_data_name(tmp_path: Path) -> None:
-    from reverie.agent.recording import RecordConfig, record
-
-    settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 30}
-    reverie.train("td3", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options={"time_limit": 12}, **settings)
-    record(reverie.load(tmp_path / "lived"), str(tmp_path / "data"), RecordConfig(episodes=3, noise=1.0))
-    result = train(tmp_path / "data", tmp_path / "run", updates=3)
-    assert result.evaluation is not None
-    assert result.evaluation.lengths == [12]
-
-
 class Sole(gymnasium.Env[Any, Any]):
     """A simulator that can be open once, and whose end is an error."""
 

@@ -92,7 +92,7 @@ def give_priorities(life: Lived) -> dict[int, float]:
 def test_recency_follows_its_law(crosses: bool, exponent: float) -> None:
     life = some_life({"recency": 1.0}, crosses, recency_exponent=exponent)
     expected = recency(life, exponent)
-    got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
+    got = life.replay.batch_sampler.probability(np.array(list(expected)))
     assert got == pytest.approx(list(expected.values()), rel=1e-6)
     assert chi_square_fits(life, expected)
 
@@ -103,7 +103,7 @@ def test_ends_follow_their_law(crosses: bool, free: bool) -> None:
     life = some_life({"ends": 1.0}, crosses, free=free)
     expected = ends(life)
     assert max(expected.values()) > min(expected.values())
-    got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
+    got = life.replay.batch_sampler.probability(np.array(list(expected)))
     assert got == pytest.approx(list(expected.values()))
     assert chi_square_fits(life, expected)
 
@@ -113,7 +113,7 @@ def test_ends_follow_their_law(crosses: bool, free: bool) -> None:
 def test_priorities_follow_equation_1(crosses: bool, alpha: float) -> None:
     life = some_life({"priority": 1.0}, crosses, **{"priority.alpha": alpha})
     expected = by_priority(life, give_priorities(life), alpha)
-    got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
+    got = life.replay.batch_sampler.probability(np.array(list(expected)))
     assert got == pytest.approx(list(expected.values()))
     assert chi_square_fits(life, expected)
 
@@ -125,7 +125,7 @@ def test_a_mixture_draws_each_part_by_its_fraction(crosses: bool) -> None:
     priority = by_priority(life, give_priorities(life), 0.6)
     new, last, windows = recency(life, 1.0), ends(life), windows_of(life)
     expected = {h: (1 / len(windows) + 3 * priority[h] + 2 * new[h] + 2 * last[h]) / 8 for h in windows}
-    assert life.replay.batch_sampler.sampler.probability(np.array(windows)) == pytest.approx(list(expected.values()))
+    assert life.replay.batch_sampler.probability(np.array(windows)) == pytest.approx(list(expected.values()))
     assert chi_square_fits(life, expected)
 
 
@@ -144,7 +144,7 @@ def test_a_replay_that_was_emptied_is_as_a_new_one(part: str, first: int) -> Non
     mine, its = used.replay.batch_sampler, new.replay.batch_sampler
     handles = mine.windows.at(np.arange(len(mine.windows)))
     assert handles.tolist() == its.windows.at(np.arange(len(its.windows))).tolist()
-    assert mine.sampler.probability(handles) == pytest.approx(its.sampler.probability(handles))
+    assert mine.probability(handles) == pytest.approx(its.probability(handles))
     assert mine.online.queue == its.online.queue
 
 
@@ -189,7 +189,7 @@ def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: in
                 highest = max(highest, value + 1e-6)
         total = sum(known.values())
         expected = [known[handle] / total for handle in windows]
-        assert life.replay.batch_sampler.sampler.probability(np.array(windows)) == pytest.approx(expected, rel=1e-5)
+        assert life.replay.batch_sampler.probability(np.array(windows)) == pytest.approx(expected, rel=1e-5)
         assert set(life.replay.batch_sampler.draw()[0].tolist()) <= set(windows)
 
 

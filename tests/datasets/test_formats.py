@@ -29,7 +29,7 @@ from formats import (
     transitions,
     transitions_of,
 )  # fmt: skip
-from recordings import FIELDS, LIVED, Lived, expected, joined, same_rows
+from recordings import FIELDS, LIVED, expected, joined
 from recordings import FORMATS as WRITTEN
 from reverie.core.errors import DataError, ReverieError
 from reverie.core.rows import episodes_of
@@ -234,15 +234,3 @@ def test_a_cut_file_is_refused_or_said_to_be_short(kind, path):
         except ReverieError as error:
             named = file.name in str(error) or str(path) in str(error)
         assert named
-
-
-def test_own_formats_keep_everything(tmp_path):
-    """Rows through Minari, D4RL, Parquet, PyDreamer and a store, one after the other, and back."""
-    pytest.importorskip("minari")
-    source = before = write(tmp_path / "a.hdf5", columns([*LIVED, Lived(6, 2, "truncated")]))
-    for number, to in enumerate(WRITTEN):
-        copy = tmp_path / f"{number}{'.hdf5' if to == 'd4rl' else ''}"
-        with open_reader(str(before)) as reader:
-            convert(reader, str(copy), to)
-        before = copy
-    same_rows(source, before)

@@ -56,7 +56,6 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     ("name", "one", "other"),
     [
         ("id", "Ant-v5", "Ant-v4"),
-        ("clip_reward", "sign", "none"),
         ("action_repeat", 1, 4),
         ("kwargs", {"ctrl_cost_weight": 0.5}, {}),
         ("time_limit", 100, 200),

@@ -88,11 +88,10 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
             reader.rows()
 
 
-@pytest.mark.parametrize("size", [1, 2, 9])
-def test_episodes_without_steps_are_left_out(tmp_path, size):
+def test_episodes_without_steps_are_left_out(tmp_path):
     """Also where a group of rows has no others."""
     values = {"o": [[0], [1, 2, 3], [9], [4, 5]], "a": [[], [1, 0], [], [2]], "r": [[], [0.5, 1.0], [], [2.0]]}
-    pytest.importorskip("pyarrow.parquet").write_table(pa.table(values), tmp_path / "a.parquet", row_group_size=size)
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(values), tmp_path / "a.parquet", row_group_size=1)
     reader = open_reader(str(tmp_path / "a.parquet"), ReadOptions(columns={"obs": "o", "action": "a", "reward": "r"}))
     assert reader.rows() == 5
     assert joined(reader.parts())["obs"].tolist() == [1, 2, 3, 4, 5]

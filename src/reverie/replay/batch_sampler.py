@@ -5,7 +5,7 @@ It also registers new rows with ``FirstFlags``, ``Windows`` and the samplers (in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -100,32 +100,18 @@ class BatchSamplerConfig(Config):
 
 
 class BatchSampler:
-    """Keeps track of the windows of a storage and draws B of them at a time."""
+    """Keeps track of the windows of a storage and draws B of them at a time.
+
+    Each window is drawn by one of several samplers, chosen with fixed probabilities; after those of the online queue.
+    """
 
     def __init__(
         self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
         """Draw windows of ``rows``, a storage that is still empty; without ``online``, none of new rows first."""
-        self.rows, self.window = rows, window
-        self.windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
+        self.rows, self.window, self.rng = rows, window, np.random.default_rng(seed)
+        self.windows = windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
         self.flags = FirstFlags(rows)
-        self.sampler = self._sequence(config, seed) if config.sequence else self._mixture(config, seed)
-        self.online = OnlineQueue(self.windows) if online and config.online and not config.sequence else None
-        self.in_sequence = config.sequence
-        """Whether a window starts from the state that the learner wrote back to the window before."""
-        self.priorities = self.sampler.priority if isinstance(self.sampler, Mixture) else None
-        """The sampler that receives priorities, if windows are drawn by them."""
-        self.samplers: dict[str, Sampler] = {"sequence" if config.sequence else "mixture": self.sampler}
-        """All samplers, by their names in checkpoints."""
-        if self.online is not None:
-            self.samplers["online"] = self.online
-
-    def _sequence(self, config: BatchSamplerConfig, seed: int) -> Sequence:
-        chance = self.window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
-        return Sequence(self.windows, np.random.default_rng(seed), self.flags, self.window, chance)
-
-    def _mixture(self, config: BatchSamplerConfig, seed: int) -> Mixture:
-        windows = self.windows
         makers: dict[str, Callable[[np.random.Generator], Sampler]] = {
             "uniform": lambda rng: Uniform(windows, rng),
             "priority": lambda rng: Prioritised(windows, rng, config.priority),
@@ -133,19 +119,34 @@ class BatchSampler:
             "ends": lambda rng: Ends(windows, rng, self.flags),
         }
         rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
-        parts = {name: (share, makers[name](rngs[name])) for name, share in config.fractions.shares().items()}
-        return Mixture(windows, np.random.default_rng(seed), parts)
+        shares = config.fractions.shares()
+        self.shares = np.array(list(shares.values()))
+        self.samplers = {name: makers[name](rngs[name]) for name in shares}
+        self.sequence: Sequence | None = None
+        """The sampler of whole episodes, in place of all others."""
+        if config.sequence:
+            chance = window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
+            self.sequence = Sequence(windows, np.random.default_rng(seed), self.flags, window, chance)
+            self.samplers = {"sequence": self.sequence}
+        priority = self.samplers.get("priority")
+        self.priorities = priority if isinstance(priority, Prioritised) else None
+        """The sampler that receives priorities, if windows are drawn by them."""
+        self.listens = any(sampler.listens for sampler in self.samplers.values())
+        self.online = OnlineQueue(windows) if online and config.online and not config.sequence else None
 
     @property
     def resets(self) -> np.ndarray | None:
         """Which of the windows drawn last do not go on from a carried state, ``[B]``; None if no state is carried."""
-        return self.sampler.resets if self.window.carries and isinstance(self.sampler, Sequence) else None
+        return self.sequence.resets if self.sequence is not None and self.window.carries else None
+
+    def _all(self) -> dict[str, Sampler]:
+        return self.samplers if self.online is None else {**self.samplers, "online": self.online}
 
     def add(self, is_first: np.ndarray, is_last: np.ndarray, collected: bool) -> None:
         """Register ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
         self.flags.add(is_first, is_last)
         new = self.windows.add(is_first)
-        for sampler in self.samplers.values():
+        for sampler in self._all().values():
             sampler.add(new, collected)
 
     def add_one(self, is_first: list[bool], is_last: list[bool]) -> None:
@@ -153,14 +154,15 @@ class BatchSampler:
         new = self.windows.add_one(is_first)
         if self.online is not None:
             self.online.add_one(new)
-        if self.sampler.listens:
+        if self.listens:
             self.flags.add_one(is_first, is_last)
-            self.sampler.add(np.array(new, np.int64), True)
+            for sampler in self.samplers.values():
+                sampler.add(np.array(new, np.int64), True)
 
     def clear(self) -> None:
         """Forget all windows: the storage is empty now."""
         self.windows.clear()
-        for sampler in self.samplers.values():
+        for sampler in self._all().values():
             sampler.clear()
 
     def draw(self, count: int | None = None) -> tuple[Tensor, Tensor | None]:
@@ -171,18 +173,44 @@ class BatchSampler:
         batch = self.window.batch if count is None else count
         online = self.online.draw(batch) if self.online is not None and self.online.queue else None
         new = 0 if online is None else len(online)
-        drawn = self.sampler.draw(batch - new)
+        if len(self.samplers) == 1:
+            drawn = next(iter(self.samplers.values())).draw(batch - new)
+        else:
+            counts = self.rng.multinomial(batch - new, self.shares).tolist()
+            drawn = torch.cat([sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)])
         handles = drawn if online is None else torch.cat([online, drawn])
-        if not isinstance(self.sampler, Mixture) or self.priorities is None:
+        if self.priorities is None:
             return handles, None
         weights = np.ones(batch, np.float32)
-        weights[new:] = self.sampler.weights(drawn.numpy())
+        weights[new:] = self._weights(self.priorities, drawn.numpy())
         return handles, torch.from_numpy(weights)
+
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw; not of the online queue's."""
+        if len(self.samplers) == 1:
+            return next(iter(self.samplers.values())).probability(handles)
+        probability: np.ndarray = self.shares @ np.stack([each.probability(handles) for each in self.samplers.values()])
+        return probability
+
+    def _weights(self, priorities: Prioritised, handles: np.ndarray) -> np.ndarray:
+        """Return importance weights ``[B]`` float64: ``(1 / (M q))^beta`` over their maximum.
+
+        q is the probability under the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
+        """
+        if not len(handles):
+            return np.ones(0)
+        probability, beta = self.probability(handles), priorities.beta()
+        priorities.drawn += len(handles)
+        weights: np.ndarray = (probability.min() / probability) ** beta
+        return weights
 
     def state_dict(self) -> State:
         """Return the states of all samplers, and the shape of the storage that gives their handles a meaning."""
-        states = {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()}
-        return {"rows": self._rows(), "samplers": states}
+        states: dict[str, Any] = {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()}
+        if self.sequence is None:
+            states = {"mixture": {"rng": self.rng.bit_generator.state, "samplers": states}}
+        online = {} if self.online is None else {"online": dict(self.online.state_dict())}
+        return {"rows": self._rows(), "samplers": states | online}
 
     def load_state_dict(self, state: State) -> bool:
         """Restore all samplers if the storage holds the same rows; else they start anew. Return whether it does.
@@ -191,9 +219,13 @@ class BatchSampler:
         """
         if state["rows"] != self._rows():
             return False
-        for name, sampler in self.samplers.items():
-            if name in state["samplers"]:
-                sampler.load_state_dict(state["samplers"][name])
+        states = state["samplers"]
+        if "mixture" in states:
+            self.rng.bit_generator.state = dict(states["mixture"]["rng"])
+            states = {**states, **states["mixture"]["samplers"]}
+        for name, sampler in self._all().items():
+            if name in states:
+                sampler.load_state_dict(states[name])
         return True
 
     def _rows(self) -> dict[str, Any]:
@@ -201,65 +233,3 @@ class BatchSampler:
         window, rows = self.window, self.rows
         known = {"count": rows.count, "streams": rows.streams, "length": window.rows}
         return known | {"crosses": window.crosses_episodes, "free": window.free}
-
-
-class Mixture(Sampler):
-    """Draws each window with one of several samplers, chosen with fixed probabilities."""
-
-    def __init__(self, windows: Windows, rng: np.random.Generator, parts: Mapping[str, tuple[float, Sampler]]) -> None:
-        """Mix ``parts``: ``(probability, sampler)`` by name; the probabilities sum to 1."""
-        super().__init__(windows, rng)
-        self.samplers = {name: sampler for name, (_, sampler) in parts.items()}
-        self.alone = next(iter(self.samplers.values())) if len(self.samplers) == 1 else None
-        self.shares = np.array([share for share, _ in parts.values()])
-        self.listens = any(sampler.listens for sampler in self.samplers.values())
-        priority = self.samplers.get("priority")
-        self.priority = priority if isinstance(priority, Prioritised) else None
-
-    def add(self, new: np.ndarray, collected: bool = True) -> None:
-        for sampler in self.samplers.values():
-            sampler.add(new, collected)
-
-    def clear(self) -> None:
-        for sampler in self.samplers.values():
-            sampler.clear()
-
-    def draw(self, count: int) -> Tensor:
-        """Return ``count`` handles, grouped by sampler."""
-        if self.alone is not None:
-            return self.alone.draw(count)
-        counts = self.rng.multinomial(count, self.shares).tolist()
-        return torch.cat([sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)])
-
-    def probability(self, handles: np.ndarray) -> np.ndarray:
-        if self.alone is not None:
-            return self.alone.probability(handles)
-        each = [sampler.probability(handles) for sampler in self.samplers.values()]
-        probability: np.ndarray = self.shares @ np.stack(each)
-        return probability
-
-    def weights(self, handles: np.ndarray) -> np.ndarray:
-        """Return importance weights ``[B]`` float64: ``(1 / (M q))^beta`` over their maximum; 1 without priorities.
-
-        q is the probability under the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
-        """
-        if self.priority is None or not len(handles):
-            return np.ones(len(handles))
-        probability, beta = self.probability(handles), self.priority.beta()
-        self.priority.drawn += len(handles)
-        weights: np.ndarray = (probability.min() / probability) ** beta
-        return weights
-
-    def state_dict(self) -> State:
-        """Return the states of all samplers, and of the generator that chooses among them."""
-        return {
-            **super().state_dict(),
-            "samplers": {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()},
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``. Samplers that ``state`` does not have stay as they are."""
-        super().load_state_dict(state)
-        for name, sampler in self.samplers.items():
-            if name in state["samplers"]:
-                sampler.load_state_dict(state["samplers"][name])

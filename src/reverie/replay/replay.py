@@ -224,7 +224,7 @@ class Replay:
         """
         if len(self) == 0:
             raise self._too_few()
-        if self.batch_sampler.in_sequence:
+        if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
         if self.stale and self.hindsight is not None:
             self.hindsight.filled(self.storage)
