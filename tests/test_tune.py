@@ -180,9 +180,9 @@ def test_whole_numbers_are_those_of_settings_that_are() -> None:
     found = tune.read_space(
         {"algo.batch_size": {"low": 8, "high": 64, "step": 8}, "algo.lr": {"low": 1, "high": 2}}, CONFIG, "s"
     )
-    assert [one.whole for one in found] == [True, False]
-    drawn = found[0].distribution()
-    assert (drawn.low, drawn.high, drawn.step) == (8, 64, 8)
+    size, lr = (found[name].distribution for name in ("algo.batch_size", "algo.lr"))
+    assert [type(one).__name__ for one in (size, lr)] == ["IntDistribution", "FloatDistribution"]
+    assert (size.low, size.high, size.step) == (8, 64, 8)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from PIL import Image
 import reverie
 from reverie.agent.dream_figures import painted
 from reverie.agent.dreaming import imagined, played
-from reverie.core.statistics import interval, iqm
+from reverie.log.aggregate import Measured, OfSeed, aggregate
 from reverie.log.plot import seeds_curve
 from reverie.log.video import dream_video
 from reverie.presets.layers import PRESETS
@@ -55,12 +55,12 @@ def curve(table: Path, out: Path) -> None:
     rows = json.loads(table.read_text())["rows"]
     seeds = [np.array(row["curve"], float).T for row in rows]
     every = config.schedule.eval_every
-    steps = np.arange(1, int(max(s[0, -1] for s in seeds) // every) + 1) * every
-    scores = np.stack([[s[1][max(0, int((s[0] < at + every).sum()) - 1)] for at in steps] for s in seeds])
-    low, high = np.array([interval(iqm, scores[:, k]) for k in range(len(steps))]).T
-    middle = (steps.astype(float), np.array([iqm(scores[:, k]) for k in range(len(steps))]), low, high)
-    nothing = (np.array([]),) * 4
-    seeds_curve(out, [(s[0], s[1]) for s in seeds], middle, nothing, title=f"make demo: {config.env.id}")
+    how = Measured("env steps", evaluates=True, period=every, early=True)
+    runs = {
+        number: OfSeed(int(steps[-1]), None, None, None, (steps // every * every, scores))
+        for number, (steps, scores) in enumerate(seeds)
+    }
+    seeds_curve(out, aggregate(runs, how), title=f"make demo: {config.env.id}")
     print(out)
 
 

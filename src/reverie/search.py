@@ -9,9 +9,9 @@ import io
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -22,7 +22,7 @@ from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
 from reverie.core.words import Say, plural
 from reverie.experiment import NO_ENV, ExperimentConfig, resolved
-from reverie.log.console import Board, Lane, Tail, tell
+from reverie.log.console import Board, Tail, tell
 from reverie.log.metrics import FINAL
 from reverie.log.plot import tuned_figure
 from reverie.run.folder import (
@@ -36,37 +36,18 @@ from reverie.run.folder import (
     settings_changes,
     write_saved,
 )
-from reverie.seeds import SeedRun, check_seeds, default_jobs, showing, train_runs
+from reverie.seeds import SeedRun, check_seeds, default_jobs, train_runs
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dimension:
+class Dimension(NamedTuple):
     """The values that a search may give one setting: a range, or choices."""
 
-    name: str
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    """Draw the logarithm uniformly."""
-    step: float | None = None
-    """Distance of neighbouring values; None: any value, or any whole number."""
-    whole: bool = False
-    """Only whole numbers."""
+    distribution: Any
+    """Optuna's."""
     choices: tuple[Any, ...] = ()
-
-    def distribution(self) -> Any:
-        """Return it as Optuna's."""
-        from optuna import distributions as of  # optional
-
-        if self.choices:
-            return of.CategoricalDistribution([as_word(choice) for choice in self.choices])
-        if self.whole:
-            step = int(self.step or 1)
-            return of.IntDistribution(int(self.low), int(self.high), log=self.log, step=step)
-        return of.FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def value(self, drawn: Any) -> Any:
         """Return the setting for what Optuna drew."""
@@ -79,43 +60,50 @@ def as_word(choice: Any) -> Any:
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
 
 
-def read_space(values: Mapping[str, Any], config: ExperimentConfig, where: str) -> list[Dimension]:
+def read_space(values: Mapping[str, Any], config: ExperimentConfig, where: str) -> dict[str, Dimension]:
     """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``.
 
     Raises:
         ConfigError: a setting is unknown, or refuses one of the ends or choices, or a dimension is described wrongly.
     """
-    found = [dimension(name, about, config, where) for name, about in values.items()]
+    found = {name: dimension(name, about, config, where) for name, about in values.items()}
     if not found:
         raise ConfigError(f"{where} names no setting. Expected lines such as algo.lr: {{low: 1e-5, high: 1e-2}}.")
     return found
 
 
 def dimension(name: str, about: Any, config: ExperimentConfig, where: str) -> Dimension:
-    """Return one dimension; ConfigError as for :func:`read_space`."""
+    """Return one dimension; ConfigError as for :func:`read_space`. ``step``: the distance of neighbouring values."""
+    from optuna import distributions as of  # optional
+
     what = f"{where}: {name}: {brief(about)}"
     keys = {*about} if isinstance(about, Mapping) else set()
-    if keys == {"choices"} and isinstance(about["choices"], list) and about["choices"]:
-        found = Dimension(name=name, choices=tuple(about["choices"]))
-        tried = list(found.choices)
-    elif {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
-        try:
-            low, high, step = (float(about[key]) if key in about else None for key in ("low", "high", "step"))
-        except (TypeError, ValueError):
-            raise ConfigError(f"{what}: expected numbers for low, high and step.") from None
-        log, tried = bool(about.get("log", False)), [low, high]
-        assert low is not None
-        assert high is not None
+    choices = about["choices"] if keys == {"choices"} and isinstance(about["choices"], list) else []
+    if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
+        raise ConfigError(f"{what}: expected {{choices: [a, b]}}, or {{low: 1, high: 9}}, with log: true or step: 2.")
+    tried, log, step = choices, False, None
+    if not choices:
+        low, high, log = number(about["low"], what), number(about["high"], what), bool(about.get("log", False))
+        tried, step = [low, high], number(about["step"], what) if "step" in about else None
         if not low < high < math.inf or (log and (low <= 0 or step)) or (step is not None and step <= 0):
             raise ConfigError(f"{what}: expected low < high, step > 0; with log: 0 < low, and no step.")
-        found = Dimension(name=name, low=low, high=high, log=log, step=step)
-    else:
-        raise ConfigError(f"{what}: expected {{choices: [a, b]}}, or {{low: 1, high: 9}}, with log: true or step: 2.")
     try:
         held: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return replace(found, whole=all(type(value) is int for value in held))
+    if choices:
+        return Dimension(of.CategoricalDistribution([as_word(choice) for choice in choices]), tuple(choices))
+    if all(type(value) is int for value in held):
+        return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
+    return Dimension(of.FloatDistribution(low, high, log=log, step=step))
+
+
+def number(value: Any, what: str) -> float:
+    """Return a number of a file, in which YAML reads 1e-5 as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{what}: expected numbers for low, high and step.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +221,7 @@ class Search:
     """A study of Optuna and the runs of its trials, one folder for each: ``trial-0``."""
 
     def __init__(
-        self, study: Any, dimensions: Sequence[Dimension], config: ExperimentConfig, path: Path, prune: bool
+        self, study: Any, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool
     ) -> None:
         self.study, self.dimensions, self.config, self.path, self.prune = study, dimensions, config, path, prune
         self.asked: dict[int, Any] = {}  # trials of this process
@@ -248,18 +236,13 @@ class Search:
         title = f"{self.config.name} on {self.config.subject}"
         if runs:
             say(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
-        unit, length = self.config.unit, self.config.length
-        lanes = {one.seed: Lane(f"trial {one.seed}", RunFolder(one.run).metrics, length, unit) for one in runs}
-        board = Board(list(lanes.values()) if self.config.console else [], title)
-
-        with contextlib.closing(board):
-            show = showing(board, lanes, self.tell)
-            signal = train_runs(runs, self.command, jobs, show, say, unpromising=self.unpromising)
+        with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
+            signal = train_runs(runs, self.command, jobs, board, self.tell, say, unpromising=self.unpromising)
         return self.result(signal)
 
     def place(self, number: int) -> SeedRun:
         """Return the run of a trial, which waits."""
-        return SeedRun(seed=number, run=self.path / f"trial-{number}", log=self.path / f"trial-{number}.log")
+        return SeedRun(self.path, "trial", number, self.config)
 
     def command(self, one: SeedRun) -> list[str]:
         """Ask for the settings of a trial, unless it has begun, and return the words that train it."""
@@ -270,7 +253,7 @@ class Search:
             self.asked[one.seed] = optuna.trial.Trial(self.study, begun[one.seed]._trial_id)
             self.reported[one.seed] = {*begun[one.seed].intermediate_values}
         else:
-            self.asked[one.seed] = self.study.ask({d.name: d.distribution() for d in self.dimensions})
+            self.asked[one.seed] = self.study.ask({name: d.distribution for name, d in self.dimensions.items()})
         own = self.path / f"trial-{one.seed}.yaml"
         with writing(own):
             write_atomic(own, yaml.safe_dump(self.settings(self.asked[one.seed].params), sort_keys=False))
@@ -279,7 +262,7 @@ class Search:
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a trial from what Optuna drew."""
-        return {d.name: d.value(params[d.name]) for d in self.dimensions if d.name in params}
+        return {name: d.value(params[name]) for name, d in self.dimensions.items() if name in params}
 
     def unpromising(self, one: SeedRun) -> bool:
         """Report new evaluations of a running trial, and return whether it is to end."""
@@ -325,8 +308,9 @@ class Search:
         found.sort(key=lambda trial: (trial.state != "finished", -math.inf if trial.score is None else -trial.score))
         files = {"trials": self.path / "trials.csv"}
         with writing(self.path):
-            write_atomic(files["trials"], as_csv(found, [d.name for d in self.dimensions]))
-            logs, title = {d.name: d.log for d in self.dimensions}, f"{self.config.name} on {self.config.subject}"
+            write_atomic(files["trials"], as_csv(found, list(self.dimensions)))
+            logs = {name: bool(getattr(d.distribution, "log", False)) for name, d in self.dimensions.items()}
+            title = f"{self.config.name} on {self.config.subject}"
             points, pruned = (
                 [(one.score, one.settings) for one in found if one.state == state and one.score is not None]
                 for state in ("finished", "pruned")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 import torch
 
@@ -28,7 +28,7 @@ from reverie.core.signals import PARENT, SIGNALS
 from reverie.core.words import Say, plural
 from reverie.experiment import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
-from reverie.log.console import Board, Lane, tell
+from reverie.log.console import Board, Lane, LaneState, tell
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,
@@ -45,25 +45,25 @@ from reverie.run.folder import (
 from reverie.run.schedule import parse_period
 from reverie.run.signals import HANGUP, heeded, listening
 
-State = Literal["waiting", "running", "finished", "stopped", "failed"]
-
 POLL = 0.2
 """Seconds between two polls of the child processes."""
 
 
-@dataclass(kw_only=True)
-class SeedRun:
-    """State of the run of one seed."""
+class SeedRun(Lane):
+    """State of the run of one seed, or of one trial of a search.
 
-    seed: int
-    run: Path
-    """Run folder of this seed."""
-    log: Path
-    """File with the output of its process."""
-    state: State = "waiting"
-    """One of "waiting", "running", "finished", "stopped" and "failed"."""
-    note: str = ""
-    """A few words on the state, such as the score of a finished seed or the error of a failed one."""
+    Attributes:
+        seed: the seed, or the number of the trial.
+        run: its run folder.
+        log: file with the output of its process.
+        state: "waiting", "running", "finished", "stopped" or "failed".
+        note: a few words on the state, such as the score of a finished seed or the error of a failed one.
+    """
+
+    def __init__(self, folder: Path, kind: str, seed: int, config: ExperimentConfig) -> None:
+        """``folder``: that of all runs; ``kind``: "seed" or "trial"."""
+        self.seed, self.run, self.log = seed, folder / f"{kind}-{seed}", folder / f"{kind}-{seed}.log"
+        super().__init__(f"{kind} {seed}", RunFolder(self.run).metrics, config.length, config.unit)
 
     @property
     def begun(self) -> bool:
@@ -80,10 +80,6 @@ class SeedsFolder:
         self.aggregate = path / "aggregate.json"  # the state of each seed, and the aggregate of those that finished
         self.curve = path / "curve.png"  # the learning curves
 
-    def run(self, seed: int) -> SeedRun:
-        """Return the run of a seed, which waits."""
-        return SeedRun(seed=seed, run=self.path / f"seed-{seed}", log=self.path / f"seed-{seed}.log")
-
     def finished(self) -> list[int]:
         """Return the seeds that had finished when aggregate.json was written; none if that cannot be read."""
         try:
@@ -94,8 +90,7 @@ class SeedsFolder:
 
     def files(self) -> dict[str, Path]:
         """Return the existing files that people read, by name."""
-        known = {"settings": self.settings, "aggregate": self.aggregate, "curve": self.curve}
-        return {what: path for what, path in known.items() if path.exists()}
+        return {name: path for name, path in vars(self).items() if name != "path" and path.exists()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,120 +123,73 @@ def train_seeds_of(
 
     Raises:
         ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
-            holds something else or is being written.
+            holds something else, seeds that finished with other settings, or is being written.
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
     config = resolved(config, None, say)
-    folder = SeedsFolder(
-        Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
-    )
-    check_writable(folder.path)
-    before = None
-    if holds_run(folder.path, folder.settings, config.name, config.env.id):
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
+    folder, before = SeedsFolder(path), None
+    check_writable(path)
+    if holds_run(path, folder.settings, config.name, config.env.id):
         before = dict(read_yaml(folder.settings)["experiment"])
-        config = with_beginning(config, before, folder.path)
+        config = with_beginning(config, before, path)
     plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
+    runs = [SeedRun(path, "seed", seed, config) for seed in seeds]
+    finished = [one for one in runs if one.seed in folder.finished() and one.begun]
     changes = [] if before is None else settings_changes(before, plain)
-    runs = [folder.run(seed) for seed in seeds]
-    if before is not None and plain[config.unit] <= before[config.unit]:
-        check_finished(folder, runs, learned_otherwise(before, plain), config.unit)
-    made = [path for path in (folder.path, folder.path.parent) if not path.exists()]
-    with writing(folder.path):
-        folder.path.mkdir(parents=True, exist_ok=True)
-    try:
-        with FolderLock(folder.path):
-            for text in changes:
-                say(text)
-            if before is None or changes:
-                with writing(folder.path):
-                    write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
-            done = () if changes else folder.finished()
-            for one in (one for one in runs if one.seed in done and one.begun):
-                one.state, one.note = "finished", "already finished"
+    wrong = [] if before is None or plain[config.unit] > before[config.unit] else learned_otherwise(before, plain)
+    if finished and wrong:
+        raise RunError(
+            f"{path}: seeds {', '.join(str(one.seed) for one in finished)} finished with other settings "
+            f"({'; '.join(wrong)}), so their results would not match. Choose another --run, or increase "
+            f"--{config.unit} to continue them with the new ones."
+        )
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with FolderLock(path):
+        for text in changes:
+            say(text)
+        if before is None or changes:
+            with writing(path):
+                write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
+        for one in () if changes else finished:
+            one.state, one.note = "finished", "already finished"
+        try:
             return _train_seeds(config, folder, runs, jobs or default_jobs(config), say)
-    except RunError:
-        if before is None and not any(one.begun for one in runs):  # settings that no run can begin with
-            sweep([folder.settings, folder.aggregate, *(one.log for one in runs)], made)
-        raise
-
-
-def sweep(files: Sequence[Path], folders: Sequence[Path]) -> None:
-    """Delete what was written for seeds of which none could begin; of the folders those that are empty then."""
-    with contextlib.suppress(OSError):
-        for path in files:
-            path.unlink(missing_ok=True)
-        for path in folders:
-            path.rmdir()
+        except RunError:
+            if before is None and not any(one.begun for one in runs):  # no run can begin with these settings
+                shutil.rmtree(path, ignore_errors=True)  # it was empty before
+            raise
 
 
 def _train_seeds(
     config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say
 ) -> SeedsResult:
-    title, width = f"{config.name} on {config.subject}", max(len(str(one.seed)) for one in runs)
-    lanes = {
-        one.seed: Lane(f"seed {one.seed:<{width}}", RunFolder(one.run).metrics, config.length, config.unit)
-        for one in runs
-    }
-    for one in runs:
-        lanes[one.seed].state, lanes[one.seed].note = one.state, one.note
-    more = ["--trust"] * trusts()
-    left = sum(one.state == "waiting" for one in runs)
+    title, left = f"{config.name} on {config.subject}", sum(one.state == "waiting" for one in runs)
     if left:
         together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
         say(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
         if choose_device(config.device) == "cpu" and trouble():
             say(trouble())
-    board = Board(list(lanes.values()) if left and config.console else [], title)
 
     def command(one: SeedRun) -> list[str]:
         settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
-        return ["train", config.name, *settings, *more]
+        return ["train", config.name, *settings, *["--trust"] * trusts()]
 
     def ended(one: SeedRun) -> None:
-        lane = lanes[one.seed]
-        if one.state == "finished" and "eval/score" in lane.values:
-            one.note += f" at {lane.position:,} {lane.unit}, score {lane.values['eval/score']:.2f}"
+        if one.state == "finished" and "eval/score" in one.values:
+            one.note += f" at {one.position:,} {one.unit}, score {one.values['eval/score']:.2f}"
         write_seeds(config, folder, runs)
 
-    with contextlib.closing(board):
-        number = train_runs(runs, command, jobs, showing(board, lanes, ended), say)
-    found = write_seeds(config, folder, runs)
-    if found is not None:
+    with contextlib.closing(Board(runs if left and config.console else [], title)) as board:
+        number = train_runs(runs, command, jobs, board, ended, say)
+    if (found := write_seeds(config, folder, runs)) is not None:
         from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
 
         with writing(folder.path):
-            seeds_curve(
-                folder.curve,
-                found.curve.measured,
-                found.curve.interval(),
-                found.final(),
-                title=f"{title}, {plural(len(found.seeds), 'seed')}",
-                what=found.curve.what,
-                unit=found.unit,
-            )
+            seeds_curve(folder.curve, found, title=f"{title}, {plural(len(found.seeds), 'seed')}")
     return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
-
-
-def showing(
-    board: Board, lanes: Mapping[int, Lane], ended: Callable[[SeedRun], None]
-) -> Callable[[SeedRun | None], None]:
-    """Return what :func:`train_runs` is to call: it shows the runs on ``board``, and calls ``ended`` for each."""
-
-    def show(one: SeedRun | None) -> None:
-        if one is None:
-            board.update()
-            return
-        lane = lanes[one.seed]
-        if one.state == "running":
-            lane.begin()
-        else:
-            lane.read()
-            ended(one)
-            lane.state, lane.note = one.state, one.note
-        board.changed(lane)
-
-    return show
 
 
 def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:
@@ -311,20 +259,6 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
         )
 
 
-def check_finished(folder: SeedsFolder, runs: Sequence[SeedRun], lines: Sequence[str], unit: str) -> None:
-    """Check that no finished seed would keep a result that comes from other settings, as ``lines`` say.
-
-    Raises:
-        RunError: such seeds exist.
-    """
-    done = [str(one.seed) for one in runs if one.seed in folder.finished() and one.begun]
-    if lines and done:
-        raise RunError(
-            f"{folder.path}: seeds {', '.join(done)} finished with other settings ({'; '.join(lines)}), so their "
-            f"results would not match. Choose another --run, or increase --{unit} to continue them with the new ones."
-        )
-
-
 # ---------------------------------------------------------------- the processes
 
 
@@ -372,7 +306,7 @@ def own_paths() -> list[str]:
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
 
 
-def verdict(code: int, words: str) -> tuple[State, str]:
+def verdict(code: int, words: str) -> tuple[LaneState, str]:
     """Return how a process ended, from its exit code and the last line that it wrote."""
     if code == 0:
         return "finished", "finished"
@@ -388,59 +322,65 @@ def train_runs(
     runs: Sequence[SeedRun],
     command: Callable[[SeedRun], Sequence[str]],
     jobs: int,
-    show: Callable[[SeedRun | None], None],
+    board: Board,
+    ended: Callable[[SeedRun], None],
     say: Say,
     *,
     unpromising: Callable[[SeedRun], bool] = lambda run: False,
 ) -> int | None:
     """Train each of ``runs`` that waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
 
+    Signals are passed on to the processes: after the second they stop at once, and the third kills them.
+
     Args:
         runs: their states are kept up to date.
         command: returns the words that train one, after ``reverie``.
         jobs: most processes at a time.
-        show: called with each run whose state has changed, and often with None.
+        board: shows them.
+        ended: called with each run that has ended.
         say: called with a sentence about a signal.
         unpromising: asked often of each run that runs, until it says that the run is to save and end.
-    """
-    dropped: set[int] = set()
-    running: dict[int, Child] = {}
-    refused: list[str] = []
 
-    def hopeless() -> bool:
-        return bool(refused) and not any(run.begun for run in runs)
+    Raises:
+        RunError: the first ones were refused and none has begun, so the others would be refused too.
+    """
+    running: dict[int, Child] = {}
+    dropped: set[int] = set()
+    refused: list[str] = []
+    told = 0
+
+    def starts() -> bool:
+        return not got and not (refused and not any(run.begun for run in runs))
 
     with collected_signals() as got, ending(running):
-        told = 0
-        while running or (not got and not hopeless() and any(run.state == "waiting" for run in runs)):
-            told = pass_on(got, told, list(running.values()), say)
+        while running or (starts() and any(run.state == "waiting" for run in runs)):
+            told = pass_on(got, told, running.values(), say)
             for run in runs:
-                if run.state == "waiting" and len(running) < jobs and not got and not hopeless():
+                if run.state == "waiting" and len(running) < jobs and starts():
                     with writing(run.log.parent):
                         running[run.seed] = Child(command(run), run.log)
-                    run.state = "running"
-                    show(run)
+                    run.begin()
+                    board.changed(run)
                 elif run.seed in running and (code := running[run.seed].code()) is not None:
                     words = running.pop(run.seed).last_words()
                     run.state, run.note = verdict(code, words)
                     if run.state == "failed" and words.startswith("reverie: ") and not run.begun:
-                        refused.append(words.removeprefix("reverie: "))
-                    show(run)
+                        refused.append(run.note.removeprefix("failed: "))
+                    run.read()
+                    ended(run)
+                    board.changed(run)
                 elif run.seed in running and run.seed not in dropped and unpromising(run):
                     dropped.add(run.seed)
                     running[run.seed].tell(signal.SIGTERM)
-            show(None)
+            board.update()
             time.sleep(POLL)
-    if hopeless():
+    if refused and not any(run.begun for run in runs):
         raise RunError(refused[0])
     return got[0] if got else None
 
 
-def pass_on(got: Sequence[int], told: int, children: Sequence[Child], say: Say) -> int:
-    """Pass received signals on, from number ``told`` on; return how many there are now.
-
-    After the second the children stop at once; the third kills them.
-    """
+def pass_on(got: Sequence[int], told: int, children: Iterable[Child], say: Say) -> int:
+    """Pass received signals on, from number ``told`` on; return how many there are now."""
     for number in got[told:]:
         told += 1
         if told == 1:

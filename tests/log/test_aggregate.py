@@ -102,7 +102,7 @@ def test_a_final_evaluation_before_a_continuation_is_no_point_of_the_curve(tmp_p
     prolonged = marked((250, 50.0, 1), (300, 3.0, 0), (400, 4.0, 0), (400, 60.0, 1))
     found = aggregate(folders(tmp_path, prolonged), EVERY_100)
     assert (found.curve.steps.tolist(), found.curve.scores.tolist()) == ([300, 400], [[3, 4]])
-    shorter = marked((200, 2.0, 0), (250, 50.0, 1), (250, 2.5, 0), (270, 2.7, 0), (280, 60.0, 1))
+    shorter = marked((200, 2.0, 0), (205, 9.0, 0), (250, 50.0, 1), (250, 2.5, 0), (270, 2.7, 0), (280, 60.0, 1))
     assert [part.tolist() for part in evaluation_scores([{"step": s} | v for s, v in shorter], 30)] == [
         [180, 240, 270], [2.0, 2.5, 2.7],
     ]  # fmt: skip

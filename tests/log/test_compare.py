@@ -14,7 +14,7 @@ from PIL import Image
 from reverie.cli import main
 from reverie.experiment import ExperimentConfig
 from reverie.log.aggregate import read_contender
-from reverie.seeds import SeedsFolder, write_seeds
+from reverie.seeds import SeedRun, SeedsFolder, write_seeds
 
 Captured = pytest.CaptureFixture[str]
 
@@ -84,7 +84,7 @@ def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str,
     for data in ("/a/all.hdf5", "/a/tenth.hdf5"):
         path = Path(Path(data).stem)
         config = ExperimentConfig().merge({"env.id": env, "data.path": data})
-        run = SeedsFolder(path).run(0)
+        run = SeedRun(path, "seed", 0, config)
         run.run.mkdir(parents=True)
         (run.run / "metrics.jsonl").write_text(json.dumps({"step": 9, "estimate/return": 5.0, "estimate/discount": 1}))
         if env != "none":

@@ -160,7 +160,7 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
     lane.read()
     now = [100.0]
     assert lane.pace is not None
-    lane.pace._marks, lane.pace._moves, lane.pace._now = [(90.0, 300)], True, lambda: now[0]
+    lane.pace._marks, lane.pace._phase, lane.pace._now = [(90.0, 300)], (True, True), lambda: now[0]
     entry(lane.tail.path, 400)
     lane.read()
     assert {name: lane.cells()[name] for name in ("return", "eval", "rate", "left")} == {

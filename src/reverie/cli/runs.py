@@ -57,9 +57,9 @@ def list_command(args: list[str]) -> int:
             print(f"  {'':<16}sizes: {', '.join(read.tables['SIZES'])}")
     print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
     print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
-    from reverie.presets import dreamer, model_free, offline
+    from reverie.presets import dreamer, model_free, offline, on_policy
 
-    for name, one in (dreamer.TABLE | model_free.TABLE | offline.TABLE).items():
+    for name, one in (dreamer.TABLE | model_free.TABLE | on_policy.TABLE | offline.TABLE).items():
         starts = ", ".join(f"{start}*" for start in one.envs.split())
         print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
     return 0
@@ -83,13 +83,15 @@ def compare_command(args: list[str]) -> int:
     if said.figure is not None and said.figure.suffix != ".png":
         return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
     from reverie.core.files import writing
-    from reverie.log.aggregate import compared_figure, comparison, read_contenders  # numpy comes with it
+    from reverie.log.aggregate import comparison, read_contender  # numpy comes with it
 
-    contenders = read_contenders(said.runs)
+    contenders = [read_contender(path) for path in said.runs]
     print(comparison(contenders))
     if said.figure is not None:
+        from reverie.log.plot import compared_curves  # matplotlib comes with it
+
         with writing(said.figure):
-            drawn = compared_figure(contenders, said.figure)
+            drawn = compared_curves(said.figure, contenders)
         print_files([("figure", drawn)] if drawn else [])
         return 0 if drawn else fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
     return 0

@@ -290,30 +290,12 @@ def read_contender(path: Path) -> Contender:
     return Contender(path, measured, np.array(scores), curve)
 
 
-def read_contenders(paths: Sequence[Path]) -> list[Contender]:
-    """Read the seeds in each of ``paths``; RunError if one cannot be read, or two are the same folder."""
-    for one, other in itertools.combinations(paths, 2):
-        if one.resolve() == other.resolve():
-            raise RunError(f"{one} and {other} are the same folder: pass each setting once.")
-    return [read_contender(path) for path in paths]
-
-
 def curve_in(content: Mapping[str, Any] | None) -> Interval:
     """Return the learning curve in the content of ``aggregate.json``; empty arrays if it has none."""
     middle = {"value": [], "low": [], "high": []} if content is None else content["iqm"]
     steps = np.array([] if content is None else content["steps"], float)
     value, low, high = (np.array(middle[name], float) for name in ("value", "low", "high"))
     return steps, value, low, high
-
-
-def compared_figure(contenders: Sequence[Contender], png: Path) -> Path | None:
-    """Draw the learning curves of all contenders; return None if none of them has one."""
-    from reverie.log.plot import compared_curves  # matplotlib comes with it
-
-    groups: dict[str, dict[str, Interval]] = {}
-    for contender in contenders:
-        groups.setdefault(contender.measured, {})[str(contender.path)] = contender.curve
-    return compared_curves(png, groups)
 
 
 def comparison(contenders: Sequence[Contender]) -> str:

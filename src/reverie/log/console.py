@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO
 
@@ -21,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from reverie.log.metrics import Values, scalars
+from reverie.log.metrics import Values, row_of, scalars
 
 GONE = (errno.EPIPE, errno.EIO)
 """Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
@@ -75,28 +74,28 @@ class Progress(Protocol):
 class Pace:
     """Measures steps per second and the time left, over about the last minute of this process.
 
-    The time before the first step is not counted: it went into environments, a checkpoint or compilation.
+    The time before the first step is not counted: it went into environments, a checkpoint or compilation. Nor are the
+    steps before the first update, which were faster than those that follow.
     """
 
     def __init__(self, clock: Progress, length: int, now: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._total, self._now = clock, length, now
         self._marks: list[tuple[float, int]] = [(now(), clock.position)]
-        self._moves, self._learns = False, clock.updates > 0
-        self._rate = 0.0  # the last one known: at the first moment of learning there is no newer one
+        self._phase = (False, clock.updates > 0)  # whether steps, and updates, were made
+        self._rate = 0.0  # the last one known
 
     def rate(self) -> float:
         """Return steps per second."""
         now, steps = self._now(), self._clock.position
-        since, before = self._marks[0]
-        if steps > before and not self._moves:
-            self._moves, self._marks = True, [(now, steps)]
+        phase = (self._phase[0] or steps > self._marks[0][1], self._clock.updates > 0)
+        if phase != self._phase:
+            self._phase, self._marks = phase, [(now, steps)]
             return self._rate
         if now - self._marks[-1][0] >= 1.0:
             self._marks = [*(m for m in self._marks if now - m[0] <= 60.0), (now, steps)]
-        if self._clock.updates and not self._learns:  # without updates, steps were faster than they will be
-            self._learns, self._marks = True, [(now, steps)]
-        if steps > before or now - since > 60.0:
-            self._rate = (steps - before) / (now - since) if now > since else 0.0
+        since, before = self._marks[0]
+        if now > since and (steps > before or now - since > 60.0):
+            self._rate = (steps - before) / (now - since)
         return self._rate
 
     def shown(self) -> str:
@@ -120,7 +119,29 @@ def console_sink(
     return (LiveSink if stream.isatty() else PlainSink)(clock, length, title, stream, unit)
 
 
-class PlainSink:
+class _Display:
+    """Keeps what both displays of a run show."""
+
+    def __init__(self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+        self._clock, self._total, self._title, self._stream, self._unit = clock, length, title, stream, unit
+        self._pace = Pace(clock, length)
+        self._latest: dict[str, float] = {}
+
+    def _rare(self) -> dict[str, str]:
+        """Return the cells of the values of :data:`RARE` that are known."""
+        return {name: short(self._latest[key]) for name, key in RARE.items() if key in self._latest}
+
+    def _losses(self) -> dict[str, str]:
+        """Return the cells of ``loss/<term>`` with the short names of the terms, sorted by name.
+
+        A term that shares its name with a quantity in ``train/``, such as a temperature, is called ``<term> loss``.
+        """
+        terms = sorted(name for name in self._latest if name.startswith("loss/"))
+        names = {term: term.removeprefix("loss/").removeprefix("reconstruction/") for term in terms}
+        return {x + " loss" * (f"train/{x}" in self._latest): short(self._latest[term]) for term, x in names.items()}
+
+
+class PlainSink(_Display):
     """Prints aligned lines of at most 100 columns: of each evaluation, and else of one entry a minute.
 
     The header is repeated every 25 lines and when the columns change. Losses that do not fit are left out.
@@ -130,10 +151,9 @@ class PlainSink:
         self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps",
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._clock, self._stream, self._pace, self._unit = clock, stream, Pace(clock, length), unit
+        super().__init__(clock, length, title, stream, unit)
         self._columns: list[str] = []
         self._lines = 0
-        self._latest: dict[str, float] = {}
         self._now, self._last = now, -math.inf
         self._unshown: int | None = None
         tell(title, stream)
@@ -153,10 +173,10 @@ class PlainSink:
         row = {"time": span(self._clock.seconds)} | ({"step": f"{step:,}"} if self._unit == "steps" else {})
         row |= {"updates": f"{self._clock.updates:,}", f"{self._unit}/s": self._pace.shown(), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
-        row |= rare(self._latest)
-        for name, value in losses(self._latest):
+        row |= self._rare()
+        for name, value in self._losses().items():
             if len(self._line(row, row)) + 1 + max(9, len(name)) <= COLUMNS:
-                row[name] = short(value)
+                row[name] = value
         if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
             self._columns = list(row)
             tell(self._line(row, row), self._stream)
@@ -174,13 +194,11 @@ class PlainSink:
         self._stream.flush()
 
 
-class LiveSink:
+class LiveSink(_Display):
     """Shows a panel, redrawn four times a second: progress, rate, time left, scores and losses."""
 
     def __init__(self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
-        self._clock, self._total, self._title, self._stream, self._unit = clock, length, title, stream, unit
-        self._pace = Pace(clock, length)
-        self._latest: dict[str, float] = {}
+        super().__init__(clock, length, title, stream, unit)
         self._closed = False
         self._live = Live(self, console=Console(file=stream), refresh_per_second=4)
         self._live.start()
@@ -218,40 +236,20 @@ class LiveSink:
     def _tables(self) -> Columns:
         get = self._latest.get
         run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
-        run |= {"evaluation": short(get("eval/score")), **rare(self._latest)}
+        run |= {"evaluation": short(get("eval/score")), **self._rare()}
         run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
         run |= {"elapsed": span(self._clock.seconds)}
-        loss = {name: short(value) for name, value in losses(self._latest)} or {"no loss yet": ""}
-        return Columns([_table(run), _table(loss)], padding=(0, 6))
+        return Columns([_table(run), _table(self._losses() or {"no loss yet": ""})], padding=(0, 6))
 
 
 def _table(cells: dict[str, str]) -> Table:
     """Return a table of names and values in columns of at most seven lines."""
     grid = Table.grid(padding=(0, 2))
-    items = list(cells.items())
+    items = [(Text(name, style="dim"), Text(value, justify="right")) for name, value in cells.items()]
     height = min(7, len(items))
     for line in range(height):
-        row: list[Text] = []
-        for name, value in items[line::height]:
-            row += [Text(name, style="dim"), Text(value, justify="right")]
-        grid.add_row(*row)
+        grid.add_row(*(cell for item in items[line::height] for cell in item))
     return grid
-
-
-def rare(values: Mapping[str, float]) -> dict[str, str]:
-    """Return the cells of the values of :data:`RARE` that are known."""
-    return {name: short(values[key]) for name, key in RARE.items() if key in values}
-
-
-def losses(values: dict[str, float]) -> list[tuple[str, float]]:
-    """Return the values of ``loss/<term>`` with the short names of the terms, sorted by name.
-
-    A term that shares its name with a quantity in ``train/``, such as a temperature, is called ``<term> loss``.
-    """
-    terms = sorted(name for name in values if name.startswith("loss/"))
-    short = [name.removeprefix("loss/").removeprefix("reconstruction/") for name in terms]
-    named = [f"{name} loss" if f"train/{name}" in values else name for name in short]
-    return [(name, values[term]) for name, term in zip(named, terms, strict=True)]
 
 
 # ---------------------------------------------------------------- several runs
@@ -259,13 +257,8 @@ def losses(values: dict[str, float]) -> list[tuple[str, float]]:
 
 LaneState = Literal["waiting", "running", "finished", "stopped", "failed"]
 
-STYLES: dict[LaneState, str] = {
-    "waiting": "dim",
-    "running": "",
-    "finished": "green",
-    "stopped": "yellow",
-    "failed": "red",
-}
+STYLES: dict[LaneState, str] = {"waiting": "dim", "running": "", "finished": "green", "stopped": "yellow",
+                                "failed": "red"}  # fmt: skip
 
 
 class Tail:
@@ -286,13 +279,7 @@ class Tail:
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self.offset += len(whole)
-        rows = []
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict) and "step" in row:
-                    rows.append(row)
-        return rows
+        return [row for line in whole.splitlines() if (row := row_of(line)) is not None]
 
 
 class Lane:
@@ -307,6 +294,9 @@ class Lane:
         self.pace: Pace | None = None
         self.values: dict[str, float] = {}
         self.read()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.note or self.state}>"
 
     @property
     def position(self) -> int:

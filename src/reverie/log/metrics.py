@@ -73,19 +73,23 @@ def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[
     if not path.exists():
         return rows
     wanted = None if names is None else {"step", *names}
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if not isinstance(row, dict) or "step" not in row:
-                continue
-            while rows and rows[-1]["step"] > row["step"]:
-                rows.pop()
-            kept = row if wanted is None else row.keys() & wanted
-            rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in kept})
+    for line in _lines(path):
+        if (row := row_of(line)) is None:
+            continue
+        while rows and rows[-1]["step"] > row["step"]:
+            rows.pop()
+        kept = row if wanted is None else row.keys() & wanted
+        rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in kept})
     return rows
+
+
+def row_of(line: bytes) -> dict[str, Any] | None:
+    """Return the entry in a line; None if it is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and "step" in row else None
 
 
 def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
@@ -121,12 +125,9 @@ def set_aside(path: Path, since: int, again: Values | None = None) -> None:
 
 def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
     """Return whether ``line`` is of a step after ``since``, or of that step itself and holds the values ``again``."""
-    try:
-        row = json.loads(line)
-        repeated = row["step"] == since and again is not None and again.items() <= row.items()
-        return bool(row["step"] > since or repeated)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    if (row := row_of(line)) is None:
         return False
+    return bool(row["step"] > since or (row["step"] == since and again is not None and again.items() <= row.items()))
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,9 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reverie.core.files import write_atomic
-from reverie.core.statistics import Interval, Series, running_mean
+from reverie.core.statistics import Interval, running_mean
 from reverie.core.words import plural
 from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
+
+if TYPE_CHECKING:
+    from reverie.log.aggregate import Aggregate, Contender
 
 BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
@@ -37,8 +40,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = styled(figure.subplots(), unit, "return of an episode")
+    figure, axes = curve_of(unit, "return of an episode")
     if len(train[0]):
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
         smooth = running_mean(train[1])
@@ -46,64 +48,52 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     if len(on_the_way[0]):
         label = "evaluation, interquartile mean"
         axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=label)
-        _band(axes, *on_the_way, label="its 95 % interval")
+        _band(axes, on_the_way, label="its 95 % interval")
     if len(final[0]):
         _finals(axes, final)
     _finish(axes, title)
     return save_figure(figure, png)
 
 
-def seeds_curve(
-    png: Path,
-    seeds: Sequence[Series],
-    middle: Interval,
-    final: Interval,
-    *,
-    title: str = "",
-    what: Literal["evaluation", "training"] = "evaluation",
-    unit: str = "env steps",
-) -> Path | None:
+def seeds_curve(png: Path, found: Aggregate, title: str = "") -> Path | None:
     """Draw the learning curves of several seeds in thin lines, and their interquartile mean with its 95 % interval.
 
-    ``seeds``: ``(steps [K], scores [K])`` of each. ``middle``: ``(steps [K], interquartile mean [K], low [K], high
-    [K])``, NaN where there is no interval; ``final``: the same for the evaluation at the end of training, K = 1, or 0
-    if there was none. ``what``: where the scores come from; ``unit``: label of the steps. None if there is nothing to
-    draw.
+    The evaluations at the end have a mark of their own. None if there is nothing to draw.
     """
+    curve, middle, final = found.curve, found.curve.interval(), found.final()
     if not len(middle[0]) and not len(final[0]):
         return None
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = styled(figure.subplots(), unit, RETURNS[what])
-    colour = ORANGE if what == "evaluation" else BLUE
-    for number, series in enumerate(seeds):
-        label = f"each of {plural(len(seeds), 'seed')}" if not number and len(series[0]) else None
+    figure, axes = curve_of(found.unit, RETURNS[curve.what])
+    colour = ORANGE if curve.what == "evaluation" else BLUE
+    for number, series in enumerate(curve.measured):
+        label = f"each of {plural(len(curve.measured), 'seed')}" if not number and len(series[0]) else None
         axes.plot(*series, alone(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
     if len(middle[0]):
         axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")
-        _band(axes, *middle, label="its 95 % interval", color=colour)
+        _band(axes, middle, label="its 95 % interval", color=colour)
     if len(final[0]):
         _finals(axes, final)
     _finish(axes, title)
     return save_figure(figure, png)
 
 
-def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> Path | None:
+def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
     """Draw the interquartile means of the seeds of several settings with their intervals, one panel per environment.
 
-    ``groups``: environment -> setting -> ``(steps [K], interquartile mean [K], low [K], high [K])``. None if there is
-    nothing to draw.
+    None if there is nothing to draw.
     """
-    panels = {env: drawn for env, given in groups.items() if (drawn := {k: v for k, v in given.items() if len(v[0])})}
-    if not panels:
+    drawn = [one for one in contenders if len(one.curve[0])]
+    if not drawn:
         return None
-    figure = Figure(figsize=(7.5, 4.5 * len(panels)), layout="constrained")
-    for axes, (env, settings) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
+    groups = dict.fromkeys(one.measured for one in drawn)
+    figure, grid = panels(len(groups), 1, (7.5, 4.5))
+    for axes, env in zip(grid, groups, strict=True):
         styled(axes, "steps", "return, interquartile mean of the seeds")
-        for number, (name, middle) in enumerate(settings.items()):
-            colour = f"C{number % 10}"
+        for number, one in enumerate(one for one in drawn if one.measured == env):
+            name, colour = str(one.path), f"C{number % 10}"
             label = f" {name}" if name.startswith("_") else name  # Matplotlib's legends leave out labels with a "_"
-            axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2, label=label)
-            _band(axes, *middle, label="_", color=colour)
+            axes.plot(*one.curve[:2], alone(one.curve), color=colour, linewidth=2, label=label)
+            _band(axes, one.curve, label="_", color=colour)
         _finish(axes, env)
     return save_figure(figure, png)
 
@@ -121,11 +111,8 @@ def tuned_figure(
     """
     if not finished:
         return None
-    columns = min(3, len(logs))
-    lines = -(-len(logs) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * lines), layout="constrained")
-    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes, (name, log) in zip(grid, logs.items(), strict=False):
+    figure, grid = panels(len(logs), min(3, len(logs)), (4.2, 3.4), title=title)
+    for axes, (name, log) in zip(grid, logs.items(), strict=True):
         styled(axes, name, "score")
         words = not all(isinstance(settings[name], int | float) for _, settings in finished)
         for trials, colour, mark, label in ((pruned, GREY, "x", "pruned"), (finished, ORANGE, "o", "finished")):
@@ -133,11 +120,28 @@ def tuned_figure(
             axes.plot(values, [score for score, _ in trials], mark, color=colour, label=label)
         if log:
             axes.set_xscale("log")
-    for axes in grid[len(logs) :]:
-        axes.set_visible(False)
     grid[0].legend(frameon=False, loc="best")
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
     return save_figure(figure, png)
+
+
+def curve_of(unit: str, ylabel: str) -> tuple[Figure, Axes]:
+    """Return a figure for learning curves."""
+    figure, (axes,) = panels(1, 1, (7.5, 4.5))
+    return figure, styled(axes, unit, ylabel)
+
+
+def panels(
+    count: int, columns: int, size: tuple[float, float], more: tuple[float, float] = (0, 0), title: str = ""
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with ``count`` panels of ``size``, in inches, and room for ``more`` around them."""
+    lines = -(-count // columns)
+    figure = Figure(figsize=(size[0] * columns + more[0], size[1] * lines + more[1]), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    if title:
+        figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
+    return figure, grid[:count]
 
 
 def alone(series: Sequence[np.ndarray]) -> str:
@@ -159,16 +163,10 @@ def dream_traces(
     The ``context`` rows that the model observed are shaded. Only the first twelve of the D ``names`` are drawn. The end
     of ``trained_horizon``, the steps that training imagines, is marked if more are shown.
     """
-    shown = min(truth.shape[1], MAX_TRACES)
+    shown, steps = min(truth.shape[1], MAX_TRACES), np.arange(truth.shape[0])
     columns = 1 if shown == 1 else 2 if shown <= 8 else 3
-    lines = -(-shown // columns)
-    figure = Figure(figsize=(5.2 * columns + 0.3, 1.9 * lines + 1.1), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharex=True)
-    steps = np.arange(truth.shape[0])
-    for i, axes in enumerate(grid.flat):
-        if i >= shown:
-            axes.set_visible(False)
-            continue
+    figure, grid = panels(shown, columns, (5.2, 1.9), (0.3, 1.1), title)
+    for i, axes in enumerate(grid):
         styled(axes, "step" if i >= shown - columns else "", "")
         axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
         axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
@@ -178,9 +176,8 @@ def dream_traces(
         axes.set_xlim(-0.5, len(steps) - 0.5)
         _widen(axes)
         axes.tick_params(labelbottom=i >= shown - columns)
-    handles, labels = grid.flat[0].get_legend_handles_labels()
+    handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2 if columns == 1 else 4, frameon=False)
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
     return save_figure(figure, png)
 
 
@@ -188,38 +185,30 @@ def dream_errors(
     png: Path,
     errors: Mapping[str, np.ndarray],
     baseline: Mapping[str, np.ndarray],
-    title: str = "",
-    units: Mapping[str, str] | None = None,
+    title: str,
+    units: Mapping[str, str],
     trained_horizon: int | None = None,
 ) -> Path:
     """Draw the error of each prediction over imagined steps ``[H]``, beside that of a baseline; return ``png``.
 
-    Names of ``errors`` may be missing in ``baseline``, the errors of repeating the last row, and in ``units``. For
-    ``trained_horizon`` see :func:`dream_traces`.
+    ``baseline``: the errors of repeating the last row. For ``trained_horizon`` see :func:`dream_traces`.
     """
     columns = min(2, len(errors))
-    lines = -(-len(errors) // columns)
-    figure = Figure(figsize=(5.2 * columns + 0.3, 2.4 * lines + 1.1), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes in grid.flat[len(errors) :]:
-        axes.set_visible(False)
-    for i, (axes, (name, error)) in enumerate(zip(grid.flat, errors.items(), strict=False)):
+    figure, grid = panels(len(errors), columns, (5.2, 2.4), (0.3, 1.1), title)
+    for i, (axes, (name, error)) in enumerate(zip(grid, errors.items(), strict=True)):
         styled(axes, "steps imagined" if i >= len(errors) - columns else "", "")
-        axes.set_ylabel(textwrap.fill((units or {}).get(name, "error"), 24), fontsize=8)
+        axes.set_ylabel(textwrap.fill(units[name], 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
-        if name in baseline:  # drawn on top, as it may be equal to the dream
-            axes.plot(
-                steps, baseline[name], color=DARK, linewidth=1.6, linestyle=(0, (4, 2)), label="last row repeated"
-            )
+        dashes: Any = {"color": DARK, "linewidth": 1.6, "linestyle": (0, (4, 2)), "label": "last row repeated"}
+        axes.plot(steps, baseline[name], **dashes)  # on top, as it may be equal to the dream
         _mark_horizon(axes, trained_horizon, 0.5, len(error))
         axes.set_title(name, loc="left", fontsize=10, parse_math=False)
         top = max(1e-3, axes.get_ylim()[1])
         axes.set_ylim(-0.06 * top, top)  # keeps a line at 0 apart from the frame
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=1 + columns, frameon=False)
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=1 + columns, frameon=False)
     return save_figure(figure, png)
 
 
@@ -238,17 +227,9 @@ def _finish(axes: Axes, title: str) -> None:
     axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
 
 
-def _band(
-    axes: Axes,
-    steps: np.ndarray,
-    middle: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    *,
-    label: str,
-    color: str = ORANGE,
-) -> None:
-    """Shade ``low`` to ``high`` where they are known; a single point gets an error bar instead."""
+def _band(axes: Axes, series: Interval, *, label: str, color: str = ORANGE) -> None:
+    """Shade the interval where it is known; a single point gets an error bar instead."""
+    steps, middle, low, high = series
     known = np.isfinite(low) & np.isfinite(high)
     if len(steps) == 1 and known.all():
         axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4, label=label)
