@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ import reverie
 from reverie.core.errors import RunError
 from reverie.core.words import say_nothing
 from reverie.log import trackers
-from reverie.log.sinks import VideoSink
-from reverie.log.trackers import MlflowSink, Tracked, WandbSink
+from reverie.log.sinks import Outputs, VideoSink
+from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.run.checkpoint import export
 
 VALUES = {"loss/critic": np.float32(0.5), "nothing": float("nan"), "film": np.zeros((2, 8, 8, 3), np.uint8)}
@@ -28,11 +29,9 @@ SETTINGS = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Tracked:
-    return Tracked(
-        tmp_path, "runs/a", tmp_path / "videos", "dqn on CartPole-v1",
-        {"steps": 3, "upload": "checkpoints", "algo": {"lr": 0.1, "none": {}}}, export,
-    )  # fmt: skip
+def run(tmp_path: Path) -> Outputs:
+    settings = {"steps": 3, "upload": "checkpoints", "algo": {"lr": 0.1, "none": {}}}
+    return Outputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, say=say_nothing, export=export)
 
 
 @pytest.fixture
@@ -89,23 +88,23 @@ def wandb(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
-    VideoSink(run.videos).write(VALUES, 40)
-    sink = WandbSink(run, None, say_nothing)
+    VideoSink(run.path / "videos").write(VALUES, 40)
+    sink = WandbSink(run, None)
     sink.write(VALUES, 40)
     sink.write({"nothing": float("inf")}, 50)
     sink.close()
     (begun,), (row,) = wandb.begun, wandb.run.rows
-    film = run.videos / "film-000000000040.mp4"
+    film = run.path / "videos" / "film-000000000040.mp4"
     assert row == {"env_step": 40, "loss/critic": 0.5, "film": (str(film), "mp4")}
     assert wandb.run.axes == [("env_step", None), ("*", "env_step")]
     assert (begun["project"], begun["group"], begun["resume"]) == ("reverie", "dqn on CartPole-v1", "allow")
     assert begun["config"] == run.settings
-    assert (begun["id"], begun["name"]) == (sink.ident, "runs/a")
+    assert (begun["id"], begun["name"]) == (sink.ident, str(run.path))
     assert wandb.run.finished == 1
     assert sink.where == "https://example.org/run"
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setenv("WANDB_RUN_GROUP", "ours")
-    again = WandbSink(run, "abc", say_nothing)
+    again = WandbSink(run, "abc")
     assert again.ident == wandb.begun[1]["id"] == "abc"
     assert (wandb.begun[1]["project"], wandb.begun[1]["group"]) == ("mine", "ours")
 
@@ -113,7 +112,7 @@ def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
 @pytest.mark.parametrize(("upload", "folders"), [("metrics", None), ("checkpoints", 1), ("rows", 2)])
 def test_weights_and_biases_gets_a_run_folder_at_the_end(run, wandb, trained, upload, folders):
     shutil.copytree(trained, run.path, dirs_exist_ok=True)
-    WandbSink(run._replace(settings={"upload": upload}), "abc", say_nothing).close()
+    WandbSink(replace(run, settings={"upload": upload}), "abc").close()
     if folders is None:
         assert not wandb.run.artifacts
         return
@@ -127,7 +126,7 @@ def test_weights_and_biases_gets_a_run_folder_at_the_end(run, wandb, trained, up
 
 def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
     said: list[str] = []
-    sink = WandbSink(run, None, said.append)
+    sink = WandbSink(replace(run, say=said.append), None)
 
     def lost(*row):
         raise ConnectionError("Connection lost")
@@ -142,8 +141,8 @@ def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
 
 
 def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):
-    VideoSink(run.videos).write(VALUES, 40)
-    sink = MlflowSink(run, None, say_nothing)
+    VideoSink(run.path / "videos").write(VALUES, 40)
+    sink = MlflowSink(run, None)
     sink.write(VALUES, 40)
     sink.write({f"x{i}": float(i) for i in range(2500)}, 50)
     sink.close()
@@ -169,7 +168,7 @@ def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
 def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch):
     monkeypatch.setattr(trackers, "accepted", lambda name: name)
     said: list[str] = []
-    sink = MlflowSink(run._replace(settings={"a[0]": 1, "upload": "metrics"}), None, said.append)
+    sink = MlflowSink(replace(run, settings={"a[0]": 1, "upload": "metrics"}, say=said.append), None)
     sink.write({"x[0]": 1.0}, 1)
     sink.write({"loss": 2.0}, 2)
     sink.close()
@@ -177,11 +176,11 @@ def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypa
     found = mlflow.MlflowClient().get_run(sink.ident)
     assert (found.data.metrics, found.info.status) == ({"loss": 2.0}, "FINISHED")
     with pytest.raises(RunError, match=r"^MLflow at file:.*not found"):
-        MlflowSink(run, "0" * 32, say_nothing)
+        MlflowSink(run, "0" * 32)
 
 
 def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):
-    sink = MlflowSink(run, None, say_nothing)
+    sink = MlflowSink(run, None)
     client, calls = sink._client, []
 
     class Down:
@@ -192,7 +191,7 @@ def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):
             return getattr(client, name)
 
     sink._client = Down()
-    VideoSink(run.videos).write(VALUES, 0)
+    VideoSink(run.path / "videos").write(VALUES, 0)
     sink.write({"film": VALUES["film"], "x": 0.0}, 0)
     for step in range(1, 4):
         sink.write({"x": float(step)}, step)

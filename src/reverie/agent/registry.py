@@ -19,7 +19,7 @@ from reverie.core.discover import version
 from reverie.core.errors import ConfigError
 from reverie.core.types import State
 from reverie.log.artifacts import known_ids, reached
-from reverie.log.trackers import PROJECT
+from reverie.log.trackers import PROJECT, experiment_of
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
@@ -119,10 +119,7 @@ def _to_mlflow(
 ) -> str:
     client = mlflow.MlflowClient()
     if not ident:
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        found = client.get_experiment_by_name(experiment)
-        where = found.experiment_id if found else client.create_experiment(experiment)
-        ident = client.create_run(where, run_name=str(run)).info.run_id
+        ident = client.create_run(experiment_of(client), run_name=str(run)).info.run_id
         client.set_terminated(ident)
     content = {
         "artifact_path": f"models/{model.name}",

@@ -137,15 +137,18 @@ def local(place: Path | str) -> Path | str:
         return get(tracker, found["rest"])
 
 
+def missing(name: str, what: str) -> ConfigError:
+    """Return the error of a tracker whose package is not installed."""
+    return ConfigError(f"{what}: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'.")
+
+
 @contextlib.contextmanager
 def reached(name: str, what: str) -> Iterator[Any]:
     """Yield the module of a tracker; errors inside become RunError."""
     try:
         tracker = importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(
-            f"{what}: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'."
-        ) from error
+        raise missing(name, what) from error
     try:
         yield tracker
     except ReverieError:

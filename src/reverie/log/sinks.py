@@ -8,7 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from reverie.core.words import Say
 from reverie.log.artifacts import Export, known_ids
 from reverie.log.console import console_sink
 from reverie.log.metrics import JsonlSink, Values
-from reverie.log.trackers import MlflowSink, Tracked, WandbSink
+from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.log.video import is_video, to_rgb, upscale, video_path, write_video
 
 FPS = 15
@@ -143,7 +143,7 @@ TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The logs of a run: files in its folder ``path``, and what its ``settings`` switch on."""
+    """The logs of a run: files in its folder ``path``, its name at trackers, and what its ``settings`` switch on."""
 
     path: Path
     title: str
@@ -192,11 +192,10 @@ class Outputs:
     def _trackers(self) -> Iterator[Sink]:
         """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it."""
         known = known_ids(self.path)
-        settings = json.loads(json.dumps(dict(self.settings)))
-        run = Tracked(self.path, str(self.path), self.path / "videos", self.title, settings, self.export)
+        run = replace(self, settings=json.loads(json.dumps(dict(self.settings))))  # lists in place of tuples
         for name in (name for name in TRACKERS if self.settings[name]):
             kind = WandbSink if name == "wandb" else MlflowSink
-            sink = kind(run, known.get(name), self.say)
+            sink = kind(run, known.get(name))
             if known.get(name) != sink.ident:
                 known[name] = sink.ident
                 write_json(self.path / "tracked.json", known)

@@ -13,49 +13,34 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, RunError
-from reverie.core.words import Say
-from reverie.log.artifacts import Export, Upload, Uploads
+from reverie.core.errors import RunError
+from reverie.log.artifacts import Uploads, missing
 from reverie.log.metrics import Values, scalars
 from reverie.log.video import is_video, video_path
 
+if TYPE_CHECKING:
+    from reverie.log.sinks import Outputs
+
 PROJECT = "reverie"
 """Name of the project or experiment, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
-
-
-class Tracked(NamedTuple):
-    """The description of a run for a tracker."""
-
-    path: Path
-    """The run folder."""
-    name: str
-    """Its path as the user gave it: the run's name there."""
-    videos: Path
-    """The folder of ``VideoSink``, which writes each video before a tracker gets it."""
-    title: str
-    """The algorithm and the environment: the same for all seeds."""
-    settings: Mapping[str, Any]
-    export: Export
-    """Copies a checkpoint."""
-
-    @property
-    def upload(self) -> Upload:
-        """How much a tracker gets."""
-        found: Upload = self.settings["upload"]
-        return found
 
 
 def check_installed(names: Mapping[str, bool]) -> None:
     """Raise ConfigError if a tracker's package is not installed; ``names`` maps packages to whether they are wanted."""
     for name, wanted in names.items():
         if wanted and importlib.util.find_spec(name) is None:
-            raise ConfigError(
-                f"{name} = True: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'."
-            )
+            raise missing(name, f"{name} = True")
+
+
+def experiment_of(client: Any) -> str:
+    """Return the id of MLflow's experiment, which is created if it is not there."""
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+    found = client.get_experiment_by_name(name)
+    return str(found.experiment_id if found else client.create_experiment(name))
 
 
 class WandbSink:
@@ -68,18 +53,18 @@ class WandbSink:
         RunError: the run cannot be started, for example without a login.
     """
 
-    def __init__(self, run: Tracked, ident: str | None, say: Say) -> None:
+    def __init__(self, run: Outputs, ident: str | None) -> None:
         """``ident``: id of the W&B run to resume; None starts a new one."""
         import wandb  # optional
 
-        self.ident, self._tracked, self._wandb = ident or secrets.token_hex(4), run, wandb
-        self._say, self._lost = say, False
+        self.ident, self._run_at, self._wandb = ident or secrets.token_hex(4), run, wandb
+        self._say, self._lost = run.say, False
         try:
             self._run: Any = wandb.init(
                 id=self.ident,
                 resume="allow",
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
-                name=run.name,
+                name=str(run.path),
                 group=os.environ.get("WANDB_RUN_GROUP", run.title),
                 config=dict(run.settings),
                 dir=str(run.path),
@@ -103,7 +88,7 @@ class WandbSink:
         """Hand over scalars that are finite, and videos."""
         row: dict[str, Any] = _finite(values)
         with self._guarded():
-            for name, path in _videos(self._tracked.videos, values, step):
+            for name, path in _videos(self._run_at.path, values, step):
                 row[name] = self._wandb.Video(str(path), format="mp4")
             if row and not self._lost:
                 self._run.log({"env_step": step, **row})
@@ -111,7 +96,7 @@ class WandbSink:
     def close(self) -> None:
         """Add the run's files as an artifact, and finish; what is unsent is sent, or stays on disk."""
         with self._guarded():
-            if self._tracked.upload != "metrics" and not self._lost:
+            if self._run_at.settings["upload"] != "metrics" and not self._lost:
                 self._log_files()
             self._run.finish()
 
@@ -122,8 +107,8 @@ class WandbSink:
         def put(file: Path, folder: str) -> None:
             artifact.add_file(str(file), name=f"{folder}/{file.name}".lstrip("/"))
 
-        run = self._tracked
-        Uploads(run.path, run.upload, run.export, put, lambda folder: None).sync(end=True)
+        run = self._run_at
+        Uploads(run.path, run.settings["upload"], run.export, put, lambda folder: None).sync(end=True)
         self._run.log_artifact(artifact)
 
     @contextlib.contextmanager
@@ -155,11 +140,11 @@ class MlflowSink:
     FILES_PATIENCE = 600.0
     """Seconds that it waits for files."""
 
-    def __init__(self, run: Tracked, ident: str | None, say: Say) -> None:
+    def __init__(self, run: Outputs, ident: str | None) -> None:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
         import mlflow  # optional
 
-        self._videos, self._say = run.videos, say
+        self._path, self._say = run.path, run.say
         self._mlflow: Any = mlflow
         self.ident = ident or ""
         self._pending: list[Any] = []
@@ -167,7 +152,7 @@ class MlflowSink:
         self._last: Exception | None = None
         self._refused, self._reason = 0, ""
         self._sending = False  # a file
-        self._files = Uploads(run.path, run.upload, run.export, self._put, self._drop)
+        self._files = Uploads(run.path, run.settings["upload"], run.export, self._put, self._drop)
         try:
             self._client: Any = mlflow.MlflowClient()
             self._begin(run)
@@ -180,18 +165,15 @@ class MlflowSink:
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
         self._thread.start()
 
-    def _begin(self, run: Tracked) -> None:
+    def _begin(self, run: Outputs) -> None:
         """Go on with the run ``ident``, or create one and log the settings."""
         if self.ident:
             self._client.update_run(self.ident, status="RUNNING")
             listed = self._client.list_artifacts(self.ident, "checkpoints")
             self._files.there = {name for file in listed if (name := Path(file.path).name) != "best"}
             return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
         tags = {"mlflow.note.content": run.title}
-        self.ident = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
+        self.ident = self._client.create_run(experiment_of(self._client), run_name=str(run.path), tags=tags).info.run_id
         params = [self._mlflow.entities.Param(accepted(key), value[:500]) for key, value in _flat(run.settings)]
         for at in range(0, len(params), 100):  # MLflow's limit per request
             self._log(params=params[at : at + 100])
@@ -205,7 +187,7 @@ class MlflowSink:
         """Hand over scalars that are finite, and videos."""
         now = int(time.time() * 1000)
         row = [self._mlflow.entities.Metric(accepted(name), x, now, step) for name, x in _finite(values).items()]
-        self._handed.put((row, [path for _, path in _videos(self._videos, values, step)]))
+        self._handed.put((row, [path for _, path in _videos(self._path, values, step)]))
 
     def _send_all(self) -> None:
         while (entry := self._handed.get()) is not None:
@@ -281,9 +263,9 @@ def _finite(values: Values) -> dict[str, float]:
     return {name: x for name, x in scalars(values).items() if math.isfinite(x)}
 
 
-def _videos(folder: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
+def _videos(run: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
     for name, value in values.items():
-        path = video_path(folder, name, step)
+        path = video_path(run / "videos", name, step)
         if isinstance(value, np.ndarray) and is_video(value) and path.exists():
             yield name, path
 
