@@ -206,10 +206,6 @@ def test_what_cannot_be_estimated():
     estimator = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST)
     with pytest.raises(ConfigError, match="updates = 0"):
         estimator.estimate(0)
-    wide = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
-    more = {**columns, "action": np.pad(columns["action"], ((0, 0), (0, 1)))}
-    with pytest.raises(DataError, match=r"actions have shape \(2,\), those of the data \(3,\)"):
-        Estimator(learner(Table([0.0] * 4)), dataset(more, action=wide), OBS, wide, FAST).estimate(1)
     single = {k: np.concatenate([v[:1], v[:1]]) for k, v in columns.items()}
     single["is_first"], single["is_last"] = np.ones(2, bool), np.ones(2, bool)
     with pytest.raises(DataError, match="are episodes of a single row"):

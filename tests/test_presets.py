@@ -47,6 +47,12 @@ def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
     assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 
+def test_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in TABLE)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "env", "name"),
     [
@@ -327,7 +333,7 @@ def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
     [
         (
             "steps: 3\nexperiment: {seed: 1}\n",
-            r"a\.yaml: expected all options below 'experiment:'.*Found 'steps' beside it",
+            r"a\.yaml: steps beside 'experiment:', below which",
         ),
         ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
         ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
@@ -346,7 +352,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> N
 
 def test_names_that_are_unknown_get_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("seed: 1\n")
-    with pytest.raises(ConfigError, match=r"algorithm = DQNConfig: expected a name .*DQNConfig\(\) is one"):
+    with pytest.raises(ConfigError, match=r"expected a name .*DQNConfig\(\) is one"):
         api.train(DQNConfig)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="algorithm = 3: expected a name"):
         api.train(3)  # type: ignore[arg-type]

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import reverie
-from reverie.agent.estimate import with_data
 from reverie.algos.cql import CQLObjective
 from reverie.build import write_returns
 from reverie.cli import main
@@ -216,7 +215,6 @@ def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tm
 def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
     from reverie.build import build
-    from reverie.experiment import ExperimentConfig
 
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
     experiment = build(resolved(config, None, quiet))
@@ -405,7 +403,7 @@ def test_data_in_memory_are_told_to_be_written(tmp_path: Path) -> None:
         reverie.train("td3", data=[episode] * 100, run=tmp_path / "run", say=quiet)
     assert len(str(told.value)) < 500
     with pytest.raises(ConfigError, match=said):
-        with_data(ExperimentConfig(), [episode], tmp_path)
+        reverie.train("td3", data=episode, run=tmp_path / "run", say=quiet)
     assert not list(tmp_path.iterdir())
 
 

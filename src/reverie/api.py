@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import torch
@@ -42,7 +42,7 @@ from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.scale.feed import feeding
 from reverie.scale.launch import of_team, share, team_of
-from reverie.scale.learners import Shared, Team, follow, shared
+from reverie.scale.learners import Shared, follow, shared
 from reverie.scale.rules import scaled
 from reverie.search import TuneResult, tune_of
 from reverie.seeds import SeedsResult, train_seeds_of
@@ -118,14 +118,8 @@ def train(
     training and restored afterwards; other threads that draw from them meanwhile would disturb the run. PyTorch's
     number of threads, which the setting ``threads`` changes, is restored too.
     """
-    common: dict[str, Any] = {
-        "steps": steps,
-        "seed": seed,
-        "envs": envs,
-        "replay_ratio": replay_ratio,
-        "device": device,
-    }
-    common |= {"data": data, "experience": experience, "eval_episodes": eval_episodes}
+    common = {"steps": steps, "seed": seed, "envs": envs, "replay_ratio": replay_ratio, "device": device,
+              "data": data, "experience": experience, "eval_episodes": eval_episodes}  # fmt: skip
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     run = None if run is None else local(run)
@@ -156,52 +150,45 @@ def train_config(
         ReverieError: see :func:`reverie.run.run.run`.
     """
     with team_of(config) as team:
-        return train_with(team, config, env, run, say if team.rank == 0 else say_nothing, sinks)
+        say = say if team.rank == 0 else say_nothing
+        check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
+        if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
+            say("no evaluations during training: they need a second environment, but only one instance was passed")
+            config = config.merge({"schedule.eval_every": 0})
+        config.to_dict()  # settings that cannot be saved are refused here
+        folder = None if run is None else RunFolder.at(run)
+        before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
+        config = of_team(resolved(config, env, say, before), team, say)
+        scaled(config, team.count, say)
+        folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
+        title = f"{config.name} on {config.subject}"
 
+        def built(start: int | None) -> Shared:
+            team.start(start)
+            continued = config if start is None or before is None else with_beginning(config, before, folder.path)
+            own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
+            found = build(
+                own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding, say=say
+            )
+            found = paced(found) if start is None and team.count == 1 else found
+            whole = continued.merge({"threads": found.config.threads}).checked()
+            return shared(found, whole, team, folder.path)
 
-def train_with(
-    team: Team, config: ExperimentConfig, env: EnvLike | None, run: Path | str | None, say: Say, sinks: Sequence[Sink]
-) -> Result:
-    """Train as one of the learners of a ``team``. See :func:`train_config` for the other arguments."""
-    check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
-    if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
-        say("no evaluations during training: they need a second environment, but only one instance was passed")
-        config = config.merge({"schedule.eval_every": 0})
-    config.to_dict()  # settings that cannot be saved are refused here
-    folder = None if run is None else RunFolder.at(run)
-    before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
-    config = of_team(resolved(config, env, say, before), team, say)
-    scaled(config, team.count, say)
-    folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
-    title = f"{config.name} on {config.subject}"
+        @contextlib.contextmanager
+        def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
+            clips = config.env.clip_reward != "none" and not config.offline
+            outputs = Outputs(
+                path=folder.path, title=title, settings=experiment.config.to_dict(), say=say, export=export, own=sinks,
+                note="; training returns sum clipped rewards" * clips,
+            )  # fmt: skip
+            with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
+                yield opened_sinks
 
-    def built(start: int | None) -> Shared:
-        team.start(start)
-        continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-        own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
-        found = build(
-            own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding, say=say
-        )
-        found = paced(found) if start is None and team.count == 1 else found
-        whole = continued.merge({"threads": found.config.threads}).checked()
-        return shared(found, whole, team, folder.path)
-
-    @contextlib.contextmanager
-    def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
-        clipped = (
-            "; training returns sum clipped rewards" if config.env.clip_reward != "none" and not config.offline else ""
-        )
-        plain = experiment.config.to_dict()
-        made: dict[str, Any] = {"settings": plain, "own": sinks, "note": clipped}
-        outputs = Outputs(path=folder.path, title=title, say=say, export=export, **made)
-        with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
-            yield opened_sinks
-
-    if team.rank:
-        return follow(team, built, folder)
-    result = run_life(built, folder, saved_settings(config, env), opened, say)
-    team.end(result)
-    return result
+        if team.rank:
+            return follow(team, built, folder)
+        result = run_life(built, folder, saved_settings(config, env), opened, say)
+        team.end(result)
+        return result
 
 
 @contextlib.contextmanager
@@ -267,10 +254,8 @@ def train_seeds(
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
-    if isinstance(seeds, Integral):  # NumPy's too
+    if isinstance(seeds, int | Integral):  # NumPy's too
         seeds = range(settings.seed, settings.seed + int(seeds))
-    if not isinstance(seeds, Iterable):
-        raise ConfigError(f"seeds = {brief(seeds)}: expected a number of seeds, or a list of different integers.")
     return train_seeds_of(settings, list(seeds), jobs=jobs, run=run, say=say)
 
 
@@ -409,14 +394,12 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: ``data`` is neither a path nor settings.
     """
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
-    data = values.get("data", {})
+    data, known = values.get("data", {}), {option.name for option in dataclasses.fields(DatasetConfig)}
     if isinstance(data, str | Path):
+        values = {"data.path": str(data), **values}
         del values["data"]
-        return values | {"data.path": str(data)}
-    known = [option.name for option in dataclasses.fields(DatasetConfig)]
-    named = isinstance(data, Mapping) and (not data or any(str(key).partition(".")[0] in known for key in data))
-    if not named and not isinstance(data, DatasetConfig):
-        dataset_config(data)  # raises: these are the data themselves
+    elif not (isinstance(data, Mapping) and (not data or known & {str(key).partition(".")[0] for key in data})):
+        dataset_config(data)  # refuses the data themselves
     return values
 
 
@@ -435,11 +418,9 @@ def base_of(
         ConfigError: they do not fit together, or ``algorithm`` is neither a name nor a configuration.
     """
     name = None if env is None else env_name(env)
-    given: object = algorithm
-    if not isinstance(given, str | Config):
-        shown = given.__name__ if isinstance(given, type) else brief(given)
-        hint = f" {shown}() is one." if isinstance(given, type) else ""
-        raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
+    if not isinstance(given := cast(object, algorithm), str | Config):
+        hint = f" {given.__name__}() is one." if isinstance(given, type) else ""
+        raise ConfigError(f"algorithm = {brief(given)}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
         if lower := preset or ", ".join(map(str, files)):
             raise ConfigError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,8 +57,7 @@ class Speed:
     """Floating-point operations of an update in 1e9, see :func:`count_flops`; None if they could not be counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turns:
+class Turns(NamedTuple):
     """Times of alternating collection and learning, as in a run: each finds the caches full of the other's data."""
 
     env_step_s: float
@@ -262,15 +260,10 @@ def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpe
     compiled functions need fewer for images (``kernels/``), so an update's share of the matrix
     rate by this count can exceed 1. Norms, softmax, sampling and the optimiser are not counted.
     """
-    with torch.device("meta"), flop_counter() as counter:
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
         learner = algo.build(obs_spec, action_spec, "meta")
         learner.update(noise_batch(learner, obs_spec, action_spec))
     return int(counter.get_total_flops())
-
-
-def flop_counter() -> FlopCounterMode:
-    """Return a counter of the operations computed inside it, as in :func:`count_flops`."""
-    return FlopCounterMode(display=False, custom_mapping=_formulas())
 
 
 def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:
@@ -279,17 +272,6 @@ def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> 
         return count_flops(algo, obs_spec, action_spec) / 1e9
     except (NotImplementedError, RuntimeError):
         return None
-
-
-def _formulas() -> dict[Any, Any]:
-    """Return formulas for operators that PyTorch's counter does not know."""
-    linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    return {} if linear is None else {linear: _linear_flops}
-
-
-def _linear_flops(x: list[int], weight: list[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Return the operations of ``[..., inputs]`` times ``[outputs, inputs]``."""
-    return 2 * math.prod(x) * weight[0]
 
 
 # ---------------------------------------------------------------- random experience

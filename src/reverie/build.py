@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -30,7 +30,7 @@ from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_
 from reverie.core.signature import differences, signature
 from reverie.core.space_json import text_of
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
-from reverie.core.types import FLAGS, Batch, Mode, State, Window
+from reverie.core.types import FLAGS, Batch, State, Window
 from reverie.core.words import Say, plural
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
@@ -87,35 +87,27 @@ class Experiment(Trainable):
     """Speed of the learner, if it was timed."""
     say: Say = warn
 
-    def evaluate(
-        self, episodes: int, mode: Mode = "eval", record: bool = False, which: Which = "evaluation"
-    ) -> Evaluation:
-        """Play whole episodes, and leave every random generator of training as it was.
+    def evaluate(self, which: Which) -> Evaluation:
+        """Play whole episodes, and leave every random generator of training as it was. ``which`` selects the seed.
 
         They are played in the evaluation environments, or in the user's single instance, whose running episode is lost:
-        so only after training. ``which`` selects the seed.
-
-        Raises:
-            ConfigError: there is no environment, or ``episodes`` is not at least 1.
+        so only after training.
         """
-        seed = derived_seeds(self.config.seed)[which]
-        env = self.eval_env or (self.again() if self.again is not None else self.env)
-        if env is None:
-            raise ConfigError("there is no environment to evaluate in: name one with --env.")
-        explored = self.config.explored(self.clock.env_steps)
+        seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
+        env = self.eval_env or (None if self.again is None else self.again())
+        assert env is not None
         with reproducible(seed):
-            return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
+            return evaluate(env, self.algo.policy, episodes, seed=seed)
 
     def measure(self, which: Which) -> Measured:
         if self.estimator is not None:
+            updates = self.config.data.estimate_updates
             if which == "test":
-                updates = plural(self.config.data.estimate_updates, "update")
-                self.say(f"estimating the policy's return: {updates} of FQE")
-            found: Measured = self.estimator.measured(self.config.data.estimate_updates, self.say)
-            return found
+                self.say(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
+            return cast(Measured, self.estimator.measured(updates, self.say))
         if which == "test":
             self.say(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
-        return self.evaluate(self.config.eval_episodes, which=which)
+        return self.evaluate(which)
 
     @property
     def saved(self) -> Saved:
@@ -378,18 +370,13 @@ def collecting(
     )
     if isinstance(replay, Rollout):
         assert isinstance(algo, OnPolicy)
-        check_length(config, replay)
+        if (rows := window.rollout * config.env.num) > config.steps:
+            raise ConfigError(
+                f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {window.rollout} of each of "
+                f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
+            )
         replay.prepare, replay.ahead = algo.estimated, lambda: collector.step
     return replay, collector, store
-
-
-def check_length(config: ExperimentConfig, replay: Rollout) -> None:
-    """Raise ConfigError if a run is too short for a single rollout."""
-    if (rows := replay.window.rollout * config.env.num) > config.steps:
-        raise ConfigError(
-            f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {replay.window.rollout} of each of "
-            f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
-        )
 
 
 def paced(experiment: Experiment) -> Experiment:
@@ -449,28 +436,15 @@ def make_beside(
     if train_env is None:
         return make_eval_env(config, factory, workers=True)
     if isinstance(env, gymnasium.Env):
-        if config.evaluates_on_the_way:
-            raise ConfigError(
-                f"schedule.eval_every = {config.schedule.eval_every}: evaluations during training need a second "
-                "environment, but only one instance was passed. Pass a function that creates environments, or use 0."
-            )
         return None
     try:
-        eval_env = make_eval_env(config, factory, workers=True)
+        return make_eval_env(config, factory, workers=True)
     except EnvError as error:
         raise EnvError(
             f"{error}. This was an environment for evaluations; those for training were made and are open. If only one "
             "can be open at a time, set eval_episodes = 0 and eval_envs = 1, and evaluate the finished run. Or pass an "
             "instance in Python, in which the run is evaluated at its end."
         ) from error
-    one, two = (signature(made.obs_spec, made.action_spec) for made in (train_env, eval_env))
-    if found := differences(one, two, ("the training environments", "those for evaluations")):
-        eval_env.close()
-        raise EnvError(
-            f"{'; '.join(found)}: expected the same in both. Make environments whose spaces do not depend on how many "
-            "were made before, or set eval_episodes = 0."
-        )
-    return eval_env
 
 
 def check_start(config: ExperimentConfig) -> None:

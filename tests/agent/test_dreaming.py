@@ -133,15 +133,14 @@ def test_dreams_are_of_the_rewards_that_were_learned(
 
 def test_dream_needs_something_to_imagine(corridor: Path) -> None:
     agent = load(corridor, env=Corridor)
-    with pytest.raises(ConfigError, match=r"actions = 'best': expected one of"):
+    with pytest.raises(ConfigError, match="actions = 'best': expected 'mode' or 'sample'"):
         dream(agent, actions="best")
     with pytest.raises(ConfigError, match="episodes = 0: expected at least 1"):
         agent.evaluate(0)
     with pytest.raises(RunError, match="longer than context = 10 rows"):
         dream(agent, context=10)
-    for wrong in (0, 2.5, "4"):
-        with pytest.raises(ConfigError, match=f"horizon = '?{wrong}.*: expected a whole number, at least 1"):
-            dream(agent, horizon=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"horizon = 0: expected at least 1"):
+        dream(agent, horizon=0)
     with pytest.raises(ConfigError, match=r"agent = .*: expected an agent, as reverie\.load\(run\) returns it"):
         dream(corridor)  # type: ignore[arg-type]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.core.errors import ConfigError
 from reverie.run.evaluate import evaluate
 
 
@@ -59,8 +58,3 @@ def test_seed_and_actions_after_the_end(fakes):
     evaluate(env, fakes.Policy(), episodes=2, seed=11)
     assert env.seeds == [11]
     assert torch.equal(env.actions[1], torch.zeros(1, 7))
-
-
-def test_no_episodes_is_an_error(fakes):
-    with pytest.raises(ConfigError, match="episodes = 0"):
-        evaluate(fakes.Env([[1]]), fakes.Policy(), episodes=0)

@@ -26,7 +26,7 @@ from reverie.run.signals import Stopped
 def test_an_evaluation_that_a_signal_cut_off_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"schedule.eval_every": 20, "eval_episodes": 1}
     train(CONFIG.merge(config), env=Walk, run=tmp_path / "whole", say=say_nothing)
-    for stop in (19, 20, 21):
+    for stop in (19, 20):
         run_until(tmp_path / f"run{stop}", stop, monkeypatch, **config)
         train(CONFIG.merge(config), env=Walk, run=tmp_path / f"run{stop}", say=say_nothing)
         assert evaluations(tmp_path / f"run{stop}") == evaluations(tmp_path / "whole")
@@ -77,7 +77,7 @@ def test_the_best_agent_is_marked_though_the_process_ended_before(
             raise RunError("the disk is full.")
         mark(self, path)
 
-    def played(self: Any, episodes: int, *args: Any, **options: Any) -> Any:
+    def played(self: Any, which: str) -> Any:
         return Evaluation(scores=[next(scores)], lengths=[7], mode="eval")
 
     monkeypatch.setattr(Experiment, "evaluate", played)
@@ -134,9 +134,9 @@ def test_a_score_that_was_luck_ends_nothing(tmp_path: Path, monkeypatch: pytest.
     asked: list[str] = []
     scores = {"evaluation": iter([1.0, 5.0, 5.0, 5.0]), "confirmation": iter([2.0, 4.5]), "test": iter([3.0])}
 
-    def played(self: Any, episodes: int, mode: str = "eval", record: bool = False, which: str = "evaluation") -> Any:
+    def played(self: Any, which: str) -> Any:
         asked.append(which)
-        return Evaluation(scores=[next(scores[which])] * episodes, lengths=[7] * episodes, mode="eval")
+        return Evaluation(scores=[next(scores[which])] * 2, lengths=[7] * 2, mode="eval")
 
     monkeypatch.setattr(Experiment, "evaluate", played)
     config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 2, "stop_score": 4.7, "steps": 200})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -356,11 +356,15 @@ class Agent:
 
 def mode_of(actions: str) -> Mode:
     """Return the policy's mode for ``actions``."""
-    if actions not in MODES:
-        raise ConfigError(
-            f"actions = {brief(actions)}: expected one of {', '.join(MODES)}.{did_you_mean(str(actions), MODES)}"
-        )
+    check_word("actions", actions, MODES)
     return MODES[actions]
+
+
+def check_word(name: str, value: str, known: Collection[str]) -> None:
+    """Raise ConfigError unless ``value`` is one of the words that the setting ``name`` knows."""
+    if value not in known:
+        words = " or ".join(map(repr, known))
+        raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), known)}")
 
 
 def _step(rows: list[FlatObs], first: np.ndarray, reward: Any) -> Step:

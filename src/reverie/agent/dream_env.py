@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from reverie.agent.agent import Agent
+from reverie.agent.agent import Agent, check_word
 from reverie.agent.dream_figures import FPS, drawing
 from reverie.agent.dreaming import stacked
 from reverie.agent.extract import pieces
@@ -35,9 +35,6 @@ from reverie.nn.rssm import Latent
 Start = ModelState | Batch | DatasetConfig | Path | str
 """Where dreams begin: see :func:`dream_env`."""
 STARTS = ("replay", "prior")
-KINDS: dict[str, tuple[str, ...]] = {"observations": ("decoded", "latent"), "ends": ("sampled", "likely")}
-"""Settings of :func:`dream_env` that are one of several words."""
-
 WINDOWS, ROWS, BURN_IN = 64, 64, 8
 """Most windows of recorded rows whose states are kept to begin from, the rows of each, and how many rows of an episode
 the model has seen at least, unless it saw its beginning."""
@@ -78,8 +75,8 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         ends: Literal["sampled", "likely"] = "sampled",
         render_mode: str | None = None,
     ) -> None:
-        check_word("observations", observations)
-        check_word("ends", ends)
+        check_word("observations", observations, ("decoded", "latent"))
+        check_word("ends", ends, ("sampled", "likely"))
         self.agent = run if isinstance(run, Agent) else load(run, checkpoint=checkpoint, device=device)
         self._learner = describing(self.agent)
         self.horizon: int = getattr(self.agent.config.algo, "horizon", STEPS) if horizon is None else horizon
@@ -235,14 +232,6 @@ class DreamEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Close the environment that draws."""
         self._dreams.close()
-
-
-def check_word(name: str, value: str) -> None:
-    """Raise ConfigError unless ``value`` is one of the words that the setting ``name`` knows."""
-    if value not in (known := KINDS[name]):
-        raise ConfigError(
-            f"{name} = {brief(value)}: expected {' or '.join(map(repr, known))}.{did_you_mean(str(value), known)}"
-        )
 
 
 def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:

@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.build import make_eval_env
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, brief, warn
 from reverie.core.files import check_writable, write_atomic, write_json, writing
 from reverie.core.protocols import Env
@@ -100,10 +100,9 @@ def dream(
     given: Any = agent
     if not isinstance(given, Agent):
         raise ConfigError(f"agent = {brief(agent)}: expected an agent, as reverie.load(run) returns it.")
-    numbers: dict[str, Any] = {"context": 1 if context is None else context, "horizon": horizon, "sequences": sequences}
+    numbers = {"context": 1 if context is None else context, "horizon": horizon, "sequences": sequences}
     for name, value in numbers.items():
-        if not isinstance(value, Integral) or value < 1:
-            raise ConfigError(f"{name} = {brief(value)}: expected a whole number, at least 1.")
+        AtLeast(1).check(name, value)
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from reverie.algos.fqe import CHOSEN, FQEConfig, Units
 from reverie.build import check_fit, looked_at
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError, EnvError, RunError, warn
+from reverie.core.errors import ConfigError, EnvError, RunError, warn
 from reverie.core.files import writing
 from reverie.core.importing import trusting
 from reverie.core.machine import choose_device
@@ -34,8 +34,8 @@ from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
 from reverie.core.words import Say, plural
-from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded, shown
-from reverie.experiment import NO_ENV, ExperimentConfig
+from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
+from reverie.experiment import NO_ENV
 from reverie.log.console import span
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -59,20 +59,6 @@ ROUNDING = 1e-6
 """Standard deviation, relative to the largest number, below which numbers are taken to be equal."""
 MAX_EPISODES = 10_000
 """Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
-
-
-class Agreement(NamedTuple):
-    """How near a policy's actions are to the recorded ones, over all steps."""
-
-    same: float | None = None
-    """Share of actions whose classes are all those that were recorded, in [0, 1]; None without discrete actions."""
-    distance: float | None = None
-    """Root mean square difference of continuous actions, in units of half their range; None without any."""
-
-    def known(self) -> dict[str, float]:
-        """Return the numbers that are known, under their names in logs and files."""
-        found = {"same_action": self.same, "action_distance": self.distance}
-        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +88,13 @@ class PolicyEstimate:
     beyond: float = 0.0
     """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
     mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
-    agreement: Agreement = field(default_factory=Agreement)
-    """How near the policy's actions are to the recorded ones. Of actions far from them the data say little, and the
-    estimate of a policy that takes them may be wrong by any amount."""
+    agreement: dict[str, float] = field(default_factory=dict)
+    """How near the policy's actions are to the recorded ones: see :func:`agreement_of`. Of actions far from them the
+    data say little, and the estimate of a policy that takes them may be wrong by any amount."""
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
-        found = {"updates": float(self.updates), "loss": self.loss, "discount": self.discount, **self.agreement.known()}
+        found = {"updates": float(self.updates), "loss": self.loss, "discount": self.discount, **self.agreement}
         for name, part in {"return": self.value, "recorded_return": self.recorded}.items():
             found |= {name: part.value} | ({f"{name}_low": part.low, f"{name}_high": part.high} if part.sure else {})
         return {f"estimate/{name}": value for name, value in found.items()}
@@ -120,7 +106,7 @@ class PolicyEstimate:
         names = ("discount", "episodes", "cut_off", "beyond", "updates", "loss", "clipped")
         what = "discounted return, estimated by fitted Q evaluation (FQE) from recorded data (docs/offline.md)"
         about = {"what": what, "actions": "mode" if self.mode == "eval" else "sample"}
-        return {**about, **parts, **{name: getattr(self, name) for name in names}, **self.agreement.known()}
+        return {**about, **parts, **{name: getattr(self, name) for name in names}, **self.agreement}
 
     def words(self) -> str:
         """Format the estimate for the terminal, in three to five lines."""
@@ -132,9 +118,9 @@ class PolicyEstimate:
             f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}",
             "  intervals are for the mean over first states and do not include the error of FQE itself",
         ]
-        if (same := self.agreement.same) is not None:
+        if (same := self.agreement.get("same_action")) is not None:
             lines.append(f"  the policy takes the recorded action in {same:.0%} of the steps")
-        if (far := self.agreement.distance) is not None:
+        if (far := self.agreement.get("action_distance")) is not None:
             lines.append(f"  the policy's actions differ from the recorded ones by {far:.2f} of half their range (RMS)")
         if self.beyond >= 0.01:
             lines.append(
@@ -244,11 +230,15 @@ class Estimator:
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
             chosen = actions_of(self.algo.policy, columns, width, mode=mode, draws=draws, env_steps=env_steps)
-            losses = torch.stack(list(self._updates(updates, chosen, watch)))
+            found: list[Tensor] = []
+            while len(found) < updates:
+                found.append(self._update(chosen))
+                if watch is not None and not watch(len(found), updates):
+                    break
             begins = thinned(self.begins)
             parts = np.split(begins, range(BLOCK, len(begins), BLOCK))
             value = np.concatenate([self._worth(rows, chosen) for rows in parts])
-        self.updates += len(losses)
+        self.updates += len(found)
         if not np.isfinite(value).all():
             raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
         stepped = ~np.append(self.dataset.column("is_first")[1:], True)  # [n] rows that a step follows
@@ -259,7 +249,7 @@ class Estimator:
             episodes=len(self.begins),
             cut_off=self.cut_off,
             updates=self.updates,
-            loss=float(losses[-100:].mean()) * self.fqe.scale**2,
+            loss=float(torch.stack(found)[-100:].mean()) * self.fqe.scale**2,
             mode=mode,
             clipped=self.clipped,
             beyond=self.beyond,
@@ -268,14 +258,17 @@ class Estimator:
 
     def measured(self, updates: int, say: Say) -> PolicyEstimate:
         """Return :meth:`estimate`; ``say`` gets a line on its progress now and then, if it takes long."""
-        return self.estimate(updates, watch=Reported(say))
+        since = latest = time.monotonic()
 
-    def _updates(self, updates: int, chosen: np.ndarray, watch: Watch | None) -> Iterator[Tensor]:
-        """Make the updates and yield the loss of each."""
-        for made in range(1, updates + 1):
-            yield self._update(chosen)
-            if watch is not None and not watch(made, updates):
-                return
+        def watch(made: int, updates: int) -> bool:
+            nonlocal latest
+            now = time.monotonic()
+            if now - latest >= REPORT_EVERY and made < updates:
+                latest, left = now, span((now - since) / made * (updates - made))
+                say(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
+            return True
+
+        return self.estimate(updates, watch=watch)
 
     def _update(self, chosen: np.ndarray) -> Tensor:
         batch = self.rows.sample()
@@ -302,23 +295,6 @@ class Estimator:
         self.fqe.load_state_dict(state["fqe"])
         self.rows.load_state_dict(state["rows"])
         self.updates = int(state["updates"])
-
-
-class Reported:
-    """Reports the progress of an estimate in a line now and then, if it takes long."""
-
-    def __init__(self, say: Say, now: Callable[[], float] = time.monotonic) -> None:
-        self.say, self.now = say, now
-        self.since = self.latest = now()
-
-    def __call__(self, made: int, updates: int) -> bool:
-        """See ``Watch``. Goes on to the end."""
-        now = self.now()
-        if now - self.latest >= REPORT_EVERY and made < updates:
-            self.latest = now
-            left = span((now - self.since) / made * (updates - made))
-            self.say(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
-        return True
 
 
 def config_for(algo: Algorithm) -> FQEConfig:
@@ -366,11 +342,6 @@ def actions_of(
             step = Step(obs=obs, **{name: torch.from_numpy(column[at]) for name, column in fixed.items()})
             for n in range(draws):
                 action, after = policy.act(step, state, mode)
-                if action.shape != (len(rows), width):
-                    raise DataError(
-                        f"the policy's actions have shape {tuple(action.shape[1:])}, those of the data ({width},). "
-                        "Pass data from the environment that the policy was trained on."
-                    )
                 found[rows[real], n] = action.numpy()[real]
             state = policy.override(after, torch.from_numpy(done[at]))
     return found
@@ -394,17 +365,22 @@ def orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
         yield np.where(t < lengths[group], starts[group] + t, -1)
 
 
-def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> Agreement:
-    """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``."""
+def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> dict[str, float]:
+    """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``.
+
+    Return ``same_action``, the share of actions whose classes are all those that were recorded, in [0, 1], unless there
+    are no discrete actions; and ``action_distance``, the root mean square difference of continuous actions in units of
+    half their range, unless there are none.
+    """
     discrete = np.zeros(spec.width, bool)
     for key, place in spec.slices().items():
         discrete[place] = spec.parts[key].kind == "categorical"
-    apart = np.abs(chosen - taken[:, None])
-    same = (apart[..., discrete] < 0.5).all(-1).mean()  # one-hot, but a network's 1 may be off by a rounding error
-    return Agreement(
-        float(same) if discrete.any() else None,
-        None if discrete.all() else float(np.sqrt(np.square(apart[..., ~discrete], dtype=np.float64).mean())),
-    )
+    apart, found = np.abs(chosen - taken[:, None]), dict[str, float]()
+    if discrete.any():  # one-hot, but a network's 1 may be off by a rounding error
+        found["same_action"] = float((apart[..., discrete] < 0.5).all(-1).mean())
+    if not discrete.all():
+        found["action_distance"] = float(np.sqrt(np.square(apart[..., ~discrete], dtype=np.float64).mean()))
+    return found
 
 
 # ---------------------------------------------------------------- of a run's agent
@@ -418,8 +394,6 @@ class EstimateReport:
     """Estimated return of the policy, and returns of the recorded episodes."""
     files: dict[str, Path]
     """Written files by name: "estimate", or empty if it could not be written."""
-    unwritten: str = ""
-    """Why the file could not be written; "" if it was."""
 
 
 def estimate(
@@ -464,27 +438,37 @@ def estimate(
         UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
         ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
     """
-    AtLeast(1).check("draws", draws)
     AtLeast(0).check("seed", seed)
     mode = mode_of(actions)
     folder = RunFolder.at(run)
-    given = [name for name, value in {"algo": algo, "data": data}.items() if value is not None]
+    saved, given = read_saved(folder.path), {"algo": algo, "data": data}
     with trusting(trust):
-        check_origin(read_saved(folder.path), folder.path, *given)
+        check_origin(saved, folder.path, *(name for name, value in given.items() if value is not None))
     trained = saved_config(folder.path, NO_ENV, algo)
-    config = with_data(trained, data, folder.path)
+    own = trained.data if data is None else dataset_config(data, trained.data.storage)
+    if not own.path:
+        raise RunError(
+            f"{folder.path} was not trained on recorded data. Pass the dataset to estimate from: --data PATH."
+        )
+    config = trained.merge({"data": own, "env.clip_reward": "none"})
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.select(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
-    with contextlib.closing(opened(config, named="env" not in read_saved(folder.path).custom)) as recorded:
-        if (saved := read_spec(folder)) is not None:
-            check_fit(recorded, saved, NO_ENV)
+    space = None  # undeclared bounds of actions are the environment's; one given from Python cannot be made again
+    if "env" not in saved.custom and config.env.id != NO_ENV:
+        with contextlib.suppress(EnvError):
+            space, _ = looked_at(config, None)
+    with contextlib.closing(open_recorded(config.data, config.env, space)) as recorded:
+        if (spec := read_spec(folder)) is not None:
+            check_fit(recorded, spec, NO_ENV)
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         step = step_of(path)  # a run that goes on deletes its old checkpoints
         settings = config_for(learner).merge({} if discount is None else {"discount": discount})
-        dataset = everything(config, recorded, settings.frames, seed)
+        window = Window(batch=1, length=2, context=settings.frames - 1, context_crosses=settings.frames > 1)
+        with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+            dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
@@ -496,33 +480,5 @@ def estimate(
             write_found(folder.estimate, content)
     except RunError as error:
         say(str(error))
-        return EstimateReport(estimate=found, files={}, unwritten=str(error))
+        return EstimateReport(estimate=found, files={})
     return EstimateReport(estimate=found, files={"estimate": folder.estimate})
-
-
-def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
-    """Return ``config`` with the data to estimate from, and with rewards as they were recorded."""
-    if data is not None:
-        config = config.merge({"data": dataset_config(data, config.data.storage)})
-    if not config.data.path:
-        raise RunError(f"{run} was not trained on recorded data. Pass the dataset to estimate from: --data PATH.")
-    return config.merge({"env.clip_reward": "none"})
-
-
-def opened(config: ExperimentConfig, *, named: bool) -> Recorded:
-    """Open the data. Undeclared action bounds are those of the run's environment, if that can be made by its id.
-
-    ``named``: whether the id names it. An environment given from Python cannot be made again.
-    """
-    space = None
-    if named and config.env.id != NO_ENV:
-        with contextlib.suppress(EnvError):
-            space, _ = looked_at(config, None)
-    return open_recorded(config.data, config.env, space)
-
-
-def everything(config: ExperimentConfig, recorded: Recorded, frames: int, seed: int) -> Dataset:
-    """Read all rows, for windows with stacks of ``frames``; on a terminal with a progress bar."""
-    window = Window(batch=1, length=2, context=frames - 1, context_crosses=frames > 1)
-    with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
-        return config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))

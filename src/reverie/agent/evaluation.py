@@ -22,8 +22,6 @@ class EvaluationReport:
     """Scores and lengths."""
     files: dict[str, Path]
     """Written files by name: "evaluation", and "video" if one was asked for and the environment can be rendered."""
-    unwritten: str = ""
-    """Why some file could not be written; "" if all were."""
 
 
 def evaluate_run(
@@ -41,7 +39,7 @@ def evaluate_run(
     If nothing can be written, the report still holds the scores, and ``say`` is called with the reason.
     """
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
-    folder, files, unwritten = RunFolder(agent.run), dict[str, Path](), ""
+    folder, files = RunFolder(agent.run), dict[str, Path]()
     content = {"updates" if agent.config.offline else "env_steps": agent.step, **evaluation.to_dict()}
     content |= {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
     try:
@@ -52,6 +50,5 @@ def evaluate_run(
                 path = folder.videos / f"eval-{agent.step:012d}.mp4"
                 files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
     except RunError as error:
-        unwritten = str(error)
-        say(unwritten)
-    return EvaluationReport(evaluation=evaluation, files=files, unwritten=unwritten)
+        say(str(error))
+    return EvaluationReport(evaluation=evaluation, files=files)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,8 +73,6 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
-    if not isinstance(run, str | os.PathLike):
-        raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
     folder = RunFolder.at(local(run))
     with trusting(trust):
         return _loaded(folder, env, algo, checkpoint, device, say)

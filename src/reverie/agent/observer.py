@@ -123,14 +123,9 @@ class Observer:
 
 
 def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
-    """Raise DataError if ``obs`` is all that ``reset`` or ``step`` returned, or a list of single dictionaries."""
+    """Raise DataError if ``obs`` is all that ``reset`` or ``step`` returned."""
     if isinstance(space, spaces.Tuple) or not obs or not isinstance(obs[-1], Mapping):
         return
-    if isinstance(space, spaces.Dict) and set(obs[-1]) == set(space):
-        raise DataError(
-            f"obs is a list of {len(obs)} dictionaries: expected a single dictionary, whose arrays have a row for each "
-            f"observation, as a Gymnasium vector environment returns: {{key: [{len(obs)}, ...]}}."
-        )
     raise DataError(
         f"obs has {len(obs)} values, the last of them a dictionary, as reset() or step() of an environment returns "
         "them: pass the first value alone, which is the observation."

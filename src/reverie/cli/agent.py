@@ -58,7 +58,7 @@ def eval_command(args: list[str]) -> int:
     )
     print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
     print(score_line(report.evaluation))
-    if said.video and "video" not in report.files and not report.unwritten:
+    if said.video and report.evaluation.frames is None:
         print("no video: this environment cannot render images")
     print_files(report.files, said.run)
     return 0

@@ -33,10 +33,6 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     Small images are enlarged and odd sides padded, as 4:2:0 colour needs even ones. What would be over in less than
     ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears once it is complete.
     """
-    if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
-        raise ValueError(
-            f"frames have type {frames.dtype} and shape {frames.shape}: expected non-empty uint8 [T, H, W, C]."
-        )
     height, width = pad_even(upscale(frames[:1])).shape[1:3]
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")

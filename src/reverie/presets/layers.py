@@ -93,8 +93,12 @@ def layered(
         changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
         config = _with(settings, own).merge(changes)
         return config if size is None else resized(config, size)
-    if algo is not None:
-        _check_no_algo(settings)
+    for path, values in () if algo is None else settings:
+        if any(name.partition(".")[0] == "algo" for name, value in values.items() if value != {}):
+            raise ConfigError(
+                f"{path} sets options of the algorithm, but algorithm is a configuration, which sets all of them. Pass "
+                "the algorithm's name to use the file, or remove them from the file."
+            )
     layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
     said = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
     preset, device = said.get("preset"), said.get("device", "auto")
@@ -147,21 +151,6 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
     return config
 
 
-def _check_no_algo(settings: Sequence[tuple[Path, dict[str, Any]]]) -> None:
-    """Check that no file has settings of the algorithm, where the algorithm's config is given as an object.
-
-    Raises:
-        ConfigError: one has, and it is not clear which of the two is to win.
-    """
-    for path, values in settings:
-        names = [name for name, value in values.items() if name.partition(".")[0] == "algo" and value != {}]
-        if names:
-            raise ConfigError(
-                f"{path} sets options of the algorithm ('{names[0]}'), but algorithm is a configuration object, which "
-                "already sets all of them. Pass the algorithm's name to use the file, or remove them from the file."
-            )
-
-
 def sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
     """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
 
@@ -204,26 +193,18 @@ def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
     else:
         values = read_yaml(path)
     if "experiment" in values:
-        values = _of_a_run(path, values, algorithm)
+        if beside := values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"}:
+            raise ConfigError(
+                f"{path}: {', '.join(sorted(beside))} beside 'experiment:', below which all options stand."
+            )
+        own, schema = str(values.get("algorithm", algorithm)), values.get("schema", SCHEMA)
+        if schema > SCHEMA or not same_algorithm(own, algorithm):
+            raise ConfigError(
+                f"{path} holds settings of {own}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}."
+            )
+        values = values["experiment"]
     env = values.get("env")
     return {**values, "env": {"id": env}} if isinstance(env, str) else values
-
-
-def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """Return the settings below ``experiment:`` in a config.yaml, whose head may be missing."""
-    beside = sorted(values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"})
-    inner = values["experiment"]
-    if beside or not isinstance(inner, Mapping):
-        found = f"{', '.join(map(repr, beside))} beside it" if beside else f"{inner!r} there"
-        raise ConfigError(
-            f"{path}: expected all options below 'experiment:', as in a run's config.yaml, or no 'experiment:' at all. "
-            f"Found {found}."
-        )
-    schema = values.get("schema", SCHEMA)
-    own = str(values.get("algorithm", algorithm))
-    if schema > SCHEMA or not same_algorithm(own, algorithm):
-        raise ConfigError(f"{path} holds settings of {own}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}.")
-    return dict(inner)
 
 
 def env_in(values: Mapping[str, Any]) -> str | None:

@@ -60,12 +60,9 @@ class Checkpoints:
         self._found = None
         final = self.folder / name_of(step, "diverged" if diverged else "step")
         staged = _incomplete(final)
-        tensors, state = encoded(parts)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self.recover()
-            staged.mkdir()
-            _write(staged, step, tensors, state, parts)
+            write(staged, step, parts)
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
@@ -212,17 +209,6 @@ class Checkpoints:
         return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
-def write(folder: Path, step: int, parts: Mapping[str, Stateful]) -> None:
-    """Write the state of ``parts`` and its manifest to ``folder``, which is empty and a part of another checkpoint."""
-    _write(folder, step, *encoded(parts), parts)
-
-
-def encoded(parts: Mapping[str, Stateful]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of all ``parts`` by name, and the rest of their states as JSON."""
-    tensors: dict[str, Tensor] = {}
-    return tensors, {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
-
-
 def read(
     path: Path | str,
     parts: Iterable[str],
@@ -292,9 +278,11 @@ def export(path: Path, to: Path, spare: bool) -> None:
         slim(to)
 
 
-def _write(
-    staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], parts: Mapping[str, Stateful]
-) -> None:
+def write(staged: Path, step: int, parts: Mapping[str, Stateful]) -> None:
+    """Write the state of ``parts`` and its manifest to the empty or new folder ``staged``."""
+    tensors: dict[str, Tensor] = {}
+    state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
+    staged.mkdir(parents=True, exist_ok=True)
     save_file(tensors, staged / TENSORS)
     (staged / STATE).write_text(json.dumps(state, allow_nan=False))
     (staged / TENSORS).chmod((staged / STATE).stat().st_mode & 0o777)  # safetensors lets nobody else read

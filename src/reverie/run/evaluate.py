@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
@@ -95,8 +94,6 @@ def evaluate(
     ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn in one size. Schedules of
     exploration go on from ``env_steps``; they matter only in mode ``explore``.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes = {episodes}: expected at least 1 for an evaluation.")
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []

@@ -103,9 +103,10 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
         return None
     try:
         saved: dict[str, Any] = json.loads(folder.spec.read_text(encoding="utf-8"))
-        if not all(isinstance(saved.get(part), dict) and saved[part] for part in ("observation", "action")):
+        if not (saved["observation"] and saved["action"]):
             raise ValueError("no observations or no actions")
-    except (OSError, ValueError, AttributeError) as error:
+        other_bounds(saved, saved, ("", "")), differences(saved, saved, ("", ""))  # can be read
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
     return saved
 
@@ -122,10 +123,7 @@ def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True
     if (saved := read_spec(folder)) is None:
         return
     where = ("the run", "this environment")
-    try:
-        found = differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
+    found = differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
     if found:
         raise RunError(
             f"{'; '.join(found)}: the environment differs from the one that {folder.path} was trained on. Use the same "

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -324,14 +324,12 @@ class Life:
                 checkpoint=self.save,
                 schedule=experiment.schedule,
             )
-            result = self.result(ending.checkpoint)
-            if ending.signal is not None:
-                result = replace(result, reason="interrupted", signal=ending.signal)
-            else:
+            found, number = None, ending.signal
+            if number is None:
                 if why := experiment.why_idle():
                     self.say(why)
-                result = self.finish(result, sinks)
-        return self.with_files(result)
+                found, number = self.finish(sinks)
+        return self.result(ending.checkpoint, found, number)
 
     def evaluate(self, write: training.Write) -> None:
         """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
@@ -349,14 +347,14 @@ class Life:
                 self.clock.stop = True
             self.scored(found.score)
 
-    def finish(self, result: Result, sinks: Sequence[Sink]) -> Result:
-        """Return ``result`` with the final evaluation, or an estimate where no environment is there.
+    def finish(self, sinks: Sequence[Sink]) -> tuple[Measured | None, int | None]:
+        """Make the final evaluation, or an estimate where no environment is there; return it, or a signal's number.
 
         A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It
         does so until eval.json or estimate.json is there, so these are written after the entries of the logs.
         """
         if not self.experiment.measures:
-            return result
+            return None, None
         try:
             with stopping():
                 found = self.experiment.measure("test")
@@ -365,7 +363,7 @@ class Life:
                 f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
                 f"{self.folder}, in Python run='{self.folder}'"
             )
-            return replace(result, reason="interrupted", signal=stopped.number.value)
+            return None, stopped.number.value
         for sink in sinks:
             sink.write(found.metrics() | {self.mark: 1.0}, self.clock.position)
         unit = "updates" if self.clock.unit == "updates" else "env_steps"
@@ -374,26 +372,28 @@ class Life:
             write_found(self.file, {unit: self.clock.position, **found.to_dict()})
         except OSError as error:  # it does not spoil a training that is over
             self.say(f"cannot write: {error}")
-        return replace(result, evaluation=found) if isinstance(found, Evaluation) else replace(result, estimate=found)
+        return found, None
 
     def finished_before(self, newest: Path, open_sinks: OpenSinks) -> Result:
         """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
-        result = self.result(newest)
         if not self.experiment.measures or is_of(self.file, self.clock.position):
-            return replace(result, evaluation=read_evaluation(self.folder) if self.experiment.measures else None)
+            return self.result(newest, read_evaluation(self.folder) if self.experiment.measures else None)
         if self.experiment.measures == "estimate":
             self.load(newest, ["data"])  # the estimator goes on where that of earlier estimates stopped
         self.write_settings(anew=False)
         with open_sinks(self.experiment, {self.mark: 1.0}) as sinks:
-            result = self.finish(result, sinks)
-        return self.with_files(result)
+            found, number = self.finish(sinks)
+        return self.result(newest, found, number)
 
-    def result(self, checkpoint: Path | None) -> Result:
-        """Return the result of a run that has made all its steps, before its final evaluation."""
-        files = self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {})
-        env_steps, updates = self.clock.env_steps, self.clock.updates
-        return Result(run=self.folder.path, reason="finished", env_steps=env_steps, updates=updates, files=files)
-
-    def with_files(self, result: Result) -> Result:
-        """Return ``result`` with the files that were written meanwhile, such as the learning curve."""
-        return replace(result, files=self.folder.files() | result.files)
+    def result(self, checkpoint: Path | None, found: Measured | None = None, number: int | None = None) -> Result:
+        """Return how the run ended: with the evaluation or estimate ``found``, or by the signal of that ``number``."""
+        return Result(
+            run=self.folder.path,
+            reason="finished" if number is None else "interrupted",
+            signal=number,
+            env_steps=self.clock.env_steps,
+            updates=self.clock.updates,
+            evaluation=found if isinstance(found, Evaluation) else None,
+            estimate=None if isinstance(found, Evaluation) else found,
+            files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
+        )
