@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,10 +83,9 @@ def weights(*modules: torch.nn.Module) -> int:
     return sum(p.numel() for module in modules for p in module.parameters() if p.ndim > 1)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_operations_of_an_update_are_those_of_its_equations(precision: str) -> None:
+def test_operations_of_an_update_are_those_of_its_equations() -> None:
     """Two for each weight and row forwards, four backwards; nothing backwards through the imagination."""
-    config = sized("1m").merge({"precision": precision, "batch_length": 16, "horizon": 5})
+    config = sized("1m").merge({"batch_length": 16, "horizon": 5})
     with torch.device("meta"):
         learner = DreamerV3(VECTOR, TURNS, config, torch.device("meta"))
     world, actor, critic = learner.world, learner.actor, learner.critic
@@ -215,6 +212,7 @@ def test_measuring_a_learner_of_everything() -> None:
     assert list(report.speed.act_ms) == [1, 3, 8]
     assert report.speed.rows_per_s == pytest.approx(16 / report.speed.update_s)
     assert report.speed.device_peak_gb is None
+    assert 0.05 < report.speed.peak_gb < 50
     assert report.forecast.updates == 200
     assert report.share is not None
     assert report.share > 0
@@ -335,13 +333,3 @@ def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch,
 def test_the_pace_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DreamerV3, "update", lambda *_: 1 / 0)
     assert pace(TINY, VECTOR, TURNS, 3, [1]) is None
-
-
-def test_peak_memory_is_a_peak() -> None:
-    code = (
-        "from reverie.core.hardware import peak_memory; before = peak_memory(); x = b'1' * 400_000_000; del x; "
-        "print(before, peak_memory())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    before, after = map(int, done.stdout.split())
-    assert 50e6 < before < after - 300e6

@@ -198,12 +198,6 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     assert re.findall("Did you mean '([^']+)'", done.stderr) == ["sac", "Pendulum-v1", "ALE/Pong-v5"]
 
 
-def test_python_dash_m() -> None:
-    done = subprocess.run([sys.executable, "-m", "reverie", "lst"], check=False, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "Did you mean 'list'?" in done.stderr
-
-
 # ---------------------------------------------------------------- mistakes
 
 

@@ -27,7 +27,7 @@ from reverie.core.spaces import ObsCodec
 from reverie.log.video import to_rgb, upscale
 from tiny import FEW, NETWORKS
 
-DREAMERS = ("dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3", "r2dreamer")
+DREAMERS = ("dreamer_v1", "dreamer_v3", "plan2explore", "r2dreamer")
 SMALL = {"rssm": {"deter": 16, "hidden": 8, "stoch": 3}, "horizon": 4}
 
 

@@ -113,6 +113,7 @@ def test_the_context_fits_the_length_of_the_episodes(
     found, episodes = fitting(iter(rows(*lengths)), 3)
     assert found == context
     assert gather(episodes, found, 3, found + 1, 20).shape == shape
+    assert gather(iter(rows(8, 3, 9)), 2, 2, 5, 20).shape == (1, 9)  # the shortest is left out
 
 
 def test_dreams_are_of_the_rewards_that_were_learned(

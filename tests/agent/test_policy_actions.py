@@ -66,7 +66,7 @@ def test_what_was_done_is_what_a_policy_carries():
         total += float(data["action"][t, 0])
 
 
-@pytest.mark.parametrize("rows", [1, 17, 1024, 1025, 2500])
+@pytest.mark.parametrize("rows", [1, 1025])
 def test_every_row_has_its_own_actions(rows):
     found = actions_of(Sees(), columns((rows,)), 2, draws=3)
     assert found.shape == (rows, 3, 2)
@@ -99,41 +99,31 @@ def test_only_a_policy_that_says_so_is_shown_rows_in_any_order():
     assert max(policy.sizes) <= 256
 
 
-@pytest.mark.parametrize("mode", ["eval", "explore"])
 @pytest.mark.parametrize("name", algorithms())
-def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name, mode):
+def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name):
     """Those that draw do so from the generator alone, and those that count decisions from their number."""
     config = algorithm_config(name)()
     part = ActionPart(kind="categorical", classes=(2,)) if "discrete" in name or "dqn" in name else None
     action = ActionSpec(parts={"action": part or ActionPart(kind="continuous", size=2)})
-    if name in ("dreamer_v3", "plan2explore_v3", "r2dreamer"):
-        config = config.merge(NETWORKS)
-    remembers = name in (
-        "dreamer_v1",
-        "dreamer_v2",
-        "dreamer_v3",
-        "plan2explore",
-        "plan2explore_v1",
-        "plan2explore_v3",
-        "r2dreamer",
-    )
-    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
+    remembers = name.startswith(("dreamer", "plan2explore", "r2dreamer"))
     if remembers:
-        assert not isinstance(policy, Memoryless)
-        return
-    assert isinstance(policy, Memoryless)
-    assert policy.memoryless("eval")
-    if not policy.memoryless(mode):
-        return
-    shown = [seen(torch.full((4, 1), float(x)), first=x == 0) for x in (0, 9, 5)]
-    acted = []
-    for earlier in (shown[:2], [shown[0], shown[0]]):
-        state = policy.initial(4)
-        for step in earlier:
-            state = policy.act(step, state, mode)[1]
-        torch.manual_seed(0)
-        acted.append(policy.act(shown[2], state, mode)[0])
-    assert torch.equal(*acted)
+        small = NETWORKS if name.endswith(("v3", "r2dreamer")) else {"rssm": {"deter": 16, "hidden": 8, "stoch": 3}}
+        config = config.merge(small)
+    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
+    assert isinstance(policy, Memoryless) is not remembers
+    for mode in () if remembers else ("eval", "explore"):
+        assert policy.memoryless("eval")
+        if not policy.memoryless(mode):
+            continue
+        shown = [seen(torch.full((4, 1), float(x)), first=x == 0) for x in (0, 9, 5)]
+        acted = []
+        for earlier in (shown[:2], [shown[0], shown[0]]):
+            state = policy.initial(4)
+            for step in earlier:
+                state = policy.act(step, state, mode)[1]
+            torch.manual_seed(0)
+            acted.append(policy.act(shown[2], state, mode)[0])
+        assert torch.equal(*acted)
 
 
 def seen(row, first):
@@ -159,9 +149,9 @@ def test_agreement_with_recorded_actions_is_of_whole_choices_and_in_halves_of_th
     taken = np.array([[1, 0, 0, 1, 0], [0, 1, 1, 0, 0]], np.float32)
     other = np.array([[1, 0, 1, 0, 0], [0, 1, 1, 0, 0]], np.float32)  # the first row has another second choice
     chosen = np.stack([taken, other * np.float32(1 - 1e-6)], 1)  # [2, 2, 5]
-    assert agreement_of(chosen, taken, ActionSpec(parts={"move": move})) == (0.75, None)
+    assert agreement_of(chosen, taken, ActionSpec(parts={"move": move})) == {"same_action": 0.75}
     pulled, wanted = np.array([[0.5, -1.0]], np.float32), np.array([[[0.0, -1.0]]], np.float32)
-    assert agreement_of(wanted, pulled, ActionSpec(parts={"arm": arm})) == (None, np.sqrt(0.125))
+    assert agreement_of(wanted, pulled, ActionSpec(parts={"arm": arm})) == {"action_distance": np.sqrt(0.125)}
     both = ActionSpec(parts={"arm": arm, "move": move})
     found = agreement_of(np.concatenate([wanted, chosen[:1, 1:]], -1), np.concatenate([pulled, taken[:1]], -1), both)
-    assert found == (0.0, np.sqrt(0.125))
+    assert found == {"same_action": 0.0, "action_distance": np.sqrt(0.125)}

@@ -79,6 +79,7 @@ def test_environments_that_reuse_their_arrays(agent):
     one, two = (
         play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4) for env in (plain, Reuses(plain))
     )
+    assert one["truncations"].tolist() == [False] * 3 + [True]  # the recording ends there
     for name in ("observations", "actions"):
         np.testing.assert_array_equal(one[name], two[name])
         assert len(np.unique(one[name], axis=0)) == len(one[name])

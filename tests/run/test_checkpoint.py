@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import RunError
@@ -68,6 +68,7 @@ STATES = st.recursive(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(state=st.dictionaries(KEYS, STATES, max_size=4))
+@example(state={"a/b": torch.zeros(1), "a": {"b": torch.ones(2)}})  # whose tensors would have one name
 def test_any_state_comes_back_as_it_was(tmp_path, state):
     store, back = Checkpoints(tmp_path), Box()
     store.load(store.save(1, {"it": Box(state)}), {"it": back})
