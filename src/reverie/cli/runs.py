@@ -57,9 +57,9 @@ def list_command(args: list[str]) -> int:
             print(f"  {'':<16}sizes: {', '.join(read.tables['SIZES'])}")
     print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
     print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
-    from reverie.presets import dreamer, model_free, offline, on_policy
+    from reverie.presets.published import TABLE
 
-    for name, one in (dreamer.TABLE | model_free.TABLE | on_policy.TABLE | offline.TABLE).items():
+    for name, one in TABLE.items():
         starts = ", ".join(f"{start}*" for start in one.envs.split())
         print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
     return 0

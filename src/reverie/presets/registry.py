@@ -11,10 +11,8 @@ from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.experiment import ExperimentConfig
-from reverie.presets import dreamer, model_free, offline, on_policy, tdmpc2
+from reverie.presets.published import TABLE as TABLE
 
-TABLE = dreamer.TABLE | tdmpc2.TABLE | model_free.TABLE | on_policy.TABLE | offline.TABLE
-"""All presets by name."""
 SUITES = {f"{one.algorithm}: {start}": name for name, one in TABLE.items() for start in one.envs.split()}
 """Preset by ``algorithm: prefix`` of the id of the environments that get it, unless another is asked for."""
 ON_CPU = {name: one.cpu for name, one in TABLE.items() if one.cpu is not None}
