@@ -46,7 +46,7 @@ class Dataset(Replay):
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
             raise DataError(f"{where} contains no rows.")
-        first = self.column("is_first")
+        first = self.column("is_first").copy()  # in one piece
         if wrong := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
             raise DataError(f"{where}: {wrong}.")
         if not len(self):
