@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What does PPO reach, and how fast is it, here and in Stable-Baselines3?
+"""What does PPO reach, and how fast is it, here and elsewhere?
 
     python benchmarks/on_policy.py results [--tasks cartpole pendulum ...] [--first 0] [--seeds 5] [--peer-seeds 3]
     python benchmarks/on_policy.py speed [--tasks cartpole pendulum cheetah] [--rounds 3]
 
 Each run is a process of its own with one thread: a whole training, without evaluations, then episodes that decide
-nothing. Ours keeps every row for good, logs and writes checkpoints, its defaults; Stable-Baselines3 writes nothing. It
-has the same settings, `peers/on_policy_sb3.py`, also of actions and rewards; weights and details are its own.
+nothing. Ours keeps every row for good, logs and writes checkpoints, its defaults; the others write nothing. They have
+the same settings, `peers/on_policy_*.py`, also of actions and rewards; details are their own. Scores are compared with
+those of Stable-Baselines3 alone.
 
 `results`: the mean score over seeds with reverie's own intervals, written after each run. Seeds are added to those that
 the file has with the same settings, so a part can be done today and the rest tomorrow: `--first 3` begins at seed 3.
-Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of both in turn;
+Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of all in turn;
 medians over the rounds, and ratios of runs of one round. An update is a minibatch with its sampling. Processor time is
 of the whole process without its start. Rows of tasks that were not measured stay as they are.
 """
@@ -46,7 +47,14 @@ from reverie.replay.rollout import Rollout
 
 EPISODES = 20
 OURS, PEER = "reverie", "Stable-Baselines3 2.9.2"
-PACKAGES = ("stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
+MUJOCO = ("gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
+PEERS = {
+    PEER: ("sb3", ("stable-baselines3==2.9.2", *MUJOCO)),
+    "TorchRL 0.14.1": ("torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", *MUJOCO)),
+    "Tianshou 2.0.1": ("tianshou", ("tianshou==2.0.1", *MUJOCO)),
+    "a script like CleanRL's": ("script", MUJOCO),
+}
+"""Other systems: the end of their script's name, and what it needs."""
 CUE = {"env.num": 8, "algo.rollout": 32, "algo.batch_size": 64, "algo.lr": 3e-3, "algo.epochs": 8}
 RAW = {
     "env.num": 8, "algo.epochs": 10, "algo.value_estimator": "gae(0.95)", "algo.normalise": None,
@@ -174,11 +182,13 @@ class Runs:
     """Runs of both systems, each in a fresh process with one thread."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.peer = installed({"sb3": PACKAGES}, args.where).get("sb3")
+        wanted = [name for name in PEERS if args.part == "speed" or name == PEER]
+        found = installed({PEERS[name][0]: PEERS[name][1] for name in wanted}, args.where)
+        self.pythons = {name: found[PEERS[name][0]] for name in wanted if PEERS[name][0] in found}
 
     def systems(self, task: Task) -> list[str]:
         """Those that can do it."""
-        return [OURS, PEER] if task.peer and self.peer is not None else [OURS]
+        return [OURS, *(self.pythons if task.peer else ())]
 
     def run(self, system: str, name: str, seed: int, steps: int, episodes: int) -> Numbers:
         """What one of them prints.
@@ -187,10 +197,11 @@ class Runs:
             RuntimeError: it failed; with what it said.
         """
         command = [sys.executable, __file__, "one", name, seed, steps, episodes]
-        if system == PEER:
+        if system != OURS:
             task = TASKS[name]
             said = settings_of(task, resolved(task), seed, steps, episodes)
-            command = [self.peer, Path(__file__).parent / "peers" / "on_policy_sb3.py", json.dumps(said)]
+            script = Path(__file__).parent / "peers" / f"on_policy_{PEERS[system][0]}.py"
+            command = [self.pythons[system], script, json.dumps(said)]
         env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -225,7 +236,7 @@ def results(runs: Runs, name: str, args: argparse.Namespace, add: Callable[[dict
             system, seed = jobs[job]
             run = job.result()
             add({"part": "results", "task": name, "env": task.env, "system": system, "mark": mark(system, task),
-                 "steps": run["steps"], "seeds": [seed], "cpu_s": [run["cpu_s"]],
+                 "steps": run["steps"], "seeds": [seed], "cpu_s": [round(run["cpu_s"], 1)],
                  "scores": [round(run["score"], 1)]})  # fmt: skip
 
 
@@ -242,13 +253,13 @@ def together(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def speed(runs: Runs, name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each system: medians over the rounds, and how many times as fast ours was in the same round."""
-    task = TASKS[name]
-    runs.run(OURS, name, 0, task.timed // 4, 0)  # compiles what is not there yet
+    task, steps = TASKS[name], TASKS[name].timed // args.share
+    runs.run(OURS, name, 0, steps // 4, 0)  # compiles what is not there yet
     found: dict[str, list[Numbers]] = {system: [] for system in runs.systems(task)}
     for number in range(args.rounds):
         for system, each in found.items():
-            each.append(rates(runs.run(system, name, number, task.timed, 0)))
-    return [speed_row(name, system, each, found[OURS]) for system, each in found.items()]
+            each.append(rates(runs.run(system, name, number, steps, 0)))
+    return [speed_row(name, system, each, found[OURS]) | {"steps": steps} for system, each in found.items()]
 
 
 def rates(run: Numbers) -> Numbers:
@@ -259,7 +270,7 @@ def rates(run: Numbers) -> Numbers:
 
 def speed_row(name: str, system: str, found: Sequence[Numbers], first: Sequence[Numbers]) -> dict[str, Any]:
     """The row of these rounds, beside those of ours."""
-    row = {"part": "speed", "task": name, "env": TASKS[name].env, "system": system, "steps": TASKS[name].timed}
+    row = {"part": "speed", "task": name, "env": TASKS[name].env, "system": system}
     for what in ("per_cpu_s", "per_s", "updates_per_s"):
         row[what] = statistics.median(run[what] for run in found)
         row[f"ratio_{what}"] = statistics.median(a[what] / b[what] for a, b in zip(first, found, strict=True))
@@ -269,12 +280,12 @@ def speed_row(name: str, system: str, found: Sequence[Numbers], first: Sequence[
 def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """``old`` with ``new`` in the place of the rows of its part, task and system, in the order of the tasks."""
 
-    def key(row: Mapping[str, Any]) -> tuple[str, int, bool]:
-        return row["part"], list(TASKS).index(row["task"]), row["system"] != OURS
+    def key(row: Mapping[str, Any]) -> tuple[str, int, int]:
+        return row["part"], list(TASKS).index(row["task"]), [OURS, *PEERS].index(row["system"])
 
-    found = {(key(row), row["system"]): row for row in old if row["task"] in TASKS}
+    found = {key(row): row for row in old if row["task"] in TASKS}
     for row in new:
-        place = key(row), row["system"]
+        place = key(row)
         found[place] = together(found.get(place, {}), row) if row["part"] == "results" else row
     return [found[place] for place in sorted(found)]
 
@@ -293,7 +304,8 @@ def main() -> int:
     parser.add_argument("--peer-seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, for results")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--where", type=Path, default=WHERE, help="folder of the peer's environment")
+    parser.add_argument("--share", type=int, default=1, help="take one part of so many of the env steps, for speed")
+    parser.add_argument("--where", type=Path, default=WHERE, help="folder of the others' environments")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     runs, here = Runs(args), machine(1)

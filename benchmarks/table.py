@@ -181,11 +181,11 @@ ON_POLICY = {
 
 
 def on_policy_table(result: Result) -> list[str]:
-    """Scores, one row a task and one column a system; then how many a second, of each, and ours over the other's."""
+    """Scores, one row a task and one column a system; then how many a second, and how many times as many ours does."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for r in result["rows"]:
         found.setdefault((r["part"], r["task"]), {})[r["system"]] = r
-    systems = list(dict.fromkeys(r["system"] for r in result["rows"]))
+    systems = list(dict.fromkeys(r["system"] for r in result["rows"] if r["part"] == "results"))
     scores = []
     for (part, task), of in found.items():
         if part == "results":
@@ -193,14 +193,14 @@ def on_policy_table(result: Result) -> list[str]:
             scores.append([ON_POLICY[task], steps, *(scored(of[s]) if s in of else "-" for s in systems)])
     speeds = []
     for (part, task), of in found.items():
-        if part == "speed":
-            row = [ON_POLICY[task]]
+        for system, r in of.items() if part == "speed" else ():
+            row = [ON_POLICY[task].partition(",")[0], system]
             for what in ("per_cpu_s", "per_s", "updates_per_s"):
-                row += [f"{of[s][what]:,.0f}" for s in systems] + [digits(of[systems[-1]][f"ratio_{what}"])]
+                row += [f"{r[what]:,.0f}", digits(r[f"ratio_{what}"])]
             speeds.append(row)
     units = ("env steps per s of processor time", "env steps per s", "updates per s")
-    heads = [head for unit in units for head in (unit, systems[-1].partition(" ")[0], "ours to it")]
-    return [*grid(["mean return", "env steps", *systems], scores), "", *grid(["speed", *heads], speeds)]
+    heads = [head for unit in units for head in (unit, "ours to it")]
+    return [*grid(["mean return", "env steps", *systems], scores), "", *grid(["speed", "system", *heads], speeds)]
 
 
 def scored(row: Mapping[str, Any]) -> str:

@@ -112,6 +112,23 @@ def test_the_page_says_what_the_store_costs() -> None:
         assert noise in line.partition(game)[2], (game, noise)
 
 
+def test_seeds_are_added_to_those_with_the_same_settings(scripts: Any) -> None:
+    script = scripts("on_policy")
+
+    def row(seeds: list[int], scores: list[float], mark: str = "a") -> dict[str, Any]:
+        same = {"part": "results", "task": "cue", "env": "reverie/Cue-v0", "system": "reverie", "steps": 9}
+        return same | {"mark": mark, "seeds": seeds, "scores": scores, "cpu_s": [1.0] * len(seeds)}
+
+    timed = {"part": "speed", "task": "cartpole", "system": script.PEER, "per_s": 1.0}
+    found = script.merged([row([3], [5.0]), timed], [row([1], [2.0])])
+    assert [(each.get("seeds"), each.get("scores")) for each in found] == [([1, 3], [2.0, 5.0]), (None, None)]
+    assert found[0]["mean"]["value"] == 3.5
+    assert script.merged(found, [row([3], [7.0])])[0]["scores"] == [2.0, 7.0]
+    assert script.merged(found, [row([4], [7.0], "b")])[0]["seeds"] == [4]  # others are of other settings
+    faster = script.merged(found, [timed | {"per_s": 2.0}])
+    assert [each.get("per_s") for each in faster] == [None, 2.0]
+
+
 # ---------------------------------------------------------------- agreement with other libraries
 
 
