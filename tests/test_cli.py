@@ -464,10 +464,17 @@ def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     text = capsys.readouterr().out
     assert "mean return" in text
     assert "over 3 episodes" in text
-    assert json.loads((tmp_path / "run" / "eval.json").read_text())["actions"] == "sample"
-    assert list((tmp_path / "run" / "videos").glob("eval-*.mp4"))
+    found = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert (found["actions"], found["checkpoint"][:5], "time_limit" in found) == ("sample", "step-", False)
+    (film,) = (tmp_path / "run" / "videos").glob("eval-*.mp4")
+    assert film.stat().st_size > 1000
+    assert main(["eval", "run", "--episodes", "3", "--mode", "sample"]) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text()) == found  # with the same seed
     assert main(["eval", "run", "--episodes", "2", "--time-limit", "3"]) == 0
-    assert json.loads((tmp_path / "run" / "eval.json").read_text())["lengths"] == [3, 3]
+    found = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert (found["lengths"], found["time_limit"]) == ([3, 3], 3)
+    assert main(["eval", "run", "--time-limit", "0"]) == 1
+    assert "env.time_limit = 0: expected at least 1" in capsys.readouterr().err
     assert main(["eval", "run", "--episodes", "0"]) == 1
     assert "episodes = 0" in capsys.readouterr().err
 

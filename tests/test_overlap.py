@@ -10,7 +10,6 @@ from reverie.build import Experiment, build
 from reverie.envs.worker import WorkerSlot
 from reverie.experiment import ExperimentConfig
 from reverie.log.meter import Meter
-from reverie.run.collect import SteppedAtOnce
 from reverie.run.train import train
 from tiny import SETTINGS
 
@@ -27,12 +26,10 @@ def fingerprint(experiment: Experiment) -> str:
     return digest.hexdigest()
 
 
-def trained(vector: str, at_once: bool = False) -> str:
+def trained(vector: str) -> str:
     settings = {**SETTINGS, "random_steps": 30, "env": {"id": "CartPole-v1", "num": 3, "vector": vector}}
     experiment = build(ExperimentConfig().merge(settings))
     try:
-        if at_once:
-            experiment.collector.async_env = SteppedAtOnce(experiment.env)
         train(experiment.algo, experiment.replay, experiment.clock, Meter(), collector=experiment.collector)
         assert experiment.clock.updates > 5
         return fingerprint(experiment)
@@ -48,4 +45,3 @@ def test_a_run_with_workers_is_bit_for_bit_one_without(monkeypatch: pytest.Monke
     assert not sent
     assert trained("process") == serial
     assert sent
-    assert trained("process", at_once=True) == serial

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from reverie.core.errors import DataError, EnvError
-from reverie.core.protocols import AsyncEnv
 from reverie.envs import slot
 from reverie.envs.dummy import Count, Grid
 
@@ -29,7 +28,6 @@ def same(a, b):
 @BOTH
 def test_sent_and_received_rows_are_those_of_step(make, vector):
     reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vector=vector)
-    assert isinstance(env, AsyncEnv)
     assert same(reference.reset(), env.reset())
     for _ in range(14):
         env.send(torch.zeros(3, 2))

@@ -27,7 +27,13 @@ class ScriptedEnv:
         self.obs_spec = {"id": ObsPart(kind="vector", shape=(2,), dtype="float32")}
         self.actions: list[torch.Tensor] = []
         self.seeds: list[int | None] = []
-        self.closed = False
+        self.closed, self.exact_rewards, self.logged = False, (), {}
+
+    def send(self, action: torch.Tensor) -> None:
+        self.answer = self.step(action)
+
+    def receive(self) -> Step:
+        return self.answer
 
     def reset(self, seed: int | None = None) -> Step:
         self.seeds.append(seed)

@@ -23,32 +23,31 @@ class Env(Protocol):
     obs_spec: ObsSpec
     action_spec: ActionSpec
 
+    @property
+    def exact_rewards(self) -> Sequence[float]:
+        """Rewards of the current rows as the environments gave them, not rounded to float32; empty after a reset."""
+
+    @property
+    def logged(self) -> Mapping[int, Mapping[str, float]]:
+        """What ``env.log_info`` names of the episodes that end with the current rows, by environment."""
+
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes; every row is ``is_first``."""
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whatever the action."""
 
+    def send(self, action: Tensor) -> None:
+        """Start a step with ``action`` ``[N, A]``; do not wait for environments in other processes."""
+
+    def receive(self) -> Step:
+        """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
+
     def render(self) -> np.ndarray | None:
         """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
 
     def close(self) -> None:
         """Release windows, processes and memory. May be called twice."""
-
-
-@runtime_checkable
-class AsyncEnv(Protocol):
-    """Optional methods of an ``Env`` whose environments can step while the caller does something else.
-
-    ``step`` is then ``send`` followed by ``receive``. A wrapper that changes ``step`` must change these two as well,
-    because the collector calls them instead.
-    """
-
-    def send(self, action: Tensor) -> None:
-        """Start a step with ``action`` ``[N, A]``; do not wait for it."""
-
-    def receive(self) -> Step:
-        """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
 
 
 @runtime_checkable

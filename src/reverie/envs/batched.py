@@ -51,7 +51,8 @@ class Batched:
         self._ended: np.ndarray | None = None
         self._only_some = False  # whether it was seen that a reset of some leaves the others alone
         self.exact_rewards: list[float] = []
-        """The rewards of the current rows before they became float32."""
+        self.logged: dict[int, dict[str, float]] = {}
+        self._answer: Step | None = None
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
@@ -59,6 +60,15 @@ class Batched:
         obs, _ = self._call("reset", seed=seed)
         self._ended = self._none
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
+
+    def send(self, action: Tensor) -> None:
+        """Step at once. Raises as ``step``."""
+        self._answer = self.step(action)
+
+    def receive(self) -> Step:
+        """Return the rows of that step."""
+        assert self._answer is not None
+        return self._answer
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.

@@ -106,7 +106,7 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
 
 
 class VectorEnv:
-    """N environments with the same spaces; satisfies ``core.protocols.Env``, ``AsyncEnv`` and ``Restorable``.
+    """N environments with the same spaces; satisfies ``core.protocols.Env`` and ``Restorable``.
 
     Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
     also if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import warn
-from reverie.core.protocols import Annealed, AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
+from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, Watcher
 from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, leaves, named
 from reverie.core.types import State, Step
@@ -32,14 +32,9 @@ class EpisodeStats(NamedTuple):
     info: Mapping[str, float] = MappingProxyType({})
 
 
-def logged_of(env: Env) -> dict[int, Mapping[str, float]]:
-    """Return what ``env.log_info`` names of the episodes that end with the current rows, by environment."""
-    return dict(getattr(env, "logged", {}))  # not every Env has it
-
-
 def rewards_of(env: Env, step: Step) -> list[float]:
-    """Return the rewards of the current rows ``step`` as the environments gave them, before they became float32."""
-    return list(getattr(env, "exact_rewards", ()) or step.reward.tolist())  # not every Env has them
+    """Return the rewards of the current rows ``step`` as exactly as they are known."""
+    return list(env.exact_rewards) or step.reward.tolist()
 
 
 class EpisodeCounter:
@@ -53,7 +48,7 @@ class EpisodeCounter:
     ) -> list[tuple[int, EpisodeStats]]:
         """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
 
-        ``rewards``, ``logged``: ``rewards_of`` and ``logged_of`` the environments.
+        ``rewards``, ``logged``: of the rows, as an ``Env`` has them.
         """
         finished = []
         rows = zip(rewards, step.is_first.tolist(), step.is_last.tolist(), strict=True)
@@ -100,23 +95,6 @@ class Collecting(Protocol):
         """End environments and processes. May be called twice."""
 
 
-class SteppedAtOnce:
-    """Gives an ``Env`` that only has ``step`` the methods ``send`` and ``receive``."""
-
-    def __init__(self, env: Env) -> None:
-        self.env = env
-        self.answer: Step | None = None
-
-    def send(self, action: Tensor) -> None:
-        """Step at once."""
-        self.answer = self.env.step(action)
-
-    def receive(self) -> Step:
-        """Return the rows of that step."""
-        assert self.answer is not None
-        return self.answer
-
-
 class Collector:
     """Holds the current row of each environment and the policy's state, and advances both by one turn at a time.
 
@@ -156,7 +134,6 @@ class Collector:
         self.exact, self.say = exact, say
         self._saved: State = {}
         self.env, self.policy, self.sink, self.watcher = env, policy, sink, watcher
-        self.async_env = env if isinstance(env, AsyncEnv) else SteppedAtOnce(env)
         self.restorable = env if isinstance(env, Restorable) else None  # checked once, as isinstance is slow
         self.random_steps = random_steps
         self.env_steps = 0
@@ -181,8 +158,8 @@ class Collector:
             raise self._failure
         if self._step is None:
             try:
-                self._step = self.async_env.receive()
-                self._rewards, self._logged = rewards_of(self.env, self._step), logged_of(self.env)
+                self._step = self.env.receive()
+                self._rewards, self._logged = rewards_of(self.env, self._step), dict(self.env.logged)
             except Exception as error:
                 self._failure = error
                 raise
@@ -198,7 +175,7 @@ class Collector:
             self._stored = True
         self.count()
         taken = step.is_last.tolist().count(False)
-        self.async_env.send(self._action)
+        self.env.send(self._action)
         self._step = self._action = None
         self._watched = self._stored = self._counted = False
         self.env_steps += taken

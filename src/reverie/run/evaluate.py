@@ -10,7 +10,7 @@ import numpy as np
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
-from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, logged_of, means_of, rewards_of
+from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, means_of, rewards_of
 from reverie.run.folder import RunFolder, found_at_end
 
 
@@ -102,7 +102,7 @@ def evaluate(
     while True:
         if record and not played[0] and (frame := env.render()) is not None:
             frames.append(np.array(frame))
-        for i, stats in counter.add(step, rewards_of(env, step), logged_of(env)):
+        for i, stats in counter.add(step, rewards_of(env, step), env.logged):
             played[i].append(stats)
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
             break
