@@ -38,6 +38,7 @@ EXACT = {
     "CartPole-v1": {},
     "Pendulum-v1": {"time_limit": 20, "clip_reward": "tanh"},
     "ALE/Pong-v5": ATARI,
+    "ALE/Breakout-v5": {"action_repeat": 4, "life_loss": True, "fire": True, "resize": (32, 32)},
     "HalfCheetah-v5": {"time_limit": 20},
     "MinAtar/Breakout-v1": {},
     "MiniGrid-DoorKey-5x5-v0": {"time_limit": 20, "mission": True},
