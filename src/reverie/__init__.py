@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from reverie.agent.estimate import EstimateReport as EstimateReport
     from reverie.agent.estimate import PolicyEstimate as PolicyEstimate
     from reverie.agent.estimate import estimate as estimate
+    from reverie.agent.export import Exported as Exported
+    from reverie.agent.export import export as export
     from reverie.agent.extract import Extracted as Extracted
     from reverie.agent.extract import extract as extract
     from reverie.agent.imagining import Imagined as Imagined
     from reverie.agent.imagining import ModelState as ModelState
     from reverie.agent.loading import load as load
     from reverie.agent.registry import register as register
+    from reverie.agent.sharing import SharedAgent as SharedAgent
+    from reverie.agent.sharing import pull as pull
+    from reverie.agent.sharing import push as push
+    from reverie.agent.sharing import shared as shared
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.base import AlgorithmConfig as AlgorithmConfig
     from reverie.algos.bc import BCConfig as BCConfig
@@ -76,10 +82,12 @@ _PLACES = {
     "agent.dream_env": "DreamEnv DreamVectorEnv dream_env",
     "agent.dreaming": "DreamReport dream",
     "agent.estimate": "EstimateReport PolicyEstimate estimate",
+    "agent.export": "Exported export",
     "agent.extract": "Extracted extract",
     "agent.imagining": "Imagined ModelState",
     "agent.loading": "load",
     "agent.registry": "register",
+    "agent.sharing": "SharedAgent pull push shared",
     "algos.a2c": "A2CConfig",
     "algos.base": "AlgorithmConfig",
     "algos.bc": "BCConfig",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
+from torch import Tensor
 
 from reverie.agent.imagining import Imagined, ModelState, imagine, observe, probed, steer
 from reverie.agent.observer import Observer
@@ -33,6 +34,9 @@ from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment import NO_ENV, ExperimentConfig
 from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import Evaluation, evaluate
+
+if TYPE_CHECKING:
+    from reverie.agent.export import Exported
 
 Actions = Literal["mode", "sample"]
 MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
@@ -149,18 +153,34 @@ class Agent:
                 f"{len(first)} values: expected the same number of each. Pass state=None when the number of "
                 "environments changes."
             )
-        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
         told = [None] * len(rows) if action_mask is None else [action_mask] if single else list(action_mask)
         if len(told) != len(rows):
             raise DataError(f"action_mask has {len(told)} rows: expected one for each of {len(rows)} observations.")
-        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
-        chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
-        decoded = [self._codec(action) for action in chosen.cpu().numpy()]
-        after = AgentState(policy, stacks)
+        chosen, after = self.decide(rows, state, actions, first, reward, told)
+        decoded = [self.environment_action(action) for action in chosen.cpu().numpy()]
         if single:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
         return concatenate(self.action_space, decoded, room), after
+
+    def decide(
+        self,
+        rows: Sequence[Any],
+        state: AgentState,
+        actions: Actions,
+        first: np.ndarray,
+        reward: Any,
+        told: Sequence[Any],
+    ) -> tuple[Tensor, AgentState]:
+        """Do :meth:`act` for a list of observations and of what is ``told`` of legal actions; return flat actions."""
+        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
+        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
+        chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
+        return chosen, AgentState(policy, stacks)
+
+    def environment_action(self, flat: np.ndarray) -> Any:
+        """Return the action of ``action_space`` for a flat one, ``[A]``."""
+        return self._codec(flat)
 
     def random_action(self, shown: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal by the mask in ``shown``, an observation as learners see it."""
@@ -306,6 +326,12 @@ class Agent:
             DataError: there is no such probe, it is given something else, or an array has another shape.
         """
         return steer(self, state, probe, given or {}, steps, lr)
+
+    def export(self, out: Path | str | None = None, **options: Any) -> Exported:
+        """Write the policy as a file that runs without this library: see :func:`reverie.export`."""
+        from reverie.agent.export import export
+
+        return export(self, out, **options)
 
     @contextlib.contextmanager
     def recorded(self, data: DatasetConfig | Path | str | None = None) -> Iterator[Recorded]:

@@ -30,7 +30,7 @@ from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory, put_away
 from reverie.envs.slot import generator_kept
 from reverie.experiment import NO_ENV, ExperimentConfig
-from reverie.log.artifacts import local
+from reverie.log.artifacts import fetched
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
@@ -55,7 +55,8 @@ def load(
 
     Args:
         run: the run folder; or a run or an agent at a tracker, which is downloaded to ``runs/`` once: ``"runs:/ID"``,
-            ``"models:/NAME/3"`` and ``"models:/NAME@alias"`` of MLflow, ``"wandb:ENTITY/PROJECT/NAME:v3"`` of W&B.
+            ``"models:/NAME/3"`` and ``"models:/NAME@alias"`` of MLflow, ``"wandb:ENTITY/PROJECT/NAME:v3"`` of W&B,
+            ``"hf://USER/NAME"`` of the Hugging Face Hub, ``"s3://BUCKET/NAME"`` and other URLs of :func:`push`.
         env: the function or instance the run was trained with, if its environment was given from Python and cannot be
             imported. For an environment that a module of yours registers: ``"module:Id"``. For a run on recorded data
             alone: the environment to act in, also by id. Where the environment is not installed: a class derived from
@@ -73,7 +74,7 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
-    folder = RunFolder.at(local(run))
+    folder = RunFolder.at(fetched(run))
     with trusting(trust):
         return _loaded(folder, env, algo, checkpoint, device, say)
 

@@ -45,6 +45,8 @@ class Observer:
             self.space = spaces.Dict(both | {"observation": self.space} if self._codec else both)
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
+        self.single: ObsSpec = self._options.spec
+        """What :meth:`frame` returns: ``spec`` before frames are stacked."""
 
     @property
     def accepted(self) -> spaces.Space[Any] | None:
@@ -105,14 +107,7 @@ class Observer:
         self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
     ) -> FlatObs:
         """Convert one observation to flat arrays; ``mask`` and ``last`` as in :meth:`readable`."""
-        flat: FlatObs = {}
-        if self._codec is not None:
-            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
-        if self._drawn:
-            if obs["image"] is None:
-                raise DataError("there is no image: render() returned None or an empty list.")
-            flat["image"] = rgb(np.asarray(obs["image"]))
-        flat = self._options(flat)
+        flat = self.frame(obs, mask, last)
         if stack is not None:
             flat = stack(flat, first)
         wrong = [key for key, part in self.spec.items() if flat[key].shape != part.shape]
@@ -120,6 +115,25 @@ class Observer:
             key = wrong[0]
             raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {self.spec[key].shape}.")
         return flat
+
+    def frame(self, obs: Any, mask: Any = None, last: bool = False) -> FlatObs:
+        """Convert one observation, without the ones before it."""
+        flat: FlatObs = {}
+        if self._codec is not None:
+            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
+        if self._drawn:
+            if obs["image"] is None:
+                raise DataError("there is no image: render() returned None or an empty list.")
+            flat["image"] = rgb(np.asarray(obs["image"]))
+        return self._options(flat)
+
+    def origin(self, key: str) -> dict[str, Any]:
+        """Return where an observation comes from: its ``path`` and ``space`` in the environment; and its ``resize``."""
+        leaf = next((leaf for leaf in self._codec.leaves if leaf.key == key), None) if self._codec else None
+        about: dict[str, Any] = {"from": "render()" if key == "image" else "the environment"}
+        if leaf is not None:
+            about = {"path": list(leaf.path), "space": str(leaf.space)}
+        return about | self._options.changes(key)
 
 
 def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:

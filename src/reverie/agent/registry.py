@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import torch
 import yaml
 
 from reverie.core.discover import version
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import State
 from reverie.log.artifacts import known_ids, reached
 from reverie.log.trackers import PROJECT, experiment_of
@@ -67,8 +68,10 @@ def register(
 
 def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
     """Return what a registry tells about an agent besides its files."""
-    step, life = step_of(checkpoint), read(checkpoint, ["run"])["run"]
-    score = life["best"] if life["best_step"] == step else None
+    step, score = step_of(checkpoint), None
+    with contextlib.suppress(RunError):  # an agent from elsewhere was not trained here
+        life = read(checkpoint, ["run"])["run"]
+        score = life["best"] if life["best_step"] == step else None
     if is_of(folder.evaluation, step):
         score = (found_at_end(folder.evaluation) or {})["score"]["mean"]
     about = {"algorithm": saved.algorithm, "env": saved.env, "step": str(step), "reverie": version()}

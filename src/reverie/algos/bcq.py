@@ -20,6 +20,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, first, several
 from reverie.nn.exploration import Unaffected
+from reverie.nn.functional import traced
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
@@ -153,7 +154,7 @@ class BestOfSeveral(Unaffected[Decided]):
     def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
         """Return ``(action [N, A] on the CPU, state)``."""
         generator = None
-        if mode == "eval":
+        if mode == "eval" and not traced(state.steps):
             generator = torch.Generator().manual_seed(int(state.steps))
             state = Decided(state.steps + 1)
         latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-self.clip, self.clip)

@@ -1,4 +1,4 @@
-"""``reverie eval``, ``dream`` and ``extract``: what a trained agent does, imagines and represents."""
+"""``reverie eval``, ``dream``, ``extract`` and ``export``: what a trained agent does, imagines and represents."""
 
 from __future__ import annotations
 
@@ -157,4 +157,39 @@ def extract_command(args: list[str]) -> int:
     for name, one in about["arrays"].items():
         print(f"  {name:<{width}}  {one['dtype']:<7} {one['shape']!s:<20} {one['unit']}")
     print(f"  written to {done.path}")
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(OfRun):
+    """Write a trained policy as a file that runs without this library, and compare it with the agent."""
+
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx for ONNX Runtime and others; torch for torch.export.load."""
+    out: Path | None = None
+    """The file; its inputs and outputs are described in a JSON file beside it. None: policy.onnx or policy.pt2 in the
+    run folder."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Take the policy's most likely action, or sample one by given noise."""
+    batch: int = 1
+    """Number of observations of a call."""
+    steps: int = 1000
+    """Steps of episodes in which the file is compared with the agent."""
+    env: str | None = None
+    """Environment to act in, for an agent that learned from recorded data alone."""
+
+
+def export_command(args: list[str]) -> int:
+    """Run ``reverie export``."""
+    said = parse(ExportCommand, args, "export")
+    from reverie.agent.export import export
+    from reverie.agent.loading import load
+
+    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
+    done = export(agent, said.out, format=said.format, actions=said.mode, batch=said.batch, steps=said.steps)
+    apart = f"; {plural(done.differing, 'step')} differ, by rounding" if done.differing else ""
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
+    print(f"compared with the agent in {plural(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
+    print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
+    print_files({"policy": done.file, "described in": done.about}, said.run)
     return 0

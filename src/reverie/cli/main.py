@@ -23,16 +23,23 @@ COMMANDS = {
     "dream": ("agent", "compare what a world model imagines with what happens"),
     "look": ("look", "a page in the browser: play with an agent, sit inside its dream, compare runs"),
     "extract": ("agent", "write a world model's states and predictions of recorded rows"),
+    "export": ("agent", "write a trained policy as a file for ONNX Runtime or PyTorch alone"),
     "data": ("data", "inspect, check, convert, subsample, record and download data"),
     "check-env": ("check", "check an environment: its faults, how learners see it, what suits it"),
     "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
-    "list": ("runs", "list all algorithms, sizes and presets"),
+    "list": ("runs", "list all algorithms, sizes and presets; or the agents at a place, as hf://USER"),
     "info": ("info", "describe a run: its settings, progress, results and files"),
     "tune": ("tune", "search for good settings, with Optuna"),
+    "push": ("share", "pass on a trained agent: to the Hugging Face Hub, to cloud storage, or as a folder"),
+    "pull": ("share", "download an agent that was passed on"),
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
 }
 """The module of each command, which has a function ``NAME_command``, and its line in ``reverie --help``."""
+SHARING = ("push", "pull", "list")
+"""Commands that take places elsewhere as they are."""
+OF_AN_AGENT = ("eval", "dream", "extract", "export", "info", "look")
+"""Commands whose first word may be the URL of an agent in storage."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
         command = getattr(module, f"{args[0].replace('-', '_')}_command")
         with trusting("--trust" in args):
-            return command([downloaded(word) for word in args[1:]]) or 0
+            return command(here(args[0], args[1:])) or 0
     except UntrustedError as error:
         return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
     except ReverieError as error:
@@ -68,10 +75,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
 
 
+def here(command: str, words: Sequence[str]) -> list[str]:
+    """Return the words after a command, with local folders in place of runs and agents elsewhere."""
+    if command in SHARING:
+        return list(words)
+    if words and command in OF_AN_AGENT and "://" in words[0]:
+        from reverie.log.artifacts import fetched
+
+        return [str(fetched(words[0])), *here(command, words[1:])]
+    return [downloaded(word) for word in words]
+
+
 def downloaded(word: str) -> str:
     """Return a word of the command line; of a run or an agent at a tracker, its local folder."""
     flag, place = re.fullmatch(r"(--[\w.-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
-    if not re.match(r"(runs|models):/|wandb:.+/", place):
+    if not re.match(r"(runs|models):/|wandb:.+/|hf://.+/", place):
         return word
     from reverie.log.artifacts import local
 

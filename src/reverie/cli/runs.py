@@ -16,7 +16,10 @@ from reverie.core.discover import algorithms, outline
 
 @dataclass(frozen=True, kw_only=True)
 class ListCommand:
-    """List all algorithms, their sizes, and the presets."""
+    """List all algorithms, their sizes, and the presets; or the agents at a place."""
+
+    place: Annotated[Positional[str], arg(metavar="PLACE")] = ""
+    """List the agents at hf://USER, in a folder, or at s3://BUCKET/FOLDER, instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,11 @@ class RegisterCommand:
 
 def list_command(args: list[str]) -> int:
     """Run ``reverie list``. Reads the source files, so that nothing heavy is imported."""
-    parse(ListCommand, args, "list")
+    said = parse(ListCommand, args, "list")
+    if said.place:
+        from reverie.cli.share import print_shared
+
+        return print_shared(said.place)
     print("algorithms")
     for name, home in sorted(algorithms().items()):
         own = home.startswith("reverie.algos.")

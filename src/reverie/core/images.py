@@ -104,6 +104,12 @@ class ImageOptions:
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part
 
+    def changes(self, key: str) -> dict[str, Any]:
+        """Return what is done to the image ``key``: resized to height and width, made grey."""
+        steps = [step for name, step in self._steps if name == key]
+        resized = {"resized": list(self.spec[key].shape[:2])} if any(step is not grayscale for step in steps) else {}
+        return resized | ({"grayscale": True} if grayscale in steps else {})
+
     def __call__(self, obs: dict[str, np.ndarray], prefix: str = "") -> dict[str, np.ndarray]:
         """Change the images in ``obs``, ``[..., H, W, C]`` under ``prefix`` and their key, and return it."""
         for key, step in self._steps:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 from reverie.core.errors import ConfigError, ReverieError, RunError
 from reverie.core.files import write_json
+from reverie.store.places import LocalObjects, open_objects
 
 Upload = Literal["metrics", "checkpoints", "rows"]
 """How much a tracker gets, each with what comes before it."""
@@ -21,6 +24,12 @@ FILES = ("config.yaml", "spec.json", "metrics.jsonl", "curve.png", "eval.json", 
 """Small files of a run folder that a tracker gets."""
 STAGED = ".upload"
 """Folder inside of a run folder with the checkpoints that are being sent: the run may delete its own meanwhile."""
+AGENT = "agent.json"
+"""File of an agent that was passed on (``agent/sharing.py``): what it is."""
+PARTS = (AGENT, "config.yaml", "spec.json", "eval.json", "README.md", "*.png", "checkpoints/*.json",
+         "checkpoints/*.safetensors")  # fmt: skip
+"""Files of an agent that was passed on. Others are not downloaded, such as pickles of environments."""
+HUB = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[^@]+))?")
 _REFERENCE = re.compile(r"(?P<kind>runs|models|wandb):/*(?P<rest>.+)")
 _VERSION = re.compile(r"(?P<name>[^@]+?)(/(?P<version>\d+|latest)|@(?P<alias>.+))")
 
@@ -124,22 +133,39 @@ def local(place: Path | str) -> Path | str:
     ``runs:/ID``                  a run at MLflow, to be resumed or evaluated here
     ``models:/NAME/3``            an agent of MLflow's registry; also ``models:/NAME@alias``, ``/latest``
     ``wandb:ENTITY/PROJECT/A:v3``  an artifact of W&B: a run, or an agent that was registered
+    ``hf://USER/NAME``            an agent at the Hugging Face Hub; also a branch, tag or commit, ``@main``
     ============================  ========================================================================
 
     Raises:
         ReverieError: it is not there, it is no run of this library, or the tracker cannot be reached.
     """
+    return fetched(place) if "://" not in str(place) or str(place).startswith("hf://") else place
+
+
+def fetched(place: Path | str, to: Path | None = None) -> Path | str:
+    """Do :func:`local`, also of an agent in storage, such as ``s3://BUCKET/NAME``.
+
+    ``to``: the folder to download to, which must not exist.
+    """
+    if str(place).startswith("hf://"):
+        return _of_hub(str(place), to)
+    if isinstance(place, str) and "://" in place:
+        return _of_storage(place, to)
     found = _REFERENCE.fullmatch(str(place)) if isinstance(place, str | os.PathLike) else None
     if found is None or ("/" not in str(place) and found["kind"] != "wandb"):
         return place
     get = {"runs": _run, "models": _model, "wandb": _of_wandb}[found["kind"]]
     with reached("wandb" if found["kind"] == "wandb" else "mlflow", str(place)) as tracker:
-        return get(tracker, found["rest"])
+        return get(tracker, found["rest"], to)
+
+
+_EXTRAS = {"huggingface_hub": "hub"}
 
 
 def missing(name: str, what: str) -> ConfigError:
     """Return the error of a tracker whose package is not installed."""
-    return ConfigError(f"{what}: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'.")
+    extra = _EXTRAS.get(name, name)
+    return ConfigError(f"{what}: the package {name} is not installed. Install it: pip install 'reverie-rl[{extra}]'.")
 
 
 @contextlib.contextmanager
@@ -154,12 +180,20 @@ def reached(name: str, what: str) -> Iterator[Any]:
     except ReverieError:
         raise
     except Exception as error:  # of many kinds: its own, those of its store and of the network
-        where = f"MLflow at {tracker.get_tracking_uri()}" if name == "mlflow" else "Weights & Biases"
-        set_it = " Set MLFLOW_TRACKING_URI to the server that has it." if name == "mlflow" else ""
-        raise RunError(f"{what}: {where}: {str(error).rstrip('.')}.{set_it}") from error
+        where = {"mlflow": "MLflow", "wandb": "Weights & Biases", "huggingface_hub": "the Hugging Face Hub"}[name]
+        set_it = ""
+        if name == "mlflow":
+            where, set_it = (
+                f"MLflow at {tracker.get_tracking_uri()}",
+                " Set MLFLOW_TRACKING_URI to the server that has it.",
+            )
+        elif name == "huggingface_hub":
+            set_it = " Its name is USER/NAME; `hf auth login`, or HF_TOKEN, gives access to what is private."
+        said = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])  # then advice follows
+        raise RunError(f"{what}: {where}: {said.rstrip('.')}.{set_it}") from error
 
 
-def _run(mlflow: Any, ident: str) -> Path:
+def _run(mlflow: Any, ident: str, to: Path | None) -> Path:
     client = mlflow.MlflowClient()
     title = client.get_run(ident).info.run_name
     names = {file.path for file in client.list_artifacts(ident)}
@@ -168,7 +202,7 @@ def _run(mlflow: Any, ident: str) -> Path:
             f"runs:/{ident} ({title}) holds no checkpoint of a run: it was logged with --upload metrics, or it ended "
             "before its first checkpoint, or it is not of this library."
         )
-    folder = Path("runs") / f"mlflow-{ident}"
+    folder = to or Path("runs") / f"mlflow-{ident}"
     steps = [Path(file.path).name for file in client.list_artifacts(ident, "checkpoints")]
     newest = max((name for name in steps if name.startswith("step-")), default="")
     if folder.is_dir() and not (folder / "checkpoints" / newest).is_dir() and _newest_in(folder) < newest:
@@ -185,7 +219,7 @@ def _newest_in(folder: Path) -> str:
     return max((path.name for path in folder.glob("checkpoints/step-*")), default="")
 
 
-def _model(mlflow: Any, rest: str) -> Path:
+def _model(mlflow: Any, rest: str, to: Path | None) -> Path:
     found = _VERSION.fullmatch(rest)
     if found is None:
         raise ConfigError(f"models:/{rest}: expected models:/NAME/VERSION, models:/NAME/latest or models:/NAME@ALIAS.")
@@ -196,14 +230,55 @@ def _model(mlflow: Any, rest: str) -> Path:
         client.get_registered_model(name)
         version = max(int(one.version) for one in client.search_model_versions(f"name='{name}'"))
     uri = f"models:/{name}/{version}"
-    folder = Path("runs") / f"{name}-v{version}"
+    folder = to or Path("runs") / f"{name}-v{version}"
     return _downloaded(folder, lambda to: mlflow.artifacts.download_artifacts(uri, dst_path=str(to)))
 
 
-def _of_wandb(wandb: Any, rest: str) -> Path:
+def _of_wandb(wandb: Any, rest: str, to: Path | None) -> Path:
     artifact = wandb.Api().artifact(rest)
-    folder = Path("runs") / f"{artifact.name.partition(':')[0]}-{artifact.version}"
+    folder = to or Path("runs") / f"{artifact.name.partition(':')[0]}-{artifact.version}"
     return _downloaded(folder, lambda to: artifact.download(root=str(to)))
+
+
+def _of_hub(place: str, to: Path | None) -> Path:
+    found = HUB.fullmatch(place)
+    if found is None:
+        raise ConfigError(f"{place}: expected hf://USER/NAME, or hf://USER/NAME@REVISION.")
+    with reached("huggingface_hub", place) as hub:
+        commit = hub.HfApi().model_info(found["name"], revision=found["revision"]).sha
+        folder = to or Path("runs") / f"{found['name'].rpartition('/')[2]}-{commit[:7]}"
+
+        def fill(to: Path) -> None:
+            hub.snapshot_download(found["name"], revision=commit, local_dir=to, allow_patterns=list(PARTS))
+            shutil.rmtree(to / ".cache", ignore_errors=True)  # the Hub's notes about the download
+
+        return _downloaded(folder, fill)
+
+
+def _of_storage(url: str, to: Path | None) -> Path:
+    objects = open_objects(url)
+    if isinstance(objects, LocalObjects) and to is None:
+        return objects.folder
+    try:
+        about = objects.get(AGENT)
+        names = [
+            name for name in objects.sizes() if any(fnmatchcase(name, part) for part in PARTS) and ".." not in name
+        ]
+        name = url.rstrip("/").rpartition("/")[2]
+        folder = to or Path("runs") / f"{name}-{hashlib.sha256(about).hexdigest()[:7]}"
+
+        def fill(to: Path) -> None:
+            for name in names:
+                (to / name).parent.mkdir(parents=True, exist_ok=True)
+                (to / name).write_bytes(objects.get(name))
+
+        return _downloaded(folder, fill)
+    except FileNotFoundError as error:
+        raise RunError(f"{url} holds no agent: it has no {AGENT}, which reverie push writes.") from error
+    except ReverieError:
+        raise
+    except objects.failures as error:
+        raise objects.error(error) from error
 
 
 def _downloaded(folder: Path, fill: Callable[[Path], object]) -> Path:

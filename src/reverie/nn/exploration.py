@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from reverie.core.errors import ConfigError, unwritten
 from reverie.core.ramp import Ramp, Rate
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step
-from reverie.nn.functional import legal_choice
+from reverie.nn.functional import legal_choice, traced
 from reverie.objectives.categorical import joined, per_choice
 
 
@@ -50,9 +51,17 @@ def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tenso
     return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
 
 
+def _along(ramp: Ramp, step: Tensor) -> Tensor:
+    """Return ``ramp.at(step)`` ``[]``."""
+    pieces = pairwise(ramp.points)
+    return sum(
+        (((step - a) / (b - a)).clamp(0, 1) * (y - x) for (a, x), (b, y) in pieces), torch.tensor(ramp.points[0][1])
+    )
+
+
 def any_of(flags: Tensor) -> bool:
-    """Return whether any of the flags ``[N]`` is set; fast for the few flags of N environments, on the CPU."""
-    return True in flags.tolist()
+    """Return whether any of the flags ``[N]`` may be set; fast for the few flags of N environments, on the CPU."""
+    return traced(flags) or True in flags.tolist()
 
 
 def counted(steps: Tensor, step: Step) -> Tensor:
@@ -184,7 +193,7 @@ class EpsilonGreedy(EpsilonSchedule):
     def chance(self, steps: Tensor) -> Tensor | float:
         """See :class:`EpsilonSchedule`."""
         if isinstance(self.epsilon, Ramp):
-            return self.epsilon.at(int(steps.sum()))
+            return _along(self.epsilon, steps.sum()) if traced(steps) else self.epsilon.at(int(steps.sum()))
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
@@ -321,5 +330,5 @@ def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: 
     drawn, other = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
     if legal is not None:
         allowed = legal.gather(1, other[:, None]).squeeze(1)  # [N]
-        other = other if allowed.all() else torch.where(allowed, other, legal_choice(legal))
+        other = torch.where(allowed, other, legal_choice(legal)) if any_of(~allowed) else other
     return torch.where(drawn < chance, other, best)

@@ -38,6 +38,11 @@ def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     return y.transpose(0, 1).reshape(rows, -1)
 
 
+def traced(x: Tensor) -> bool:
+    """Return whether ``x`` has no values to decide by, as an operation on it is being traced for an export."""
+    return type(x) is not Tensor
+
+
 def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``; W may be block-diagonal."""
     if weight.ndim == 3:

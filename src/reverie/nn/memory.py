@@ -172,7 +172,8 @@ class Attentive(nn.Module):
         rows, window = x.shape[1], self.before + 1
         past, known = state[:, :-1].view(-1, self.before, self.inputs), state[:, -1:]  # [B, W-1, I], [B, 1]
         row = torch.arange(rows, device=x.device, dtype=x.dtype)
-        begun = torch.where(first, row, -known).cummax(1).values  # [B, T], where the row's episode begins
+        begun = torch.where(first, row, -known)  # [B, T]
+        begun = begun if rows == 1 else begun.cummax(1).values  # [B, T], where the row's episode begins; ONNX lacks it
         count = (row - begun).clamp(max=self.before)  # [B, T], rows before it that it sees
         seen = torch.cat([past, x], 1).unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, I]
         place = torch.arange(window - 1, -1, -1, device=x.device)  # [W], how many rows ago

@@ -1,0 +1,345 @@
+"""A policy as a file that runs without this library: ONNX, or PyTorch's own exported programs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent.agent import Actions, Agent, AgentState, mode_of
+from reverie.agent.loading import load
+from reverie.agent.traced import Draws, PolicyFunction
+from reverie.core.accelerate import only
+from reverie.core.bounds import AtLeast
+from reverie.core.discover import version
+from reverie.core.errors import ConfigError, EnvError, RunError, brief, did_you_mean
+from reverie.core.files import write_json
+from reverie.core.randomness import derived_seeds, reproducible
+
+Format = Literal["onnx", "torch"]
+SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
+CLOSE = 1e-5
+"""Largest difference from the agent: of the state, and of actions scaled to [-1, 1], in float32."""
+TIES = 0.005
+"""Share of steps that may differ: where rounding decides between two classes."""
+EPISODE = 50
+"""Steps of an episode where observations are made up."""
+LARGEST = 2_000_000_000
+"""Bytes of weights that a file of ONNX can hold."""
+SEMANTICS = (
+    "Call the function once for each observation from reset() and step(), but not for the last one of an episode. Pass "
+    "is_first = true with the first observation of an episode: the state is then reset within. Before the first call "
+    "pass the initial state; afterwards pass each output next_state/... as the input state/... . Draw noise anew for "
+    "each call."
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A policy that was written to a file, and compared with its agent."""
+
+    file: Path
+    about: Path
+    """The JSON file beside it: names, shapes, dtypes and ranges of inputs and outputs, and how to call it."""
+    steps: int
+    """Steps that were compared."""
+    differing: int
+    """Steps in which it did something else, as rounding decided between two classes."""
+    error: float
+    """Largest difference in the other steps: of the state, and of actions scaled to [-1, 1]."""
+    seconds: float
+    """Median time of a call."""
+    agent_seconds: float
+    """Median time of :meth:`Agent.act`, which also converts the environment's observations."""
+
+
+def export(
+    agent: Agent | Path | str,
+    out: Path | str | None = None,
+    *,
+    format: Format = "onnx",
+    actions: Actions = "mode",
+    batch: int = 1,
+    steps: int = 1000,
+    **loading: Any,
+) -> Exported:
+    """Write the policy of an agent as a file that runs without this library, and compare it with the agent.
+
+    Its inputs are observations as learners see them; normalisation, stacks of frames, masks and the scaling of actions
+    are inside. The JSON file beside it says all that a caller must know.
+
+    Args:
+        agent: the agent, or the place of its run for :func:`reverie.load`.
+        out: the file. None: ``policy.onnx`` or ``policy.pt2`` in the run folder.
+        format: ``onnx`` for ONNX Runtime and others, ``torch`` for ``torch.export.load``.
+        actions: "mode" for the most likely actions, "sample" for drawn ones, whose noise is an input.
+        batch: N, the number of observations of a call.
+        steps: steps of episodes in which the file is compared with the agent: in its environment or, if that cannot be
+            made, on random observations.
+        loading: ``env``, ``checkpoint`` and others of :func:`reverie.load`, if a run is given.
+
+    Raises:
+        ConfigError: the policy cannot be exported, or a package is not installed.
+        RunError: there is no such run, or the file does not do what the agent does. Then nothing is written.
+    """
+    if format not in SUFFIXES:
+        raise ConfigError(
+            f"format = {brief(format)}: expected one of {', '.join(SUFFIXES)}.{did_you_mean(format, SUFFIXES)}"
+        )
+    AtLeast(1).check("batch", batch)
+    AtLeast(1).check("steps", steps)
+    mode_of(actions)
+    opened = RUNTIMES[format]()
+    whole = agent if isinstance(agent, Agent) else load(agent, **loading)
+    file = Path(out) if out is not None else whole.run / f"policy{SUFFIXES[format]}"
+    plain = on_cpu(whole)
+    part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _quiet(), torch.no_grad(), only():
+            function = _written(plain, actions, batch, part, format)
+        done = compared(plain, function, opened(part), actions, batch, steps)
+        found = Exported(file, file.with_suffix(".json"), **done)
+        if found.differing > TIES * steps:
+            raise RunError(
+                f"the exported policy acts differently from {whole!r} in {found.differing} of {steps} steps: expected "
+                f"differences of at most {CLOSE:g}. Nothing was written."
+            )
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+    write_json(found.about, described(whole, function, format, actions, found))
+    return found
+
+
+def on_cpu(agent: Agent) -> Agent:
+    """Return the agent with a copy of its learner on the CPU, which computes in float32."""
+    config = agent.config.merge({"algo.precision": "float32"})
+    learner = config.algo.build(agent.obs_spec, agent.action_spec, "cpu", config.seed)
+    learner.load_state_dict(agent.algo.state_dict())
+    plain = object.__new__(type(agent))  # a copy would make its environment again
+    plain.__dict__.update(agent.__dict__ | {"config": config, "algo": learner})
+    return plain
+
+
+def _written(agent: Agent, actions: Actions, batch: int, part: Path, format: Format) -> PolicyFunction:
+    """Trace the policy and write it to ``part``."""
+    name = agent.config.algo.algorithm
+    try:
+        function = PolicyFunction(agent, mode_of(actions), batch)
+        program = function.graph()
+        if format == "torch":
+            torch.export.save(program, part)
+            return function
+        size = sum(x.numel() * x.element_size() for x in program.state_dict.values())
+        if size > LARGEST:
+            raise ConfigError(f"its weights take {size / 1e9:.1f} GB, and a file of ONNX holds 2 GB: use format torch")
+        names = [[port.name for port in ports] for ports in (function.read, function.outputs)]
+        made = torch.onnx.export(
+            program, dynamo=True, verbose=False, external_data=False, input_names=names[0], output_names=names[1]
+        )
+        assert made is not None
+        made.save(part)
+    except Exception as error:  # of many kinds: PyTorch's for what cannot be traced, and the exporter's
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        told = next((line for line in str(cause).splitlines() if line.strip()), "").strip().rstrip(".")
+        why = told if isinstance(cause, ConfigError) else f"{type(cause).__name__}: {told}"
+        raise ConfigError(
+            f"the policy of {name} cannot be exported as {format}, actions = {actions}: {why}."
+        ) from error
+    return function
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what PyTorch's exporters say of packages that are not needed, and of their own parts."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# ---------------------------------------------------------------- running it
+
+Call = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Runs an exported policy: its inputs to its outputs."""
+
+
+def _onnx() -> Callable[[Path], Call]:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            runtime = importlib.import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"export to ONNX: the package {package} is not installed. Install it: pip install 'reverie-rl[export]'."
+            ) from error
+
+    def opened(file: Path) -> Call:
+        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        names = [one.name for one in session.get_inputs()]
+
+        def call(given: Sequence[Tensor]) -> list[Tensor]:
+            found = session.run(None, {name: x.numpy() for name, x in zip(names, given, strict=True)})
+            return [torch.from_numpy(np.asarray(x)) for x in found]
+
+        return call
+
+    return opened
+
+
+def _torch() -> Callable[[Path], Call]:
+    def opened(file: Path) -> Call:
+        module = torch.export.load(file).module()
+        return lambda given: list(module(*given))
+
+    return opened
+
+
+RUNTIMES: dict[str, Callable[[], Callable[[Path], Call]]] = {"onnx": _onnx, "torch": _torch}
+
+
+# ---------------------------------------------------------------- comparing it with the agent
+
+
+class Episodes:
+    """What N environments show, one after the other, or random observations where there is no environment."""
+
+    def __init__(self, agent: Agent, batch: int, seed: int) -> None:
+        self.agent, self.envs = agent, []
+        self.first, self.reward = np.ones(batch, bool), np.zeros(batch, np.float32)
+        self.obs: list[Any] = [None] * batch
+        self.masks: list[Any] = [None] * batch
+        self.steps = 0
+        try:
+            for number in range(batch):
+                self.envs.append(agent.make_env(render=agent.config.env.pixels != "none"))
+                self._show(number, *self.envs[number].reset(seed=seed + number))
+        except EnvError:
+            if agent.observation_space is None:
+                raise
+            self.close()
+            agent.observation_space.seed(seed)
+            self.step([None] * batch)
+            self.first[:] = True
+
+    def _show(self, number: int, obs: Any, info: Any) -> None:
+        env, observer = self.envs[number], self.agent.observer
+        self.obs[number], self.masks[number] = observer.given(env, obs), observer.told(env, info)
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Return what is shown as inputs of the exported policy."""
+        frames = [self.agent.observer.frame(*row) for row in zip(self.obs, self.masks, strict=True)]
+        obs = {f"obs/{key}": torch.from_numpy(np.stack([frame[key] for frame in frames])) for key in frames[0]}
+        return obs | {"is_first": torch.from_numpy(self.first.copy()), "reward": torch.from_numpy(self.reward.copy())}
+
+    def step(self, actions: Sequence[Any]) -> None:
+        """Take an action of each environment."""
+        self.steps += 1
+        for number in range(len(self.obs)):
+            if not self.envs:
+                assert self.agent.observation_space is not None
+                self.obs[number] = self.agent.observation_space.sample()
+                self.masks[number] = np.ones(self.agent.action_spec.width, bool)
+                self.first[number] = self.steps % EPISODE == 0
+                continue
+            obs, reward, terminated, truncated, info = self.envs[number].step(actions[number])
+            self.reward[number], self.first[number] = reward, terminated or truncated
+            if self.first[number]:
+                self.reward[number] = 0
+                obs, info = self.envs[number].reset()
+            self._show(number, obs, info)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self.envs:
+            env.close()
+        self.envs = []
+
+
+def compared(
+    agent: Agent, function: PolicyFunction, call: Call, actions: Actions, batch: int, steps: int
+) -> dict[str, Any]:
+    """Return in how many steps of episodes the file differs from the agent, by how much, and the times of both.
+
+    Both carry their own state. After a step that differs, the file goes on from the agent's.
+    """
+    seed, took, differing, error = derived_seeds(agent.config.seed)["test"], list[float](), 0, 0.0
+    with reproducible(seed), contextlib.closing(Episodes(agent, batch, seed)) as seen:
+        state = AgentState(agent.initial_state(batch), agent.observer.stacks(batch))
+        values = {port.name: port.example for port in function.inputs}
+        for _ in range(steps):
+            values |= seen.inputs()
+            with Draws() as draws, only() if function.noise else contextlib.nullcontext():  # some kernels draw in C
+                flat, state = agent.decide(seen.obs, state, actions, seen.first, seen.reward, seen.masks)
+            values |= function.answers(draws.drawn)
+            start = time.perf_counter()
+            found = call([values[port.name] for port in function.read])
+            took.append(time.perf_counter() - start)
+            values |= dict(zip(function.kept, found[len(function.actions) :], strict=True))
+            taken = [agent.environment_action(row) for row in flat.numpy()]
+            known = function.known(state.policy)
+            off = max([*function.off(found, taken), *(distance(values[name], x) for name, x in known.items())])
+            if off > CLOSE:
+                differing, values = differing + 1, values | known
+            else:
+                error = max(error, off)
+            seen.step(taken)
+        alone = list[float]()
+        for _ in range(min(steps, 200)):
+            start = time.perf_counter()
+            agent.decide(seen.obs, state, actions, seen.first, seen.reward, seen.masks)
+            alone.append(time.perf_counter() - start)
+    times = {"seconds": float(np.median(took)), "agent_seconds": float(np.median(alone))}
+    return {"steps": steps, "differing": differing, "error": error, **times}
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference of two tensors."""
+    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+
+
+def described(
+    agent: Agent, function: PolicyFunction, format: Format, actions: Actions, found: Exported
+) -> dict[str, Any]:
+    """Return the content of policy.json."""
+    return {
+        "file": found.file.name,
+        "format": format,
+        "algorithm": agent.config.algo.algorithm,
+        "env": agent.config.env.id,
+        "run": str(agent.run),
+        "checkpoint": agent.checkpoint.name,
+        "reverie": version(),
+        "torch": str(torch.__version__),
+        "actions": actions,
+        "use": SEMANTICS,
+        "inputs": [port.described() for port in function.read],
+        "outputs": [port.described() for port in function.outputs],
+        "compared": {
+            "steps": found.steps,
+            "differing": found.differing,
+            "largest_difference": found.error,
+            "microseconds": round(1e6 * found.seconds, 1),
+            "microseconds_of_the_agent": round(1e6 * found.agent_seconds, 1),
+        },
+    }

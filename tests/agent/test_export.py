@@ -1,0 +1,212 @@
+"""Exported policies, of every algorithm with its kinds of actions, act as their agents do."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import reverie
+from reverie.agent.agent import Agent
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.cli.main import main
+from reverie.core.errors import ConfigError, RunError
+from reverie.envs.flat import make_flat
+from reverie.experiment import ExperimentConfig
+from reverie.nn.actor_critic import kind_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))
+import contracts
+import dreamer
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+from reverie.agent.export import export
+
+OBS = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (8, 8, 3), np.uint8), "state": spaces.Box(-9, 9, (2, 2), np.float32),
+        "more": spaces.Box(-1, 1, (), np.float32), "token": spaces.MultiDiscrete([3, 4], start=[1, 0]),
+    }
+)  # fmt: skip
+ACTIONS = {
+    "discrete": spaces.Discrete(3, start=5),
+    "multi_discrete": spaces.MultiDiscrete([1, 2]),
+    "continuous": spaces.Dict({"b": spaces.Box(-2, 6, (1,)), "a": spaces.Box(-1, 1, (2,), np.float64)}),
+    "mixed": spaces.Dict({"b": spaces.Box(-5, 5, (1,), np.int16), "a": spaces.Discrete(2)}),
+}
+
+
+class Noise(gymnasium.Env):
+    """Shows random observations, in episodes of seven steps; tells which actions are legal if ``masks``."""
+
+    observation_space = OBS
+
+    def __init__(self, actions: str, masks: bool = False, seeing: bool = True) -> None:
+        self.action_space, self.masks = ACTIONS[actions], masks
+        if not seeing:
+            self.observation_space = spaces.Dict({key: OBS[key] for key in ("state", "more")})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.left = 7
+        return self.shown()
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.left -= 1
+        obs, info = self.shown()
+        return obs, float(self.np_random.normal()), False, self.left == 0, info
+
+    def shown(self):
+        info = {}
+        if self.masks:
+            width = {"discrete": [3], "multi_discrete": [1, 2]}[self.action_space_name()]
+            info["action_mask"] = np.concatenate([np.eye(n)[self.np_random.integers(n)] for n in width]).astype(np.int8)
+        return self.observation_space.sample(), info
+
+    def action_space_name(self):
+        return next(name for name, space in ACTIONS.items() if space is self.action_space)
+
+
+def agent_of(algo, actions: str, tmp_path: Path, masks: bool = False, seeing: bool = True, **env) -> Agent:
+    """An agent that has learned nothing, but whose weights are all drawn at random."""
+    config = ExperimentConfig(algo=algo).merge({"env.id": "Noise", **{f"env.{k}": v for k, v in env.items()}})
+    make = functools.partial(Noise, actions, masks, seeing)
+    flat = make_flat(config.env, make, 0, False)
+    learner = algo.build(flat.obs_spec, flat.action_spec, "cpu", 1)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    if (preprocess := getattr(learner, "preprocess", None)) is not None and preprocess.normaliser is not None:
+        preprocess.normaliser.add({"state": torch.randn(99, 2, 2) * 5 + 2, "more": torch.rand(99)})
+    return Agent(config, learner, flat, make, tmp_path, tmp_path / "step-0", 40)
+
+
+CASES = {
+    name: (contracts.tiny(name), kind_of(contracts.ACTIONS.get(name, contracts.MOVES))) for name in contracts.CONFIGS
+}
+CASES["tdmpc2"] = (CASES["tdmpc2"][0].merge({"iterations": 1}), "continuous")  # each is a part of the graph
+EARLIER = {name: config.merge(dreamer.EARLIER) for name, config in dreamer.CONFIGS.items()}
+DREAMERS = {"v1": "continuous", "v2": "multi_discrete", "v2_gaussian": "mixed", "v2_mixed": "continuous",
+            "pydreamer": "discrete", "pydreamer_dynamics": "mixed", "p2e": "discrete", "v1_p2e": "mixed"}  # fmt: skip
+CASES |= {name: (EARLIER[name], kind) for name, kind in DREAMERS.items()}
+
+
+V3 = DreamerV3Config().merge(dreamer.TINY)
+CASES |= {"v3": (V3, "mixed"), "v3_bfloat16": (V3.merge({"precision": "bfloat16"}), "continuous")}
+SEEING = {"sac", "ppo_lstm"}
+"""Those that see images as well, as all Dreamers do."""
+MODES = ("ddpg", "dqn_choices", "sac_mixed", "bcq", "ppo_lstm", "v3")
+ONNX = {*MODES, "sac", "iql", "ppo_gru", "v1", "v2_mixed"}
+"""Policies that differ in what an exporter meets; the others are compared as PyTorch's graphs, which is faster."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_registry():
+    """PyTorch makes ONNX's table of operations anew for each export, which takes a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
+@pytest.mark.parametrize(("name", "actions"), [(name, "sample") for name in CASES] + [(name, "mode") for name in MODES])
+def test_policies_act_as_their_agents(name, actions, tmp_path):
+    """Those that have state carry it themselves, over episodes of seven steps."""
+    algo, kind = CASES[name]
+    agent = agent_of(algo, kind, tmp_path, seeing=name in SEEING or name.startswith(("v1", "v2", "py", "p2e")))
+    done = export(agent, format="onnx" if name in ONNX else "torch", actions=actions, steps=30, batch=2)
+    assert (done.steps, done.differing) == (30, 0)
+    assert done.error < 1e-5
+    roles = {one["role"] for one in json.loads(done.about.read_text())["inputs"]}
+    remembers = name.startswith(("v1", "v2", "v3", "py", "p2e", "tdmpc2")) or name.endswith(
+        ("lstm", "gru", "transformer")
+    )
+    assert ("is_first" in roles) == remembers or (actions, name[:4]) == ("sample", "ddpg")
+    assert not remembers or "state" in roles
+
+
+@pytest.mark.parametrize(("name", "actions"), [("dqn", "sample"), ("dqn_choices", "mode"), ("ppo_gru", "sample")])
+def test_masks_frames_and_normalisation_are_inside(name, actions, tmp_path):
+    algo, kind = CASES[name]
+    prepared = {"frames": 3, "frame_keys": "state|more", "normalise": "running"}
+    if name != "ppo_gru":
+        ramp = {"epsilon": [[0, 0.9], [50, 0.2], [80, 0.4]], "final_epsilon": None, "anneal_steps": 0}
+        algo = algo.merge({**prepared, "exploration": ramp})
+    env = {"frame_stack": 3} if name == "ppo_gru" else {}
+    agent = agent_of(algo, kind, tmp_path, masks=True, seeing=name == "ppo_gru", **env)
+    done = export(agent, actions=actions, steps=60)
+    assert (done.differing, done.error < 1e-5) == (0, True)
+    about = {one["name"]: one for one in json.loads(done.about.read_text())["inputs"]}
+    assert about["obs/action_mask"]["role"] == "mask"
+    assert about["obs/state"]["shape"] == [1, 2, 2]
+    assert any(key.endswith("past/state") for key in about)
+
+
+def test_a_file_runs_without_this_library_and_without_pytorch(tmp_path, trained):
+    """The example plays CartPole as the agent does; the other format needs PyTorch alone."""
+    agent = reverie.load(trained)
+    for format, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
+        assert main(["export", str(trained), "--format", format, "--out", str(tmp_path / f"p{suffix}")]) == 0
+    about = json.loads((tmp_path / "p.json").read_text())
+    assert about["compared"]["differing"] == 0
+    blocked = "import sys, runpy; sys.modules.update(dict.fromkeys(['reverie', {}])); "
+    example = Path(__file__).parents[2] / "examples" / "play_onnx.py"
+    play = (
+        f"sys.argv = ['x', {str(tmp_path / 'p.onnx')!r}, 'CartPole-v1']; "
+        f"runpy.run_path({str(example)!r}, run_name='__main__')"
+    )
+    said = subprocess.run([sys.executable, "-c", blocked.format("'torch'") + play], capture_output=True, text=True)
+    assert said.stdout.startswith("return "), said.stderr
+    call = (
+        f"import torch; f = torch.export.load({str(tmp_path / 'p.pt2')!r}).module(); "
+        f"print(len(f(*[torch.full(i['shape'], i.get('initial', 0), dtype=getattr(torch, i['dtype'])) "
+        f"for i in {about['inputs']!r}])))"
+    )
+    said = subprocess.run([sys.executable, "-c", blocked.format("'x'") + call], capture_output=True, text=True)
+    assert said.stdout == f"{len(about['outputs'])}\n", said.stderr
+    assert agent.observation_space.shape == (4,)
+
+
+class Counting:
+    """A policy that counts in Python, where no graph sees it."""
+
+    def __init__(self, state):
+        self.begin, self.calls = state, 0
+
+    def initial(self, num_envs):
+        return self.begin
+
+    def act(self, step, state, mode):
+        self.calls += 1
+        return torch.eye(3)[self.calls % 3].expand(len(step), 3), state
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "said"),
+    [
+        (None, RunError, r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"),
+        (3, ConfigError, "the policy of dqn cannot be exported as onnx, actions = mode: its policy carries a int"),
+    ],
+)
+def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(state, error, said, tmp_path, monkeypatch):
+    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path)
+    monkeypatch.setattr("reverie.agent.export.on_cpu", lambda agent: agent)
+    agent.algo._policy = Counting(state)
+    (tmp_path / "policy.onnx").write_text("earlier")
+    with pytest.raises(error, match=said):
+        export(agent, steps=20)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.onnx", "earlier")]

@@ -1,0 +1,124 @@
+"""Agents are passed on to a hub, to storage and to folders, and act there as they did here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+import torch
+import yaml
+from hub_server import Hub
+
+import reverie
+from reverie.cli.main import main
+from reverie.core.errors import ConfigError, RunError, UntrustedError
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    served = Hub()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        monkeypatch.delitem(sys.modules, name)  # it reads its environment when it is imported
+    for key, value in {"HF_ENDPOINT": served.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"),
+                       "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}.items():  # fmt: skip
+        monkeypatch.setenv(key, value)
+    monkeypatch.chdir(tmp_path)
+    yield served
+    served.server.shutdown()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]
+
+
+def played(agent):
+    env = gymnasium.make("CartPole-v1")
+    torch.manual_seed(0)  # of the latents
+    obs, state, taken = env.reset(seed=3)[0], None, []
+    for _ in range(20):
+        action, state = agent.act(obs, state)
+        taken.append(int(action))
+        obs, _, ended, _, _ = env.step(action)
+        obs = env.reset()[0] if ended else obs
+    return taken
+
+
+def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tmp_path):
+    assert main(["push", str(trained), "hf://me/pole"]) == 0
+    first, files = hub.files("me/pole")
+    folder = next(name for name in files if name.endswith(".safetensors")).rpartition("/")[0]
+    assert {*files} == {
+        ".gitattributes", "README.md", "agent.json", "config.yaml", "spec.json", "eval.json", "curve.png",
+        *(f"{folder}/{name}" for name in ("tensors.safetensors", "state.json", "manifest.json")),
+    } - ({"curve.png"} if not (trained / "curve.png").exists() else set())  # fmt: skip
+    assert played(reverie.load("hf://me/pole")) == played(reverie.load(trained))
+    assert [path.name for path in Path("runs").iterdir()] == [f"pole-{first[:7]}"]
+    asked = len(hub.asked)
+    reverie.load("hf://me/pole")  # it is here
+    assert not any("safetensors" in line for line in hub.asked[asked:])
+    hub.commits("me/pole")[-1][1]["environments.zip"] = b"a pickle"
+    assert main(["push", str(trained), "hf://me/pole"]) == 0  # another commit, without two checkpoints
+    assert sum(name.endswith(".safetensors") for name in hub.files("me/pole")[1]) == 1
+    pulled = reverie.pull(f"hf://me/pole@{first}", "old")
+    assert sorted(path.name for path in pulled.iterdir() if path.name != "curve.png") == [
+        "README.md", "agent.json", "checkpoints", "config.yaml", "eval.json", "spec.json"
+    ]  # fmt: skip
+    begin = ["train", "dreamer_v3", "--config", "old/config.yaml", "--init", "hf://me/pole", "--run", "on"]
+    assert main([*begin, "--steps", "4", "--learning-starts", "3", "--eval-episodes", "1"]) == 0
+    with pytest.raises(RunError, match="old exists already"):
+        reverie.pull("hf://me/pole", "old")
+    capsys.readouterr()
+    assert main(["list", "hf://me"]) == 0
+    assert "hf://me/pole  dreamer_v3 in CartPole-v1" in capsys.readouterr().out
+    assert main(["eval", "hf://me/nothing"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("reverie: hf://me/nothing: the Hugging Face Hub: ")
+    assert "\n" not in said.strip()
+
+
+def test_the_page_says_what_it_is_and_how_to_get_it_again(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Path(shutil.copytree(trained, "run"))
+    reverie.push(run, "agent")
+    _, front, page = Path("agent/README.md").read_text().split("---\n", 2)
+    head = yaml.safe_load(front)
+    assert {"reverie", "dreamer_v3", "CartPole-v1"} < {*head["tags"]}
+    (value,) = (one["value"] for one in head["model-index"][0]["results"][0]["metrics"])
+    assert f"**{value.split(' ')[0]}**" in page
+    assert "95 % interval" in page or "interquartile mean" in page
+    (picture,) = re.findall(r"!\[.*\]\((.*)\)", page)
+    assert Path("agent", picture).read_bytes()[:4] == b"\x89PNG"
+    command = next(line for line in page.splitlines() if line.startswith("reverie train")).partition("#")[0].split()[1:]
+    assert main([*command, "--steps", "4", "--learning-starts", "3", "--eval-episodes", "1"]) == 0
+    assert Path("runs/again/config.yaml").is_file()
+
+
+@pytest.mark.parametrize("place", ["memory://shelf/pole", "file://{}/pole", "{}/pole"])
+def test_storage_and_folders_hold_agents_and_nothing_else_is_overwritten(place, trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    there = place.format(tmp_path / "shelf")
+    reverie.push(trained, there)
+    reverie.push(trained, there)
+    assert played(reverie.load(there)) == played(reverie.load(trained))
+    assert main(["list", there.removesuffix("/pole")]) == 0
+    assert f"{there}  dreamer_v3 in CartPole-v1" in capsys.readouterr().out
+    assert reverie.pull(there, "here") == Path("here") or "://" not in there
+    with pytest.raises(ConfigError, match="and no agent that was pushed: choose another place"):
+        reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")))
+
+
+def test_no_code_of_others_runs(trained, tmp_path, monkeypatch):
+    """An environment in a module beside it is neither imported nor asked for by a pull."""
+    monkeypatch.chdir(tmp_path)
+    reverie.push(trained, "shelf")
+    config = Path("shelf/config.yaml")
+    config.write_text(config.read_text().replace("CartPole-v1", "harm:CartPole-v1"))
+    Path("harm.py").write_text("open('harmed', 'w')")
+    Path("shelf/harm.py").write_text("open('harmed', 'w')")
+    with pytest.raises(UntrustedError, match="harm"):
+        reverie.load(reverie.pull("file://shelf", "got"))
+    assert not Path("got/harm.py").exists()
+    assert not Path("harmed").exists()
