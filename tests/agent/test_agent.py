@@ -120,6 +120,8 @@ def test_the_state_is_what_tells_equal_observations_apart(trained: Path) -> None
     _, state = agent.act(obs, state, is_first=[False, True])
     deter = state.policy.latent.deter
     assert not torch.allclose(deter[0], deter[1])
+    with pytest.raises(DataError, match="obs has 3 observations, state is of 2 environments, and is_first has 3"):
+        agent.act(np.zeros((3, 4), np.float32), state, is_first=[False] * 3)
 
 
 @pytest.mark.parametrize(

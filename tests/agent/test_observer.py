@@ -59,6 +59,8 @@ def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
     assert env.action_space.contains(action)
     _, floats = agent.act({"image": env.render() / 255.0, "observation": obs})  # read as in training
     np.testing.assert_array_equal(floats.stacks[0].past["image"], state.stacks[0].past["image"])  # type: ignore[union-attr]
+    again = [agent.act({"image": env.render(), "observation": obs + n}, state)[1].stacks[0] for n in (1, 2)]
+    assert [(one.past["observation"][0] == obs).all() for one in again] == [True, True]  # the caller may go back
     stacked = state.stacks[0]({"image": np.full((8, 10, 1), 7, np.uint8), "observation": obs}, False)  # type: ignore[misc]
     assert (stacked["image"][..., 1] == 7).all()
     assert (stacked["image"][..., 0] != 7).any()
