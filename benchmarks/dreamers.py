@@ -47,8 +47,8 @@ class Task(NamedTuple):
 
 TASKS = {
     "cartpole": Task("CartPole-v1", ("dreamer_v2",), 15_000, 500, goal=475),
-    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2", "dreamer_v3", "r2dreamer"), 15_000, 500, goal=0.93),
-    "breakout": Task("MinAtar/Breakout-v1", ("dreamer_v3", "r2dreamer"), 20_000, 5000),
+    "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 15_000, 500, goal=0.93),
+    "minigrid_r2": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v3", "r2dreamer"), 6000, 500, goal=0.92),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
     "maze": Task("maze:Maze-v0", ("plan2explore_v3", "plan2explore_v1", "dreamer_v3"), 4000, 500),
     **{
