@@ -116,7 +116,7 @@ def in_one_line(box: str, known: list[str], every: str) -> str:
     text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))
     if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
         word = unknown[1].partition("=")[0]
-        name = affirmed(word.lstrip("-").replace("_", "-"))
+        name = word.lstrip("-").replace("_", "-")
         near = [name] if name in known else near_names(name, known)
         meant = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and word.startswith("-") else ""
         return f"unknown option {word}.{meant}{every}"
@@ -150,11 +150,6 @@ def without(args: list[str], flags: Container[str]) -> list[str]:
             drop = word.partition("=")[0].removeprefix("--").replace("_", "-") in flags
         kept += [] if drop else [word]
     return kept
-
-
-def affirmed(name: str) -> str:
-    """Return the flag ``tensorboard`` for ``no-tensorboard``, which sets the same option."""
-    return re.sub(r"(^|\.)no-(?=[^.]+$)", r"\1", name)
 
 
 def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
