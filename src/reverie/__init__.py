@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reverie.agent.imagining import ModelState as ModelState
     from reverie.agent.loading import load as load
     from reverie.agent.registry import register as register
+    from reverie.agent.sb3 import import_sb3 as import_sb3
     from reverie.agent.sharing import SharedAgent as SharedAgent
     from reverie.agent.sharing import pull as pull
     from reverie.agent.sharing import push as push
@@ -87,6 +88,7 @@ _PLACES = {
     "agent.imagining": "Imagined ModelState",
     "agent.loading": "load",
     "agent.registry": "register",
+    "agent.sb3": "import_sb3",
     "agent.sharing": "SharedAgent pull push shared",
     "algos.a2c": "A2CConfig",
     "algos.base": "AlgorithmConfig",

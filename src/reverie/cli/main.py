@@ -30,6 +30,7 @@ COMMANDS = {
     "list": ("runs", "list all algorithms, sizes and presets; or the agents at a place, as hf://USER"),
     "info": ("info", "describe a run: its settings, progress, results and files"),
     "tune": ("tune", "search for good settings, with Optuna"),
+    "import": ("share", "make a run of an agent of Stable-Baselines3, to evaluate, export and train on"),
     "push": ("share", "pass on a trained agent: to the Hugging Face Hub, to cloud storage, or as a folder"),
     "pull": ("share", "download an agent that was passed on"),
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),

@@ -1,14 +1,15 @@
-"""``reverie push`` and ``pull``, and ``list`` of agents: what is passed on."""
+"""``reverie push``, ``pull`` and ``import``, and ``list`` of agents: what is passed on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.parse import parse
+from reverie.cli.parse import Trusting, parse
+from reverie.cli.show import as_given
 from reverie.core.words import plural
 
 
@@ -34,6 +35,30 @@ class PullCommand:
     """hf://USER/NAME, also with @REVISION; s3://BUCKET/NAME or another URL; models:/NAME/3 and the like."""
     to: Path | None = None
     """A new folder. None: one below runs/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCommand(Trusting):
+    """Make a run of an agent of another library: of its weights, without unpickling anything."""
+
+    library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
+    """sb3: Stable-Baselines3 or sb3-contrib."""
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN, MlpPolicy."""
+    env: str
+    """Its environment: an id of Gymnasium's registry, or `module:Id`."""
+    run: Path | None = None
+    """New run folder. None: one below runs/."""
+
+
+def import_command(args: list[str]) -> int:
+    """Run ``reverie import``."""
+    said = parse(ImportCommand, args, "import")
+    from reverie.agent.sb3 import import_sb3
+
+    run = import_sb3(said.file, said.env, run=said.run)
+    print(f"imported; reverie eval {as_given(run, said.run)}")
+    return 0
 
 
 def push_command(args: list[str]) -> int:
