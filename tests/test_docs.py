@@ -37,7 +37,7 @@ from reverie.run.collect import Collector
 ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))]
+    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/from").glob("*.md"))]
 }
 
 
@@ -228,7 +228,12 @@ def test_named_files_and_functions_exist(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_named_settings_exist(page: str) -> None:
     configs = [ExperimentConfig().merge({"algo": algorithm_config(name)()}) for name in algorithms()]
-    for path in re.findall(r"`(?:--)?((?:algo|env|replay|schedule)(?:\.[a-z_-]+)+)(?:\s[\w.-]+)?`", PAGES[page]):
+    text, known = PAGES[page], r"(?:algo|env|replay|schedule)(?:\.[a-z_-]+)+"
+    if page.startswith("docs/from/"):  # of other libraries: ours stand in the second column
+        cells = [row[1] for row in re.findall(r"^\|(.*)\|(.*)\|(.*)\|$", text, re.MULTILINE)]
+        text, known = "\n".join(cells), r"[a-z_]+(?:\.[a-z_]+)*"
+        assert len(re.findall(f"`{known}`", text)) > 12
+    for path in re.findall(rf"`(?:--)?({known})(?:\s[\w.-]+)?`", text):
         assert any(has(config, path.replace("-", "_").split(".")) for config in configs), path
 
 
