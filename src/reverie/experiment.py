@@ -62,7 +62,8 @@ class ExperimentConfig(Config):
     """Replayed rows per env step, in place of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
     actors: Annotated[int, AtLeast(0)] = 0
     """Processes that act beside the learner, each with `env.num` environments and the newest weights it has. 0: the
-    learner acts, in turn with its updates."""
+    learner acts, in turn with its updates. Several learners have a part of the actors each, or, if there are fewer, of
+    the environments of each."""
     ratio_slack: Annotated[float | None, AtLeast(0)] = 100.0
     """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nobody waits,
     and the ratio is what this machine makes of it."""
@@ -235,13 +236,12 @@ class ExperimentConfig(Config):
         """Raise ConfigError if another setting cannot be met by actors."""
         scale = getattr(self.algo, "reward_scale", None)
         refused = {
-            f"learners = {self.learners}: actors send their rows to a single learner": self.learners > 1,
             f"algorithm = {self.name}: it learns from rows of its present policy alone": self.algo.on_policy,
             "experience = recorded: actors collect rows, and this run collects none": self.offline,
             "replay.sequence = True: rows of several actors are no single sequence": self.replay.sequence,
             f"replay.init = {self.replay.init}: pass these rows as --data, with --experience mixed": self.replay.init,
             "algo.reward_scale = return_std: its running returns are of one actor": isinstance(scale, ReturnStd)
-            and self.actors > 1,
+            and (self.actors > 1 or self.learners > 1),
         }
         if why := next((why for why, found in refused.items() if found), ""):
             raise ConfigError(f"actors = {self.actors}, {why}. Leave out one of the two.")
@@ -331,11 +331,10 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
             f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
             f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
         )
-    if config.actors != before.get("actors", 0):
+    if bool(config.actors) != bool(before.get("actors", 0)):
         raise RunError(
-            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}, which cannot "
-            f"change when it continues: each actor has a replay of its own. Pass --actors {before.get('actors', 0)}, "
-            f"or begin a new run with its agent: --init {path}."
+            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run with "
+            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init {path}."
         )
     return config.merge({**had, "threads": config.threads or before.get("threads", 0)})
 

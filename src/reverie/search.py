@@ -8,7 +8,7 @@ import functools
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,7 +36,8 @@ from reverie.run.folder import (
     settings_changes,
     write_saved,
 )
-from reverie.seeds import SeedRun, check_seeds, default_jobs, train_runs
+from reverie.scale.ray import Asked
+from reverie.seeds import SeedRun, check_seeds, children, train_runs
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
@@ -149,6 +150,7 @@ def tune_of(
     run: Path | str | None = None,
     where: str = "space",
     say: Say = tell,
+    on: Asked | None = None,
 ) -> TuneResult:
     """Search for the settings with the best final evaluation; continue a search that has begun.
 
@@ -164,6 +166,7 @@ def tune_of(
         run: the folder of the search. None: a new one under ``runs/``.
         where: the space in errors.
         say: called with a sentence about what is happening, now and then.
+        on: the Ray cluster to train on, which must see the folder at the same path; None: this machine.
 
     Raises:
         ReverieError: settings do not fit together, Optuna is not installed, no trial could begin, or the folder holds
@@ -185,6 +188,7 @@ def tune_of(
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / RUNGS**2))})
         say(f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early")
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-tune")
+    path = path if on is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
     check_same(path, config, space)
     with writing(path):
@@ -199,7 +203,8 @@ def tune_of(
         )  # fmt: skip
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune)
-        return search.run(trials, jobs or default_jobs(config), say)
+        with children(config, on, say) as (start, most):
+            return search.run(trials, jobs or most, say, start)
 
 
 def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
@@ -229,15 +234,15 @@ class Search:
         self.pruned: set[int] = set()
         self.tails: dict[int, Tail] = {}
 
-    def run(self, count: int, jobs: int, say: Say) -> TuneResult:
-        """Train what is missing of ``count`` trials."""
+    def run(self, count: int, jobs: int, say: Say, start: Callable[..., Any]) -> TuneResult:
+        """Train what is missing of ``count`` trials, in processes that ``start`` starts."""
         known = [trial.state.is_finished() for trial in self.study.trials]
         runs = [self.place(i) for i in range(count) if i >= len(known) or not known[i]]
         title = f"{self.config.name} on {self.config.subject}"
         if runs:
             say(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
         with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
-            signal = train_runs(runs, self.command, jobs, board, self.tell, say, unpromising=self.unpromising)
+            signal = train_runs(runs, self.command, jobs, board, self.tell, say, start, unpromising=self.unpromising)
         return self.result(signal)
 
     def place(self, number: int) -> SeedRun:

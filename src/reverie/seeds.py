@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -44,6 +45,7 @@ from reverie.run.folder import (
 )
 from reverie.run.schedule import parse_period
 from reverie.run.signals import HANGUP, heeded, listening
+from reverie.scale.ray import PATIENCE, RESTARTS, Asked, Learner, amounts, connected, missing, needs
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
@@ -110,8 +112,9 @@ class SeedsResult:
 
 
 def train_seeds_of(
-    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell
-) -> SeedsResult:
+    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell,
+    on: Asked | None = None,
+) -> SeedsResult:  # fmt: skip
     """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
 
     Args:
@@ -120,6 +123,7 @@ def train_seeds_of(
         jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
         run: the folder for all of them; seeds found there are continued. None: a new one under ``runs/``.
         say: called with a sentence about what is happening, now and then.
+        on: the Ray cluster to train on, which must see the folder at the same path; None: this machine.
 
     Raises:
         ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
@@ -129,6 +133,7 @@ def train_seeds_of(
     check_local(run or "", "run")
     config = resolved(config, None, say)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
+    path = path if on is None else path.absolute()  # the working directory of a node may be another
     folder, before = SeedsFolder(path), None
     check_writable(path)
     if holds_run(path, folder.settings, config.name, config.env.id):
@@ -156,7 +161,8 @@ def train_seeds_of(
         for one in () if changes else finished:
             one.state, one.note = "finished", "already finished"
         try:
-            return _train_seeds(config, folder, runs, jobs or default_jobs(config), say)
+            with children(config, on, say) as (start, most):
+                return _train_seeds(config, folder, runs, jobs or most, say, start)
         except RunError:
             if before is None and not any(one.begun for one in runs):  # no run can begin with these settings
                 shutil.rmtree(path, ignore_errors=True)  # it was empty before
@@ -164,7 +170,7 @@ def train_seeds_of(
 
 
 def _train_seeds(
-    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say
+    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say, start: Callable[..., Any]
 ) -> SeedsResult:
     title, left = f"{config.name} on {config.subject}", sum(one.state == "waiting" for one in runs)
     if left:
@@ -183,7 +189,7 @@ def _train_seeds(
         write_seeds(config, folder, runs)
 
     with contextlib.closing(Board(runs if left and config.console else [], title)) as board:
-        number = train_runs(runs, command, jobs, board, ended, say)
+        number = train_runs(runs, command, jobs, board, ended, say, start)
     if (found := write_seeds(config, folder, runs)) is not None:
         from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
 
@@ -262,7 +268,21 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
 # ---------------------------------------------------------------- the processes
 
 
-class Child:
+class Logged:
+    """A command whose output is appended to a file."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.begin = log, log.stat().st_size if log.exists() else 0
+
+    def last_words(self) -> str:
+        """Return the last line that the process wrote, or "" if it wrote none."""
+        with self.log.open("rb") as file:
+            file.seek(self.begin)
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+class Child(Logged):
     """A command of reverie in a child process, whose output is appended to a file.
 
     The child has a session of its own, so Ctrl-C in the terminal does not reach it directly: the parent passes each
@@ -271,7 +291,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
-        self.log, self.begin = log, log.stat().st_size if log.exists() else 0
+        super().__init__(log)
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "reverie", *command],
@@ -292,12 +312,81 @@ class Child:
         with contextlib.suppress(OSError):  # the process has just ended
             self.process.send_signal(number)
 
-    def last_words(self) -> str:
-        """Return the last line that the process wrote, or "" if it wrote none."""
-        with self.log.open("rb") as file:
-            file.seek(self.begin)
-            lines = file.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    def wait(self) -> None:
+        """Wait until the process has ended."""
+        self.process.wait()
+
+
+class Remote(Logged):
+    """A command of reverie in a process on a node. If the node is lost, another goes on with the run."""
+
+    def __init__(self, words: Sequence[str], log: Path, each: Mapping[str, float], say: Say) -> None:
+        super().__init__(log)
+        self.words, self.each, self.say, self.losses = words, each, say, 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process as soon as there is a place for it."""
+        import ray
+
+        self.learner = ray.remote(**amounts(self.each))(Learner).remote()
+        self.learner.start.remote(self.words, {}, os.getcwd())
+        self.asked, self.late = self.learner.look.remote(), time.monotonic() + PATIENCE
+
+    def code(self) -> int | None:
+        """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
+        import ray
+
+        if not ray.wait([self.asked], timeout=0)[0]:
+            if time.monotonic() > self.late:
+                self.late = float("inf")
+                self.say(f"{self.log.stem} waits. {missing(ray, [self.each], 1, 'PACK')}")
+            return None
+        try:
+            text, code = ray.get(self.asked)
+        except ray.exceptions.RayActorError:
+            self.losses += 1
+            if self.losses > RESTARTS:
+                return 128 + signal.SIGKILL
+            self.say(f"{self.log.stem}: its node or Ray's process there has ended; it goes on elsewhere")
+            self.start()
+            return None
+        with self.log.open("ab") as out:
+            out.write(text)
+        self.asked, self.late = self.learner.look.remote(), float("inf")
+        return None if code is None else 128 - int(code) if code < 0 else int(code)
+
+    def tell(self, number: int) -> None:
+        """Send a signal to the process."""
+        self.learner.tell.remote(int(number))
+
+    def wait(self) -> None:
+        """Wait until the process has ended."""
+        while self.code() is None:
+            time.sleep(POLL)
+
+
+@contextlib.contextmanager
+def children(config: ExperimentConfig, on: Asked | None, say: Say) -> Iterator[tuple[Callable[..., Any], int]]:
+    """Yield what starts the process of a run, here or on the Ray cluster of ``on``, and how many may run at a time.
+
+    Raises:
+        ConfigError, RunError: the cluster cannot be reached, or none of its nodes has the resources of a run.
+    """
+    if on is None:
+        yield Child, default_jobs(config)
+        return
+    ray = connected(on.address)
+    try:
+        each = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
+        asked = {name: amount for name, amount in each.items() if amount}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(int(min((node.get(name, 0.0) / asked[name] for name in asked), default=1)) for node in nodes)
+        if not room:
+            raise RunError(missing(ray, [each], 1, "PACK"))
+        yield lambda words, log: Remote(words, log, each, say), room
+    finally:
+        ray.shutdown()
 
 
 def own_paths() -> list[str]:
@@ -325,6 +414,7 @@ def train_runs(
     board: Board,
     ended: Callable[[SeedRun], None],
     say: Say,
+    start: Callable[..., Any],
     *,
     unpromising: Callable[[SeedRun], bool] = lambda run: False,
 ) -> int | None:
@@ -339,12 +429,13 @@ def train_runs(
         board: shows them.
         ended: called with each run that has ended.
         say: called with a sentence about a signal.
+        start: starts a process for these words, with its output in a file; see :func:`children`.
         unpromising: asked often of each run that runs, until it says that the run is to save and end.
 
     Raises:
         RunError: the first ones were refused and none has begun, so the others would be refused too.
     """
-    running: dict[int, Child] = {}
+    running: dict[int, Any] = {}
     dropped: set[int] = set()
     refused: list[str] = []
     told = 0
@@ -358,7 +449,7 @@ def train_runs(
             for run in runs:
                 if run.state == "waiting" and len(running) < jobs and starts():
                     with writing(run.log.parent):
-                        running[run.seed] = Child(command(run), run.log)
+                        running[run.seed] = start(command(run), run.log)
                     run.begin()
                     board.changed(run)
                 elif run.seed in running and (code := running[run.seed].code()) is not None:
@@ -379,7 +470,7 @@ def train_runs(
     return got[0] if got else None
 
 
-def pass_on(got: Sequence[int], told: int, children: Iterable[Child], say: Say) -> int:
+def pass_on(got: Sequence[int], told: int, children: Iterable[Any], say: Say) -> int:
     """Pass received signals on, from number ``told`` on; return how many there are now."""
     for number in got[told:]:
         told += 1
@@ -407,7 +498,7 @@ def collected_signals() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def ending(running: dict[int, Child]) -> Iterator[None]:
+def ending(running: dict[int, Any]) -> Iterator[None]:
     """At the end ask the children that still run, as an error has occurred here, to save and end, and wait."""
     try:
         yield
@@ -415,4 +506,4 @@ def ending(running: dict[int, Child]) -> Iterator[None]:
         for child in running.values():
             child.tell(signal.SIGTERM)
         for child in running.values():
-            child.process.wait()
+            child.wait()

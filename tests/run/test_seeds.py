@@ -96,10 +96,6 @@ class Actor:
     def last_words(self) -> str:
         return self.last
 
-    @property
-    def process(self) -> Actor:
-        return self
-
     def wait(self) -> None:
         self.ended = True
 

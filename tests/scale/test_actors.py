@@ -87,8 +87,8 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path) -> None:
     assert "actors start new episodes: a run with actors is not resumed within them" in said
     assert 560 <= again.env_steps < 570
     assert Store(run / "replay", say=print).rows() > rows
-    with pytest.raises(RunError, match=r"actors = 3, but .* was trained with actors = 2"):
-        reverie.train("dqn", run=run, steps=600, say=say_nothing, **(QUICK | {"actors": 3}))
+    with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):
+        reverie.train("dqn", run=run, steps=600, say=say_nothing, **(QUICK | {"actors": 0}))
 
 
 def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -160,7 +160,7 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     for number in range(line.slots + 3):
         room = port.room()
         room["reward"][:, :3] = number
-        port.send(3, number, [EpisodeStats(1.5, 4, {"success": 1.0})], 2)
+        port.send(room, 3, number, [EpisodeStats(1.5, 4, {"success": 1.0})], 2)
         assert line.waiting == 1
         block = line.receive()
         assert block.version == number
@@ -169,7 +169,8 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
         line.free()
     port.fail(Failure("why", final=True))
     assert line.receive() == Failure("why", final=True)
-    line.close()
+    line.pipe.close()
+    line.far.close()
     with pytest.raises(Over):
         port.check()
 
@@ -185,7 +186,6 @@ def test_other_messages_are_refused(message: bytes) -> None:
     line.far.send_bytes(message)
     with pytest.raises(DataError, match="none of an actor's"):
         line.receive()
-    line.close()
 
 
 def rows() -> dict[str, np.ndarray]:

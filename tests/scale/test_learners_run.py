@@ -1,5 +1,6 @@
 """A run of two learners from outside: its checkpoints, its continuation, and another number of learners."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,51 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path):
     assert any("had 2 learners and has 1 learner now" in line for line in said)
     count = Store(alone / "replay", say=said.append).segments[-1].rows
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["a player", "an actor each"])
+def acted(request, tmp_path_factory) -> Path:
+    """A finished run of two learners and one actor for both, or one for each."""
+    path = tmp_path_factory.mktemp("runs") / "acted"
+    flags = [*FLAGS, "--actors", str(request.param), "--algo.normalise", "running", "--steps", "200"]
+    reverie("train", "dqn", *flags, "--run", str(path))
+    return path
+
+
+def test_two_learners_learn_from_the_rows_of_actors(acted):
+    """Each from its own, which count once, and from the statistics of all."""
+    rows = [flags_of(folder) for folder in (acted / "replay", acted / "ranks/1/replay")]
+    assert min(len(first) for first, _ in rows) >= 20
+    assert sum(int((~last).sum()) for _, last in rows) == logged(acted)["counters/env_steps"]
+    assert logged(acted)["train/staleness"] >= 0
+    assert logged(acted)["replay/windows"] >= 20  # those with which learning starts
+    late = Checkpoints(acted / "checkpoints").all()[-1]
+    assert not [name for name in load_file(late / "ranks/1/tensors.safetensors") if "algo" in name]
+    moments = [x for name, x in load_file(late / "tensors.safetensors").items() if name.endswith("moments")]
+    assert [int(x[0, 0]) for x in moments] == [sum(len(first) for first, _ in rows)]
+
+
+def test_one_learner_goes_on_with_the_rows_of_two_and_other_actors(acted, tmp_path):
+    alone, said = tmp_path / "alone", []
+    shutil.copytree(acted, alone)
+    before = sum(len(flags_of(folder)[0]) for folder in (acted / "replay", acted / "ranks/1/replay"))
+    config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
+    made = train_config(config.merge({"learners": 1, "actors": 3, "steps": 210}), run=alone, say=said.append)
+    assert made.env_steps >= 210
+    assert any("had 2 learners and has 1 learner now" in line for line in said)
+    assert before <= logged(alone)["replay/windows"] + 40 <= before + 60
+
+
+def flags_of(folder):
+    """Whether each stored row is the first, and the last, of an episode."""
+    store = Store(folder, say=print)
+    chunks = [chunk.rows for each in store.histories() for part in each for chunk in store.read(*part)]
+    return tuple(np.concatenate([rows[name].ravel() for rows in chunks]) for name in ("is_first", "is_last"))
+
+
+def logged(run):
+    """The last entry of the log."""
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
 
 def test_episodes_are_dealt_to_learners_one_by_one():

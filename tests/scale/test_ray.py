@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reverie.algos.dqn import DQNConfig
@@ -24,6 +25,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.manifest import step_of
 from reverie.scale import ray as on_ray
+from reverie.store.store import Store
 
 DQN = ["dqn", "--env", "CartPole-v1"]
 FLAGS = [
@@ -45,7 +47,7 @@ def cluster():
     utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install 'reverie-rl[ray]'")
     found = utils.Cluster()
     try:
-        found.add_node(num_cpus=0, include_dashboard=False)
+        found.add_node(num_cpus=0, include_dashboard=False, resources={"hall": 1})
         for _ in range(2):
             found.add_node(num_cpus=1, resources={"seat": 1})
         yield found
@@ -108,12 +110,70 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
         command.kill()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the actors in /proc")
+def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
+    """One actor on each node; rows that were received are in the store, once."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["train", *FLAGS, "--learners", "1", "--actors", "2", "--run", str(run), "--on", f"ray:{cluster.address}"]
+    words += ["--resources", "{CPU: 0, hall: 1}", "--actor-resources", "{CPU: 0, seat: 1}", "--strategy", "SPREAD"]
+    with log.open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
+    try:
+        saved = Checkpoints(run / "checkpoints", say=say_nothing)
+        wait(saved.all, command)
+        os.kill(wait(lambda: processes("ray::Post"))[0], signal.SIGKILL)
+        wait(lambda: log.read_text().count("is started again, in new episodes: its process on") == 1, command)
+        wait(lambda: len(processes("ray::Post")) == 2, command)
+
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        wait(lambda: log.read_text().count("is started again") >= 2, command)
+        before = step_of(saved.all()[-1])
+        wait(lambda: step_of(saved.all()[-1]) > before + 500, command)  # the other goes on alone
+        cluster.add_node(num_cpus=1, resources={"seat": 1})
+        wait(lambda: len(processes("ray::Post")) == 2, command)
+
+        command.terminate()
+        assert command.wait(60) == 128 + signal.SIGTERM
+        store = Store(run / "replay", say=print)
+        parts = [part for history in store.histories() for part in history]
+        last = np.concatenate([chunk.rows["is_last"].ravel() for part in parts for chunk in store.read(*part)])
+        assert int((~last).sum()) == step_of(saved.all()[-1])
+        assert "was lost" not in log.read_text()
+        assert "Continue with" in log.read_text()
+    finally:
+        command.kill()
+
+
+def processes(title: str) -> list[int]:
+    """Return the ids of the processes that have this title, as Ray gives its workers."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if place.name.isdecimal() and (place / "cmdline").read_bytes().startswith(title.encode()):
+                found.append(int(place.name))
+    return found
+
+
+def test_a_search_has_its_trials_on_the_nodes(cluster, tmp_path, capfd):
+    space, run = tmp_path / "space.yaml", tmp_path / "search"
+    space.write_text("algo.batch_size: {choices: [4]}")
+    words = ["tune", *FLAGS, "--learners", "1", "--steps", "90", "--eval-episodes", "1", "--space", str(space)]
+    asked = ["--trials", "1", "--run", str(run), "--on", f"ray:{cluster.address}"]
+    assert main([*words, *asked, "--resources", "{lamp: 1}"]) == 1
+    assert "1 learner with CPU 1, lamp 1 each" in capfd.readouterr().err
+    assert main([*words, *asked, "--resources", "{seat: 1}"]) == 0
+    assert "1 trial: 1 finished" in capfd.readouterr().out
+    assert "finished at env step" in (run / "trial-0.log").read_text()
+
+
 def test_missing_resources_are_named(cluster, monkeypatch, capfd):
     monkeypatch.setattr(on_ray, "PATIENCE", 2.0)
     asked = ["--on", f"ray:{cluster.address}", "--learners", "3", "--resources", "{seat: 1, lamp: 2}"]
     assert main(["train", *DQN, "--algo.batch-size", "9", "--envs", "3", *asked]) == 1
     said = capfd.readouterr().err
     assert "3 learners with CPU 1, seat 1, lamp 2 each. It has CPU 2, seat 2, lamp 0" in said
+    assert main(["train", *DQN, *asked[:2], "--actors", "3", "--resources", "{seat: 1}"]) == 1
+    assert "1 learner with CPU 1, seat 1 and 3 actors with CPU 1 each. It has CPU 2" in capfd.readouterr().err
 
 
 def test_a_cluster_that_is_not_there_is_named(cluster, capfd):
@@ -132,7 +192,6 @@ def test_without_ray_the_extra_is_named(monkeypatch, capfd):
     ("words", "message"),
     [
         (["--on", "slurm"], "expected ray, or ray:HOST:PORT"),
-        (["--on", "ray", "--seeds", "2"], "--seeds 2 with --on ray"),
         (["--resources", "{CPU: 1}"], "--resources without --on ray"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -46,11 +46,15 @@ class Common(Trusting):
     jobs: int = 0
     """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
     on: str = ""
-    """`ray`: place the learners on a Ray cluster, that of RAY_ADDRESS or of this machine; `ray:HOST:PORT`: on that one.
-    The run folder must be on storage that all nodes see."""
+    """`ray`: place learners and actors on a Ray cluster, that of RAY_ADDRESS or of this machine; `ray:HOST:PORT`: on
+    that one. The run folder must be on storage that all nodes see."""
     resources: dict[str, float] = field(default_factory=dict)
     """Resources of each learner on the Ray cluster, '{CPU: 4, GPU: 1}'. By default a core for each of --threads, and a
     GPU if there is one for each learner or --device cuda."""
+    actor_resources: dict[str, float] = field(default_factory=dict)
+    """Resources of each actor on the Ray cluster, '{CPU: 2}'. By default a core."""
+    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """How Ray places learners and actors: on few nodes, or spread over many."""
 
 
 def peek(args: list[str]) -> Common:

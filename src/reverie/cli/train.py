@@ -27,7 +27,7 @@ from reverie.presets.layers import env_in, layered, sections, settings_in
 from reverie.presets.registry import SUITES
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.scale.launch import check, launch, launched, rank
-from reverie.scale.ray import train_on_ray
+from reverie.scale.ray import Asked, train_on_ray
 from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -78,9 +78,10 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
         return fail(ask, 2)
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
     common, alone = replace(parsed.common, run=said.run), found.learners == 1 and not parsed.common.on
-    starts = end is None and not alone and not launched()
+    many = end is not None or common.seeds is not None  # runs, that start their own learners
+    starts = not many and not alone and not launched()
     found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
-    if refused := misplaced(common, found.learners, starts=starts, searches=end is not None):
+    if refused := misplaced(common, found.learners):
         return fail(refused, 2)
     if starts:
         return placed_on_ray(args, found, common) if common.on else launch(["train", *args], found)
@@ -88,17 +89,14 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     return end(found, common)
 
 
-def misplaced(said: Common, learners: int, *, starts: bool, searches: bool) -> str:
+def misplaced(said: Common, learners: int) -> str:
     """Return why the learners cannot be where they are asked to be; "" if they can."""
     if said.on and said.on.partition(":")[0] != "ray":
         return f"--on {said.on}: expected ray, or ray:HOST:PORT."
-    if said.on and searches:
-        return f"--on {said.on}: a search trains on this machine. Leave it out."
-    if said.resources and not said.on:
-        return "--resources without --on ray: only Ray places learners by resources."
-    if starts and said.seeds is not None:
-        more = f"--on {said.on}" if said.on else f"--learners {learners}"
-        return f"--seeds {said.seeds} with {more}: train the seeds one by one."
+    if (said.resources or said.actor_resources) and not said.on:
+        return "--resources without --on ray: only Ray places learners and actors by resources."
+    if said.seeds is not None and learners > 1:
+        return f"--seeds {said.seeds} with --learners {learners}: train the seeds one by one."
     return ""
 
 
@@ -106,8 +104,16 @@ def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> in
     """Train on a Ray cluster; return the exit code."""
     check(config if ":" in config.device else config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (said.run or new_path(config.subject, config.name)).absolute()
-    words = ["train", *without(args, {"on", "resources", "run", "resume"})]
-    return train_on_ray(words, config, run, said.on.partition(":")[2], said.resources, tell)
+    words = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
+    return train_on_ray(words, config, run, on_ray(said) or Asked(), tell)
+
+
+def on_ray(said: Common) -> Asked | None:
+    """Return what is asked of Ray; None if nothing is."""
+    if not said.on:
+        return None
+    place = said.on.partition(":")[2]
+    return Asked(address=place, learner=said.resources, actor=said.actor_resources, strategy=said.strategy)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:
@@ -175,7 +181,7 @@ def several(config: ExperimentConfig, said: Common) -> int:
     seeds = read_seeds(said.seeds or "", config.seed)
     if not seeds:
         return fail(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7.", 2)
-    result = train_seeds_of(config, seeds, jobs=said.jobs, run=said.run)
+    result = train_seeds_of(config, seeds, jobs=said.jobs, run=said.run, on=on_ray(said))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
     if result.aggregate is not None:

@@ -51,6 +51,7 @@ def tune_command(args: list[str]) -> int:
 
 def search(config: ExperimentConfig, said: Tuning) -> int:
     """Search, print the best trials, and return 0 if all trials that were wanted have ended."""
+    from reverie.cli.train import on_ray
     from reverie.log.console import tell
     from reverie.run.folder import read_yaml
     from reverie.search import tune_of
@@ -59,7 +60,7 @@ def search(config: ExperimentConfig, said: Tuning) -> int:
         missing = "--seeds has no effect on a search." if said.seeds else "which settings? Pass --space FILE."
         return fail(missing, 2)
     asked = {name: getattr(said, name) for name in ("trials", "jobs", "prune", "run")}
-    result = tune_of(config, read_yaml(said.space), where=str(said.space), **asked)
+    result = tune_of(config, read_yaml(said.space), where=str(said.space), on=on_ray(said), **asked)
     counts = {state: sum(one.state == state for one in result.trials) for state in ("finished", "pruned", "failed")}
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
     for one in result.trials[:SHOWN]:

@@ -154,9 +154,12 @@ class DurableReplay:
 
     def _found(self, state: State) -> Found | None:
         """Find the rows of ``state`` in the current store or in the former one."""
-        moved = state.get("place", self.place) != self.place
-        stores = (self.store, self.former(state["place"]) if moved else None)
+        stores = dict.fromkeys((self.store, self.holder(state)))
         return next((found for store in stores if store and (found := located(store, state))), None)
+
+    def holder(self, state: State) -> Store | None:
+        """Return the store that held the rows of ``state``: that of now, or the one that the settings named before."""
+        return self.store if state.get("place", self.place) == self.place else self.former(state["place"])
 
     def _read_back(self, found: Found, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""

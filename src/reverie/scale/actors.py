@@ -110,7 +110,9 @@ class Actor:
 
     def send(self) -> None:
         """Send the rows of the block, and the episodes that have ended."""
-        self.port.send(self.blocks.turns, self.version, self.collector.drain(), self.collector.restarts)
+        self.port.send(
+            self.blocks.rows, self.blocks.turns, self.version, self.collector.drain(), self.collector.restarts
+        )
         self.blocks.turns = 0
 
 
@@ -120,12 +122,18 @@ def said(number: int) -> Say:
 
 
 def act(work: Callable[[], Work], port: Port, board: Board) -> None:
-    """Run an actor until the learner asks it to end or is gone."""
+    """Run an actor as a process of its own, until the learner asks it to end or is gone."""
     for each in SIGNALS:  # whole jobs get them: the learner decides when actors end
         signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)
-    torch.set_num_threads(1)
     port.open()
+    if not play(work, port, board):
+        raise SystemExit(1)
+
+
+def play(work: Callable[[], Work], port: Port, board: Board) -> bool:
+    """Run an actor in this thread; return whether it has ended as the learner asked, else its error was sent."""
+    torch.set_num_threads(1)
     actor = None
     try:
         actor = Actor(work(), port, board)
@@ -136,7 +144,8 @@ def act(work: Callable[[], Work], port: Port, board: Board) -> None:
         with contextlib.suppress(Over):
             ours = isinstance(error, ReverieError)
             port.fail(Failure(str(error) if ours else "".join(traceback.format_exception(error)), ours))
-        raise SystemExit(1) from None
+        return False
     finally:
         if actor is not None:
             actor.env.close()
+    return True

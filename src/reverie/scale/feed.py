@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import multiprocessing
-import selectors
+import os
 import time
 from collections import deque
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from multiprocessing.util import Finalize
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock, LooseRatio
@@ -31,46 +26,39 @@ from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
 from reverie.experiment import ExperimentConfig
 from reverie.replay.config import ReplayConfig, check_capacity, check_memory, most_rows, parse_size
-from reverie.replay.replay import Replay
 from reverie.replay.run_store import RunStore
 from reverie.replay.storage import bytes_of
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actors import Work, act
+from reverie.scale.actors import Work
+from reverie.scale.homes import PATIENCE, SHARE, Home, Link, Processes
 from reverie.scale.lanes import Lanes, LaneStores
-from reverie.scale.weights import Board, acting, packed
-from reverie.scale.wire import Block, Failure, Wire, check_rows
+from reverie.scale.ray import PLACES
+from reverie.scale.remote import Nodes
+from reverie.scale.weights import acting, packed
+from reverie.scale.wire import BLOCKS, Block, Failure, check_rows
 
 DEATHS, WITHIN = 3, 60.0
 """An actor that dies so often within so many seconds ends the run."""
 IDLE = 0.1
 """Longest time in seconds that the learner waits for rows before it looks at everything else."""
-SHARE = 0.05
-"""Part of the learner's time that publishing weights may take."""
-PATIENCE = 5.0
-"""Seconds that an actor has to end."""
 
 
 class Lane:
     """One actor, over all its processes, and its replay."""
 
-    def __init__(self, number: int, replay: Replay) -> None:
-        self.number, self.replay = number, replay
-        self.process: Any = None
-        self.wire: Wire
-        self.end: Finalize
-        self.ended = np.ones(replay.storage.streams, bool)  # no episode is running
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.link: Link | None = None
         self.taken = 0  # env steps of the present process
         self.restarts, self.restarts_before = 0, 0  # of environments, in the present process and in earlier ones
         self.deaths: deque[float] = deque(maxlen=DEATHS)
         self.starts = 0
         self.acted = False  # whether any of its processes has sent rows
 
-    def begin(self, process: Any, wire: Wire) -> None:
+    def begin(self, link: Link, envs: int) -> None:
         """Go on with a new process, in new episodes: those of an earlier process end as truncated."""
-        self.process, self.wire = process, wire
-        self.end = Finalize(self, kill, (process, wire.pipe), exitpriority=0)
-        self.ended[:] = True
-        self.taken, self.starts = 0, self.starts + 1
+        self.link, self.taken, self.starts = link, 0, self.starts + 1
+        self.ended = np.ones(envs, bool)  # no episode is running
         self.restarts_before += self.restarts
         self.restarts = 0
 
@@ -81,14 +69,6 @@ class Lane:
         steps = last.size - int(last.sum())
         self.taken += steps
         return steps
-
-    def stop(self, seconds: float) -> None:
-        """End the process, by force after so many ``seconds``."""
-        if self.process is not None:
-            self.process.join(seconds)
-            self.end()
-            self.wire.close()
-            self.process = None
 
 
 class Feed:
@@ -108,16 +88,18 @@ class Feed:
         self.source, self.clock, self.meter, self.say = source, clock, meter, say
         self.algo, self.obs_spec, self.ratio = algo, env.obs_spec, clock.ratio
         self.columns = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
-        self.lanes = [Lane(number, replay) for number, replay in enumerate(source.replays)]
+        self.lanes = [Lane(number) for number in range(len(source.replays))]
+        self.rank, self.learners, self.dealt = 0, 1, False
+        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
+        self.home: Home | None = None  # not before the weights are those that the run begins with
+        self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.arrived
+        self.watch: Callable[[Step], None] | None = None if algo.watcher is None else algo.watcher.watch
+        self.sums = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
         self.published, self.due = -1, 0.0  # version of the newest weights; when others may follow
         self.taken, self.restarts_before = 0, 0  # env steps that the loop does not know of yet
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
         """Finished episodes that are not logged yet; see ``Collector``."""
-        self.board: Board | None = None  # not before the weights are those that the run begins with
-        self.selector = selectors.DefaultSelector()
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        self.context: Any = multiprocessing.get_context(method)
 
     # ------------------------------------------------------------ the loop's side
 
@@ -128,19 +110,22 @@ class Feed:
             RunError: an actor fails again and again, or before it has acted.
             DataError: rows arrived that no environment can have sent.
         """
-        if self.board is None:
+        if self.home is None and self.acts:
             self.begin()
         self.publish()
         self.allow()
-        waits = self.ratio.waits
-        for _ in range(len(self.lanes) * self.lanes[0].wire.slots):  # or fast actors would keep the learner for ever
-            ready = self.selector.select(IDLE if waits and not self.taken else 0)
-            if not ready:
-                break
-            for key, _ in ready:
-                self.take(key.data)
+        for number, block in self.incoming():
+            self.add(number, block)
+        if self.learners == 1:
+            self.measure(self.sums)
         taken, self.taken = self.taken, 0
         return taken
+
+    def measure(self, sums: np.ndarray) -> None:
+        """Add what ``sums`` says of the blocks of this turn, of all learners, to the metrics."""
+        if sums[0]:
+            self.meter.add({"train/staleness": sums[1] / sums[0], "actors/queue": sums[2] / sums[0]})
+        self.sums[:] = 0
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         """Return the episodes that ended since the last call. ``at_the_end``: let the actors end."""
@@ -164,84 +149,101 @@ class Feed:
         """Restore the counters; actors begin new episodes."""
         self.taken, self.restarts_before = int(state["taken"]), int(state["restarts"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
-        for lane, starts in zip(self.lanes, state["starts"], strict=True):
+        for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
             lane.starts = int(starts)
         self.say("actors start new episodes: a run with actors is not resumed within them")
 
     def close(self) -> None:
         """Let all actors end, and wait for it. May be called twice."""
-        for lane in self.lanes:
-            if lane.process is not None:
-                lane.wire.sign("stop", 1)
-                with contextlib.suppress(KeyError, ValueError):
-                    self.selector.unregister(lane.wire.pipe)
+        links = [lane.link for lane in self.lanes if lane.link is not None]
+        for link in links:
+            link.sign("stop", 1)
         deadline = time.monotonic() + PATIENCE
+        for link in links:
+            link.end(deadline)
         for lane in self.lanes:
-            lane.stop(max(0.0, deadline - time.monotonic()))
+            lane.link = None
 
     # ------------------------------------------------------------ the actors' side
 
+    @property
+    def acts(self) -> bool:
+        """Whether actors are this learner's."""
+        return not self.dealt or self.rank == 0
+
+    @property
+    def envs(self) -> int:
+        """Environments of an actor."""
+        return self.config.env.num * (self.learners if self.dealt else 1)
+
     def begin(self) -> None:
         """Publish the first weights, and start the actors."""
+        self.home = Nodes(self.columns, self.envs, self.say) if PLACES in os.environ else (
+            Processes(self.columns, self.envs)
+        )  # fmt: skip
         self.weights = acting(self.algo, self.obs_spec)
-        self.board = Board(self.context, len(packed(self.weights)))
         self.publish()
         for lane in self.lanes:
+            lane.number += 0 if self.dealt else self.rank * len(self.lanes)
             self.start(lane)
 
     def start(self, lane: Lane) -> None:
         """Start a process of an actor, whose seed is that of no other."""
+        assert self.home is not None
         seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
-        work: Any = functools.partial(Work, self.config, self.factory, lane.number, seed)
-        wire = Wire(self.context, self.columns, lane.replay.storage.streams)
-        process = self.context.Process(target=act, args=(CloudpickleWrapper(work), wire.port, self.board))
-        process.start()
-        wire.far.close()
-        lane.begin(process, wire)
+        config = self.config.merge({"env.num": self.envs})
+        work = functools.partial(Work, config, self.factory, lane.number, seed)
+        lane.begin(self.home.start(work, lane.number), self.envs)
         self.allow()
-        self.selector.register(wire.pipe, selectors.EVENT_READ, lane)
 
     def publish(self) -> None:
         """Publish the weights if they are newer, and as often as leaves the learner most of its time."""
         now = time.monotonic()
-        if self.published == self.clock.updates or now < self.due:
+        if self.home is None or self.published == self.clock.updates or now < self.due:
             return
-        assert self.board is not None
-        self.board.publish(packed(self.weights), self.clock.updates)
+        self.home.publish(packed(self.weights), self.clock.updates)
         self.published, spent = self.clock.updates, time.monotonic() - now
         self.due = now + spent / SHARE
 
     def allow(self) -> None:
         """Tell each actor how far it may go: by the ratio, and to the end of the run."""
-        missing = 0 if self.ratio.counts else max(0, self.clock.learning_starts - len(self.source))
+        missing = 0 if self.ratio.counts else max(0, self.clock.learning_starts - len(self.source)) * self.learners
         room = min(missing + self.ratio.room, self.clock.length - self.clock.env_steps)
-        each = max(0, math.ceil(room / len(self.lanes)))
+        each = max(0, math.ceil(room / (len(self.lanes) * (1 if self.dealt else self.learners))))
         for lane in self.lanes:
-            if lane.process is not None:
-                lane.wire.sign("env_steps", self.clock.env_steps)
-                lane.wire.sign("limit", lane.taken + each)
-                lane.wire.sign("waits", int(self.ratio.waits))
+            if lane.link is not None:
+                lane.link.sign("env_steps", self.clock.env_steps)
+                lane.link.sign("limit", lane.taken + each)
+                lane.link.sign("waits", int(self.ratio.waits))
 
-    def take(self, lane: Lane) -> None:
-        """Take one message of an actor."""
-        message: Block | Failure
-        try:
-            message = lane.wire.receive()
-        except (EOFError, OSError):
-            message = Failure("", final=False)
-        if isinstance(message, Failure):
-            self.lost(lane, message)
-            return
-        try:
-            check_rows(message.rows, lane.ended, self.obs_spec)
-        except DataError as error:
-            raise DataError(f"actor {lane.number}: {error}") from None
-        self.add(lane, message)
-        self.taken += lane.count(message)
-        lane.wire.free()
+    def arrived(self) -> Iterator[tuple[int, Block]]:
+        """Yield the blocks that have arrived, whose memory is then written again, and the place of their lanes."""
+        assert self.home is not None
+        waits = self.ratio.waits
+        for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever
+            ready = list(self.home.ready(IDLE if waits and not self.taken else 0))
+            if not ready:
+                break
+            for link in ready:
+                place, lane = next((i, lane) for i, lane in enumerate(self.lanes) if lane.link is link)
+                try:
+                    message = link.receive()
+                except (EOFError, OSError):
+                    message = Failure("", final=False)
+                if isinstance(message, Failure):
+                    self.lost(lane, message)
+                    continue
+                try:
+                    check_rows(message.rows, lane.ended, self.obs_spec)
+                except DataError as error:
+                    raise DataError(f"actor {lane.number}: {error}") from None
+                yield place, message
+                self.sums += 1, self.clock.updates - message.version, link.waiting
+                self.taken += lane.count(message)
+                link.free()
 
-    def add(self, lane: Lane, block: Block) -> None:
-        """Add the rows of a block to the actor's replay."""
+    def add(self, number: int, block: Block) -> None:
+        """Add the rows of a block to the replay of an actor."""
         columns = {name: torch.from_numpy(column) for name, column in block.rows.items()}
         for turn in range(columns["reward"].shape[1]):
             row = {name: column[:, turn] for name, column in columns.items()}
@@ -250,14 +252,11 @@ class Feed:
                 reward=row["reward"],
                 **{name: row[name] for name in FLAGS},
             )
-            if self.algo.watcher is not None:
-                self.algo.watcher.watch(step)
+            if self.watch is not None:
+                self.watch(step)
             extras = {name.removeprefix(EXTRAS): x for name, x in row.items() if name.startswith(EXTRAS)}
-            lane.replay.add(step, row["action"], extras, block.version)
+            self.source.replays[number].add(step, row["action"], extras, block.version)
         self.finished += block.episodes
-        behind = float(self.clock.updates - block.version)
-        measured = {"train/staleness": behind, "actors/queue": float(lane.wire.waiting)}
-        self.meter.add({name: torch.tensor(value) for name, value in measured.items()})
 
     def lost(self, lane: Lane, failure: Failure) -> None:
         """Start an actor again that has ended.
@@ -265,26 +264,18 @@ class Feed:
         Raises:
             RunError: it fails too often, or would fail again.
         """
-        process = lane.process
-        self.selector.unregister(lane.wire.pipe)
-        lane.stop(PATIENCE)
+        link, lane.link = lane.link, None
+        assert link is not None
+        how = link.end(time.monotonic() + PATIENCE)
         lane.deaths.append(time.monotonic())
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
-        why = failure.text.rstrip() or f"its process died (exit code {process.exitcode}); its output is above, if any"
+        why = failure.text.rstrip() or how
         if often or failure.final or (failure.text and not lane.acted):
             early = "" if lane.acted else " before it acted"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
         self.say(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
         self.start(lane)
-
-
-def kill(process: Any, pipe: Connection) -> None:
-    """End a process at once."""
-    pipe.close()
-    if process.pid is not None:
-        process.kill()
-        process.join()
 
 
 def feeding(

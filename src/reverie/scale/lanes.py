@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.types import Batch, State, Update
+from reverie.core.types import Batch, State, Step, Update
 from reverie.replay.replay import Replay
 from reverie.replay.run_store import RunStore
+from reverie.store.store import Store
 
 
 class Lanes:
@@ -58,18 +59,21 @@ class Lanes:
             start += count
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Return the windows of all ``batches`` as one batch."""
-    if len(batches) == 1:
-        return batches[0]
+T = TypeVar("T", Batch, Step)
+
+
+def joined(parts: Sequence[T]) -> T:
+    """Return the windows, or rows, of all ``parts`` as one."""
+    if len(parts) == 1:
+        return parts[0]
     found: dict[str, Any] = {}
-    for field in fields(Batch):
-        values = [getattr(batch, field.name) for batch in batches]
+    for field in fields(parts[0]):
+        values = [getattr(part, field.name) for part in parts]
         one = values[0]
         found[field.name] = {k: torch.cat([v[k] for v in values]) for k in one} if isinstance(one, dict) else (
             torch.cat(values)
         )  # fmt: skip
-    return Batch(**found)
+    return type(parts[0])(**found)
 
 
 class LaneStores:
@@ -121,10 +125,19 @@ class LaneStores:
         return {"lanes": [store.part.state_dict() for store in self.stores], "rng": self.lanes.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Fill the replays with the rows that they held."""
+        """Fill the replays with the rows that they held. Those of another number of actors are dealt out anew."""
+        self.lanes.rng.bit_generator.state = dict(state["rng"])
+        if len(state["lanes"]) != len(self.stores):
+            return self.deal([(self.stores[0].part.holder(saved), saved) for saved in state["lanes"]], 0, 1)
         for store, saved in zip(self.stores, state["lanes"], strict=True):
             store.part.load_state_dict(saved)
-        self.lanes.rng.bit_generator.state = dict(state["rng"])
+        return None
+
+    def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
+        """Take the part of learner ``rank`` of ``count`` of the rows that other replays held."""
+        own = len(self.stores)
+        for number, store in enumerate(self.stores):
+            store.part.deal(saved, rank * own + number, count * own)
 
     def save_files(self, folder: Path) -> None:
         """Write the extras of each replay to a folder of its own."""
@@ -133,6 +146,6 @@ class LaneStores:
             store.part.save_files(folder / str(number))
 
     def load_files(self, folder: Path) -> None:
-        """Load what ``save_files`` wrote."""
-        for number, store in enumerate(self.stores):
+        """Load what ``save_files`` wrote, of the same rows."""
+        for number, store in enumerate(self.stores if self.stores[0].part.saved else ()):
             store.part.load_files(folder / str(number))

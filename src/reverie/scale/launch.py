@@ -119,7 +119,12 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
             f"batch. Use a batch size that {count} divides, such as {-(-config.algo.batch_size // count) * count}."
         )
-    if config.env.num > count and config.env.num % count:
+    if config.actors > count and config.actors % count:
+        raise ConfigError(
+            f"learners = {count}, actors = {config.actors}: each learner has the same number of actors. Use a multiple "
+            f"of {count}, such as {-(-config.actors // count) * count}; or fewer than {count}, which all learn from."
+        )
+    if own_envs(config, count) and config.env.num > count and config.env.num % count:
         raise ConfigError(
             f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
             f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
@@ -137,12 +142,18 @@ def of_team(config: ExperimentConfig, team: Team, say: Say) -> ExperimentConfig:
     """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
     if team.count == 1:
         return config
-    if config.env.num < team.count and not config.offline and not config.scale_rules:
-        say(f"{team.count} environments, not {config.env.num}: one for each learner")
+    if own_envs(config, team.count) and config.env.num < team.count and not config.scale_rules:
+        of = " of each actor" if config.actors else ""
+        say(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
     return config.merge({"threads": config.threads or max(1, cores // here), "learners": team.count})
+
+
+def own_envs(config: ExperimentConfig, count: int) -> bool:
+    """Return whether each of ``count`` learners has a part of the environments: not if it has actors of its own."""
+    return not config.offline and config.actors < count
 
 
 def whole_rollouts(config: ExperimentConfig) -> bool:
@@ -161,12 +172,14 @@ def share(config: ExperimentConfig, team: Team) -> ExperimentConfig:
         own |= {
             "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
             "learning_starts": -(-config.learning_starts // n),
-            "random_steps": -(-config.random_steps // n),
+            "random_steps": config.random_steps if config.actors else -(-config.random_steps // n),
             "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
         }
     own["replay.store"] = place if place in ("auto", "none") else f"{place.rstrip('/')}/rank-{team.rank}"
-    if not config.offline:
+    if own_envs(config, n):
         own["env.num"] = config.env.num // n
+    elif config.actors:
+        own["actors"] = config.actors // n
     if choose_device(config.device) != "cpu":
         local = f"cuda:{torch.cuda.current_device()}"
         own |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}

@@ -7,7 +7,9 @@ whose manifest it writes last: a checkpoint is of all learners or does not exist
 ====================  ==================================================================================================
 What the loop reads   Of several learners
 ====================  ==================================================================================================
-``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.meet`) with what follows
+``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.meet`) with what follows. Actors are
+                      each learner's own; or, fewer than learners, those of learner 0, and each learner gets the rows of
+                      a part of their environments
 ``len(source)``       the fewest windows that a learner has
 ``clock.stop``        whether any was asked to stop, by the turn before
 ``clock.seconds``     those of learner 0, so that all agree on when to log, evaluate and save
@@ -25,6 +27,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor
@@ -33,9 +36,10 @@ from reverie.algos.base import Algorithm
 from reverie.build import Experiment
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError
-from reverie.core.learners import alone, average, joined
+from reverie.core.learners import alone, average
+from reverie.core.learners import joined as learning
 from reverie.core.protocols import Annealed, Source, Stateful
-from reverie.core.types import Batch, State, Update
+from reverie.core.types import Batch, State, Step, Update
 from reverie.core.words import Say, plural
 from reverie.experiment import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay
@@ -46,7 +50,11 @@ from reverie.run.encode import encode
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS
 from reverie.run.run import Measured, Result, Which
+from reverie.scale.feed import Feed
+from reverie.scale.lanes import LaneStores, joined
 from reverie.scale.ranks import Group
+from reverie.scale.weights import blank
+from reverie.scale.wire import Block
 from reverie.store.store import Store
 
 GO, SAVE, END = range(3)
@@ -61,7 +69,7 @@ class Team:
         self.rank, self.count = (0, 1) if group is None else (group.rank, group.count)
         self.before = self.count  # learners that the loaded checkpoint was written by
         self.loaded: Path | None = None
-        self.windows, self.restarts, self.ended, self.stop, self.seconds = 0, 0, False, False, 0.0
+        self.windows, self.restarts, self.ended, self.seconds = 0, 0, False, 0.0
         self.training = False  # whether the others have been told all that comes before the first turn
         self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
 
@@ -71,7 +79,7 @@ class Team:
 
     def joined(self) -> contextlib.AbstractContextManager[None]:
         """While entered, gradients, statistics and metrics are those of all learners."""
-        return contextlib.nullcontext() if self.group is None else joined(self.group)
+        return contextlib.nullcontext() if self.group is None else learning(self.group)
 
     def folder(self, run: Path, rank: int | None = None) -> Path:
         """Return the folder of the rows of a learner, this one if ``rank`` is None, in the folder of the run."""
@@ -111,17 +119,28 @@ class Team:
         self.save(self.tell())
         self.group.words(None)
 
-    def meet(self, taken: int, windows: int, clock: SharedClock, episodes: int = 0, restarts: int = 0) -> int:
-        """Exchange the numbers of a turn; return the env steps that all have taken."""
+    def meet(self, clock: SharedClock, windows: int, taken: int = 0, *more: float) -> np.ndarray:
+        """Exchange the numbers of a turn; return the sums of ``taken`` and ``more`` over all."""
         assert self.group is not None
-        own = [taken, windows, clock.asked, episodes, restarts, clock.own_seconds]
-        found = self.group.gather(torch.tensor(own, dtype=torch.float64))  # [N, 6]
-        self.windows, self.ended = int(found[:, 1].min()), bool(found[:, 3].any())
-        self.restarts, self.seconds = int(found[:, 4].sum()), float(found[0, 5])
-        self.stop = bool(found[:, 2].any())
-        if self.stop and self.rank == 0 and not clock.asked:
+        own = [clock.asked, clock.own_seconds, windows, taken, *more]
+        found = self.group.gather(torch.tensor(own, dtype=torch.float64)).numpy()  # [N, 4 + M]
+        stop, self.seconds, self.windows = bool(found[:, 0].any()), float(found[0, 1]), int(found[:, 2].min())
+        vars(clock)["stop"] = stop
+        if stop and self.rank == 0 and not clock.asked:
             signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
-        return int(found[:, 0].sum())
+        return found[:, 3:].sum(0)  # type: ignore[no-any-return]
+
+    def dealt(self, feed: Feed) -> list[tuple[int, Block]]:
+        """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
+        assert self.group is not None
+        parts: list[list[tuple[int, Block]]] = [[] for _ in range(self.count)]
+        for place, block in feed.arrived() if self.rank == 0 else ():
+            for rank, part in enumerate(parts):
+                cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
+                rows = {name: column[cut].copy() for name, column in block.rows.items()}
+                part.append((place, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
+        own: list[tuple[int, Block]] = self.group.deal(parts)
+        return own
 
 
 # ---------------------------------------------------------------- what the loop reads
@@ -131,9 +150,8 @@ class SharedClock(Clock):
     """The clock of several learners: it stops, and its seconds pass, for all at once."""
 
     def __init__(self, clock: Clock, team: Team) -> None:
-        self.team, self.asked = team, False
-        vars(self).update({name: value for name, value in vars(clock).items() if name != "stop"})
-        self.speaks = team.rank == 0
+        self.__dict__ = vars(clock)  # whoever has that one sees the same counters
+        self.team, self.asked, self.speaks = team, False, team.rank == 0
 
     @property
     def own_seconds(self) -> float:
@@ -148,7 +166,7 @@ class SharedClock(Clock):
     @property
     def stop(self) -> bool:
         """Whether the run ends after this turn. Setting it asks all to stop after their next one."""
-        return self.team.stop
+        return bool(vars(self)["stop"])
 
     @stop.setter
     def stop(self, value: bool) -> None:
@@ -167,38 +185,46 @@ class SharedSource:
         """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
         if not self.collects:
             self.team.listen()
-            self.team.meet(0, len(self.source), self.clock)
+            self.team.meet(self.clock, len(self.source))
         return self.team.windows
 
 
-class SharedCollector(Collector):
-    """The collector of one learner, whose env steps and episodes are those of all."""
+class SharedCollector:
+    """The collector of one learner, or its feed of actors, whose env steps and episodes are those of all."""
 
-    def __init__(self, collector: Collector, source: Source, team: Team, clock: SharedClock) -> None:
-        self.__dict__ = vars(collector)  # it goes on as this one
-        self.source, self.team, self.clock = source, team, clock
-
-    @property
-    def own_restarts(self) -> int:
-        """How often failed environments of this learner were started again."""
-        return super().restarts
+    def __init__(self, own: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
+        """``experiment``: of this learner."""
+        self.own, self.source, self.team, self.clock = own, experiment.source, team, clock
+        self.unlogged, self.close = own.unlogged, own.close
+        self.state_dict, self.load_state_dict = own.state_dict, own.load_state_dict
+        self.seen: list[Step] = []
+        self.watcher, self.spec = experiment.algo.watcher, experiment.obs_spec
+        if isinstance(own, Feed):
+            own.rank, own.learners = team.rank, team.count
+            own.watch = None if self.watcher is None else self.seen.append
+            if own.dealt:
+                own.incoming = lambda: team.dealt(own)
 
     @property
     def restarts(self) -> int:
         """How often failed environments of any learner were started again."""
         return self.team.restarts
 
-    def state_dict(self) -> State:
-        """See :class:`Collector`."""
-        return {**super().state_dict(), "restarts": self.own_restarts}
-
     def collect(self) -> int:
         """Make a turn; return the env steps of all, which schedules of exploration go by."""
+        own = self.own
         self.team.listen()
-        taken = super().collect()
-        total = self.team.meet(taken, len(self.source), self.clock, len(self.finished), self.own_restarts)
-        if isinstance(self.policy, Annealed):
-            self.state = self.policy.after(self.state, self.clock.env_steps + total)
+        taken = own.collect()
+        sums = own.sums if isinstance(own, Feed) else ()
+        found = self.team.meet(self.clock, len(self.source), taken, len(own.finished), own.restarts, *sums)
+        total, self.team.ended, self.team.restarts = int(found[0]), bool(found[1]), int(found[2])
+        if isinstance(own, Feed):
+            own.measure(found[3:])
+            if self.watcher is not None:  # all at once, as some may have rows and others none
+                self.watcher.watch(joined([*self.seen, blank(self.spec, 0)]))
+                self.seen.clear()
+        elif isinstance(own.policy, Annealed):
+            own.state = own.policy.after(own.state, self.clock.env_steps + total)
         return total
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
@@ -206,7 +232,7 @@ class SharedCollector(Collector):
         if not (self.team.ended or at_the_end):
             return []
         assert self.team.group is not None
-        own = [(score, length, dict(info)) for score, length, info in super().drain(at_the_end=at_the_end)]
+        own = [(score, length, dict(info)) for score, length, info in self.own.drain(at_the_end=at_the_end)]
         return [EpisodeStats(*episode) for each in self.team.group.words(own) for episode in each]
 
 
@@ -256,7 +282,7 @@ class ReplayPart:
 
     spare = True
 
-    def __init__(self, team: Team, part: DurableReplay, run: Path, say: Say) -> None:
+    def __init__(self, team: Team, part: DurableReplay | LaneStores, run: Path, say: Say) -> None:
         self.team, self.part, self.run, self.say = team, part, run, say
         self.state_dict, self.save_files = part.state_dict, part.save_files
 
@@ -265,10 +291,13 @@ class ReplayPart:
         team, path = self.team, self.team.loaded
         if team.before == team.count or path is None:
             return self.part.load_state_dict(state)
-        saved = [read(written_by(path, rank), ["replay"], verified=True)["replay"] for rank in range(team.before)]
-        places = [place_in(team.folder(self.run, rank), each) for rank, each in enumerate(saved)]
-        stores = [None if place is None else Store(place, say=self.say) for place in places]
-        return self.part.deal(list(zip(stores, saved, strict=True)), team.rank, team.count)
+        saved: list[tuple[Store | None, State]] = []
+        for rank in range(team.before):
+            found = read(written_by(path, rank), ["replay"], verified=True)["replay"]
+            for each in found.get("lanes", [found]):
+                place = place_in(team.folder(self.run, rank), each)
+                saved.append((None if place is None else Store(place, say=self.say), each))
+        return self.part.deal(saved, team.rank, team.count)
 
     def load_files(self, folder: Path) -> None:
         """Load latents and samplers, of the same rows."""
@@ -353,9 +382,10 @@ class Shared(Experiment):
 
     def parts(self) -> dict[str, Stateful]:
         parts, team = {"ranks": RanksPart(self.team, self.say), **super().parts()}, self.team
-        if isinstance(self.collector, Collector) and self.store is not None:
+        if self.store is not None:
             parts["replay"] = ReplayPart(team, self.store.part, self.run, self.say)
-            parts["collector"] = CollectorPart(team, self.collector, self.clock)
+            if isinstance(own := own_of(self.collector), Collector):
+                parts["collector"] = CollectorPart(team, own, self.clock)
         return parts
 
     def measure(self, which: Which) -> Measured:
@@ -370,26 +400,31 @@ class Shared(Experiment):
 
     def describe(self) -> None:
         if (n := self.team.count) > 1:
+            envs = plural(self.config.env.num, "environment")
+            if isinstance(feed := own_of(self.collector), Feed):
+                envs = f"the rows of {envs} of each actor" if feed.dealt else plural(len(feed.lanes), "actor")
             self.say(
                 f"{n} learners, each in a process of its own, with {self.algo.window.batch} of the "
-                f"{n * self.algo.window.batch} windows of a batch and {plural(self.config.env.num, 'environment')} "
-                "of its own; of each:"
+                f"{n * self.algo.window.batch} windows of a batch and {envs} of its own; of each:"
             )
         super().describe()
+
+
+def own_of(collector: Any) -> Any:
+    """Return what collects the rows of one learner."""
+    return collector.own if isinstance(collector, SharedCollector) else collector
 
 
 def shared(experiment: Experiment, whole: ExperimentConfig, team: Team, run: Path) -> Shared:
     """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
-        clock = parts["clock"] = SharedClock(experiment.clock, team)
-        experiment.algo.position = lambda: clock.position
-        collector, source = experiment.collector, experiment.source
-        if isinstance(collector, Collector):  # several learners have no actors
-            parts["collector"] = SharedCollector(collector, source, team, clock)
-        parts["source"] = SharedSource(source, team, clock, collector is not None)
-        if experiment.store is not None and experiment.store.store is not None:
-            experiment.store.store.stopping = lambda: clock.stop
+        clock, own = SharedClock(experiment.clock, team), experiment.collector
+        if isinstance(own, Feed):
+            own.dealt = whole.actors < team.count
+        if isinstance(own, Collector | Feed):
+            parts["collector"] = SharedCollector(own, experiment, team, clock)
+        parts |= {"clock": clock, "source": SharedSource(experiment.source, team, clock, own is not None)}
         for optim in experiment.algo.optimisers().values():
             if isinstance(optim, torch.optim.Optimizer):
                 optim.register_step_pre_hook(averaging)
@@ -447,8 +482,8 @@ def load(experiment: Shared, parts: Mapping[str, Stateful], path: Path, before: 
         checkpoints.load(written_by(path, team.rank), parts)
     elif "replay" in parts:
         parts["replay"].load_state_dict({})
-        assert isinstance(experiment.collector, Collector)
-        experiment.collector.env_steps = experiment.clock.env_steps // team.count
+        if isinstance(own := own_of(experiment.collector), Collector):
+            own.env_steps = experiment.clock.env_steps // team.count
 
 
 def save(experiment: Shared, parts: Mapping[str, Stateful], own: OwnPart, folder: Path, run: RunFolder) -> None:

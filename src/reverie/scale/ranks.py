@@ -64,6 +64,12 @@ class Group:
         self._with_all(dist.all_gather_object, words, word)
         return words
 
+    def deal(self, words: Sequence[Any]) -> Any:
+        """Return the one for this rank of the plain ``words`` of rank 0; the others' are ignored."""
+        own: list[Any] = [None]
+        self._with_all(dist.scatter_object_list, own, None if self.rank else list(words), 0)
+        return own[0]
+
     def first(self) -> bool:
         """Return whether this is the first rank that asks: it tells the user why all end."""
         with contextlib.suppress(Exception):  # the store ends with its process

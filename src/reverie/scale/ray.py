@@ -1,8 +1,9 @@
 """Learners of a run on a Ray cluster: a bundle of a placement group for each, and in it a process of ``reverie train``.
 
-The processes find each other as they do below torchrun, by environment variables; ``launch.py`` joins them. A learner
-that is lost ends the others, and all start again from the newest checkpoint, which any node can read: the folder of the
-run must lie on storage that all nodes see.
+Actors get bundles of the same group, in which the learners start them (``remote.py``). Learners find each other as they
+do below torchrun, by environment variables; ``launch.py`` joins them. A learner that is lost ends the others, and all
+start again from the newest checkpoint, which any node can read: the folder of the run must lie on storage that all
+nodes see.
 
 Imports PyTorch and Ray only where they are used: Ray's workers import this module, and need neither.
 """
@@ -10,13 +11,17 @@ Imports PyTorch and Ray only where they are used: Ray's workers import this modu
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +33,8 @@ from reverie.run.signals import listening
 if TYPE_CHECKING:
     from reverie.experiment import ExperimentConfig
 
+PLACES = "REVERIE_PLACES"
+"""Environment variable by which a learner knows where its actors have their places."""
 PATIENCE = 20.0
 """Seconds to wait for free resources at the beginning."""
 RETURN = 600.0
@@ -84,9 +91,21 @@ class Learner:
         self.child.send_signal(number)
 
 
-def train_on_ray(
-    words: Sequence[str], config: ExperimentConfig, run: Path, address: str, resources: Mapping[str, float], say: Say
-) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is asked of a Ray cluster, besides the settings of a run."""
+
+    address: str = ""
+    """Of the cluster; "" that of RAY_ADDRESS, or of this machine, or a new one of this machine alone."""
+    learner: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Resources of each learner, by their names at Ray. CPU and GPU have defaults."""
+    actor: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Resources of each actor: a core if nothing else is said."""
+    strategy: str = "PACK"
+    """How Ray places them, its strategy of placement groups."""
+
+
+def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, asked: Asked, say: Say) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
 
     The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
@@ -95,28 +114,31 @@ def train_on_ray(
         words: without the run folder and what is asked of Ray.
         config: the settings that the words stand for.
         run: the run folder, at the same path on all nodes.
-        address: of the cluster; "" that of RAY_ADDRESS, or of this machine, or a new one of this machine alone.
-        resources: of each learner, by their names at Ray. CPU and GPU have defaults.
+        asked: the cluster, and what each process needs.
         say: called with a sentence about a loss.
 
     Raises:
-        ConfigError: Ray is not installed, or ``resources`` are no amounts.
+        ConfigError: Ray is not installed, or what is asked are no amounts.
         RunError: the cluster cannot be reached, lacks resources, or has lost learners too often.
     """
-    ray = connected(address)
+    namespace = uuid.uuid4().hex
+    ray = connected(asked.address, namespace)
     got: list[int] = []
     try:
-        each = needs(config, resources, ray.cluster_resources().get("GPU", 0.0))
+        each = needs(config, asked.learner, ray.cluster_resources().get("GPU", 0.0))
+        actor = {"CPU": 1, **checked(asked.actor, "actor-resources")}
         own = [*words, "--run", str(run)]
         own += [] if config.threads else ["--threads", str(max(1, int(each["CPU"])))]
         own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
+        bundles = [each] * config.learners + [actor] * config.actors
+        place = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
         with listening(lambda number, _: got.append(number)):
-            return lives(own, config.learners, each, run, got, say)
+            return lives(own, config.learners, bundles, asked.strategy, {**place, "each": actor}, run, got, say)
     finally:
         ray.shutdown()
 
 
-def connected(address: str) -> Any:
+def connected(address: str, namespace: str | None = None) -> Any:
     """Connect to the cluster; return the package ray. Ray's tokens are required unless RAY_AUTH_MODE says otherwise."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when the package is imported
     try:
@@ -125,10 +147,11 @@ def connected(address: str) -> Any:
         raise ConfigError("The package ray is not installed. Install it: pip install 'reverie-rl[ray]'.") from error
     place = address or os.environ.get("RAY_ADDRESS", "")
     host, _, port = place.rpartition(":")
+    before = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal() and "/" not in host:
             socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray itself would try for minutes
-        ray.init(address or None, log_to_driver=False, logging_level="ERROR")
+        ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = str(error).strip().partition("\n")[0]
         raise RunError(
@@ -136,6 +159,8 @@ def connected(address: str) -> Any:
             "`ray status` works there. A cluster has a token (`ray get-auth-token --generate` before `ray start`, the "
             "same on each node) unless RAY_AUTH_MODE=disabled."
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray's own would end a learner before it has saved
     return ray
 
 
@@ -145,24 +170,40 @@ def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float)
     Raises:
         ConfigError: an amount is no number that Ray takes.
     """
-    for name, amount in resources.items():
-        if not isinstance(amount, int | float) or amount < 0 or (amount > 1 and amount != int(amount)):
-            raise ConfigError(f"resources: {name} = {amount!r}: expected a whole number, or one between 0 and 1.")
     enough = config.device == "auto" and gpus >= config.learners
     usual = {"CPU": config.threads or 1, "GPU": int(enough or config.device.startswith("cuda"))}
-    return {**usual, **resources}
+    return {**usual, **checked(resources, "resources")}
 
 
-def lives(words: Sequence[str], count: int, each: Mapping[str, float], run: Path, got: Sequence[int], say: Say) -> int:
+def checked(resources: Mapping[str, float], flag: str) -> Mapping[str, float]:
+    """Return the amounts that a flag gave; ConfigError if Ray does not take one."""
+    for name, amount in resources.items():
+        if not isinstance(amount, int | float) or amount < 0 or (amount > 1 and amount != int(amount)):
+            raise ConfigError(f"{flag}: {name} = {amount!r}: expected a whole number, or one between 0 and 1.")
+    return resources
+
+
+def amounts(each: Mapping[str, float]) -> dict[str, Any]:
+    """Return resources as the options of an actor of Ray's."""
+    known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    others = {name: amount for name, amount in each.items() if name not in known}
+    return {**{known[name]: each[name] for name in known if name in each}, "resources": others}
+
+
+def lives(
+    words: Sequence[str], count: int, bundles: Sequence[Mapping[str, float]], strategy: str, place: Mapping[str, Any],
+    run: Path, got: Sequence[int], say: Say,
+) -> int:  # fmt: skip
     """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
     from ray.exceptions import RayActorError
 
     losses, before = 0, newest(run)
     while True:
-        places = ["a node that has gone"] * count
+        hosts = ["a node that has gone"] * count
         codes: list[int | None] = [None] * count
-        with placed(count, each, losses > 0, got, say) as learners, contextlib.suppress(RayActorError):
-            places = start(learners, words, os.getcwd())
+        these = placed(bundles, count, strategy, losses > 0, got, say)
+        with these as (group, learners), contextlib.suppress(RayActorError):
+            hosts = start(learners, words, os.getcwd(), {**place, "group": group})
             codes = watch(learners, got)
         if got:
             return 128 + got[0] if any(code != 0 for code in codes) else 0
@@ -172,7 +213,7 @@ def lives(words: Sequence[str], count: int, each: Mapping[str, float], run: Path
         now = newest(run)
         losses, before = (1 if now != before else losses + 1), now
         rank, code = next(iter(lost.items()))
-        what = f"learner {rank} of {count}, on {places[rank]}, was lost ({why(code)})"
+        what = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({why(code)})"
         if losses > RESTARTS:
             raise RunError(f"{what}, for the {losses}th time from {now or 'the beginning'}. The same command goes on.")
         say(f"{what}: {'all start' if count > 1 else 'it starts'} again from {now or 'the beginning'}")
@@ -188,8 +229,10 @@ def why(code: int | None) -> str:
 
 
 @contextlib.contextmanager
-def placed(count: int, each: Mapping[str, float], again: bool, got: Sequence[int], say: Say) -> Iterator[list[Any]]:
-    """Have a :class:`Learner` in each bundle of a placement group.
+def placed(
+    bundles: Sequence[Mapping[str, float]], count: int, strategy: str, again: bool, got: Sequence[int], say: Say
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the name of a placement group, and a :class:`Learner` in each of its ``count`` first bundles.
 
     Raises:
         RunError: there are no such resources; after a loss, ``again``, not even in ten minutes.
@@ -198,19 +241,18 @@ def placed(count: int, each: Mapping[str, float], again: bool, got: Sequence[int
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-    others = {name: amount for name, amount in each.items() if name not in known}
-    actor = ray.remote(**{known[name]: each[name] for name in known if name in each}, resources=others)(Learner)
-    group = placement_group([{name: amount for name, amount in each.items() if amount}] * count)
+    name = uuid.uuid4().hex
+    group = placement_group([{k: v for k, v in each.items() if v} for each in bundles], strategy, name)
     try:
         if not ready(group, PATIENCE, got):
             if not again:
-                raise RunError(missing(ray, count, each))
-            say(f"{missing(ray, count, each)} Waiting for them for {RETURN / 60:.0f} minutes.")
+                raise RunError(missing(ray, bundles, count, strategy))
+            say(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
             if not ready(group, RETURN, got):
-                raise RunError(missing(ray, count, each))
-        bundles = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
-        yield [actor.options(scheduling_strategy=bundle).remote() for bundle in bundles]
+                raise RunError(missing(ray, bundles, count, strategy))
+        actor = ray.remote(**amounts(bundles[0]))(Learner)
+        places = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
+        yield name, [actor.options(scheduling_strategy=place).remote() for place in places]
     finally:
         remove_placement_group(group)
 
@@ -226,26 +268,34 @@ def ready(group: Any, seconds: float, got: Sequence[int]) -> bool:
     return False
 
 
-def missing(ray: Any, count: int, each: Mapping[str, float]) -> str:
-    """Return what the learners need and what the cluster has."""
+def missing(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
+    """Return what is needed, by ``count`` learners and then by actors, and what the cluster has."""
+    names = list(dict.fromkeys(name for each in bundles for name, amount in each.items() if amount))
 
-    def listed(found: Mapping[str, float]) -> str:
-        return ", ".join(f"{name} {found.get(name, 0):g}" for name in each if each[name])
+    def listed(found: Mapping[str, float], names: Iterable[str] = names) -> str:
+        return ", ".join(f"{name} {found.get(name, 0):g}" for name in names)
 
+    kinds = {"learner": bundles[:count], "actor": bundles[count:]}
+    wanted = [
+        f"{plural(len(each), kind)} with {listed(each[0], [name for name in each[0] if each[0][name]])}"
+        for kind, each in kinds.items() if each
+    ]  # fmt: skip
     nodes = [f"{node['NodeManagerAddress']}: {listed(node['Resources'])}" for node in ray.nodes() if node["Alive"]]
+    how = "" if strategy == "PACK" else f", placed as {strategy}"
     return (
-        f"The Ray cluster lacks resources: {plural(count, 'learner')} with {listed(each)} each. It has "
-        f"{listed(ray.cluster_resources())}, of which are free: {listed(ray.available_resources())}. Nodes: "
-        f"{'; '.join(nodes)}. Add nodes, or ask for less with --learners and --resources."
+        f"The Ray cluster lacks resources: {' and '.join(wanted)} each{how}. It has {listed(ray.cluster_resources())}, "
+        f"of which are free: {listed(ray.available_resources())}. Nodes: {'; '.join(nodes)}. Add nodes, or ask for "
+        "less with --learners, --actors, --resources and --actor-resources."
     )
 
 
-def start(learners: Sequence[Any], words: Sequence[str], folder: str) -> list[str]:
-    """Start the processes; return the addresses of their nodes."""
+def start(learners: Sequence[Any], words: Sequence[str], folder: str, place: Mapping[str, Any]) -> list[str]:
+    """Start the processes, whose actors have this place; return the addresses of their nodes."""
     import ray
 
     found = ray.get([learner.address.remote() for learner in learners])
-    meeting = {"MASTER_ADDR": found[0][0], "MASTER_PORT": str(found[0][1]), "WORLD_SIZE": str(len(learners))}
+    meeting = {"MASTER_ADDR": found[0][0], "MASTER_PORT": str(found[0][1]), "WORLD_SIZE": str(len(learners)),
+               PLACES: json.dumps(place)}  # fmt: skip
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
     own = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
     ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, own, strict=True)])

@@ -48,17 +48,18 @@ def acting(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
     with left_as_found(), only(), _Reads() as reads, torch.no_grad():
         state = algo.policy.initial(1)
         for first in (True, False):
-            action, state = algo.policy.act(_blank(spec, first), state, "explore")
+            action, state = algo.policy.act(blank(spec, 1, first), state, "explore")
             algo.policy.extras(algo.policy.override(state, action))
     held = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
     return {name: x for name, x in held.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
 
 
-def _blank(spec: ObsSpec, first: bool) -> Step:
-    obs = {key: torch.zeros(1, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
+def blank(spec: ObsSpec, rows: int, first: bool = False) -> Step:
+    """Return rows of zeros, in which every action is legal."""
+    obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
     obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK}
-    no = torch.zeros(1, dtype=torch.bool)
-    return Step(obs=obs, reward=torch.zeros(1), is_first=no | first, is_last=no, is_terminal=no.clone())
+    no = torch.zeros(rows, dtype=torch.bool)
+    return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
 
 
 def packed(weights: Mapping[str, Tensor]) -> bytes:

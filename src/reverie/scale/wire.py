@@ -1,7 +1,7 @@
-"""What an actor and the learner exchange on one machine: blocks of rows, and how far the actor may go.
+"""What an actor and the learner exchange: blocks of rows, and how far the actor may go.
 
-Rows lie in shared memory; a pipe carries a few bytes for each block. Nothing that arrives at the learner is unpickled.
-Another means of transport, such as Ray, needs the methods of :class:`Port` for its actors and of :class:`Wire`.
+On one machine rows lie in shared memory; a pipe carries a few bytes for each block. Nothing that arrives at the learner
+is unpickled. ``remote.py`` does the same by Ray.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class Signs(NamedTuple):
     """Blocks that the actor has sent."""
 
 
+def slots_of(columns: Mapping[str, Column], envs: int) -> int:
+    """Return how many blocks of so many environments may wait."""
+    return min(BLOCKS, max(2, QUEUE_BYTES // (envs * TURNS * sum(column.nbytes for column in columns.values()))))
+
+
 class Port:
     """The actor's end. ``blocks`` hold the columns ``[slots, E, TURNS, *shape]``."""
 
@@ -105,8 +110,8 @@ class Port:
             self.check()
         return {name: column[self.used % self.slots] for name, column in self.blocks.items()}
 
-    def send(self, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
-        """Send the block that ``room`` gave, of which ``turns`` are filled."""
+    def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
+        """Send the ``rows`` that ``room`` gave, of which ``turns`` are filled."""
         said = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
         self.signs[Signs._fields.index("sent")] += 1
         self._say(HEAD.pack(ROWS, self.used % self.slots, turns, version, restarts) + said.encode())
@@ -128,8 +133,7 @@ class Wire:
 
     def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
         """Allocate for rows with these ``columns`` of so many environments."""
-        block = envs * TURNS * sum(column.nbytes for column in columns.values())
-        self.slots = min(BLOCKS, max(2, QUEUE_BYTES // block))
+        self.slots = slots_of(columns, envs)
         blocks = {
             name: shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
             for name, column in columns.items()
@@ -177,11 +181,6 @@ class Wire:
     def free(self) -> None:
         """Let the actor use the memory of the block received last again."""
         self.free_slots.release()
-
-    def close(self) -> None:
-        """Close the pipe, which ends the actor if nothing else did."""
-        self.pipe.close()
-        self.far.close()
 
 
 def check_rows(rows: Rows, ended: np.ndarray, spec: ObsSpec) -> None:
