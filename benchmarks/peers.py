@@ -11,6 +11,11 @@ V2 have settings of their own, with the papers' sizes and batch 16x50; their row
     python benchmarks/peers.py --settings V1-vector V1-image V2-vector V2-image --systems sheeprl pydreamer \
         --clones pydreamer=FOLDER --threads 1 --out benchmarks/dreamers_peers.json
 
+TD-MPC2, at its authors' five million parameters, is the setting T, in `planning_peers.json`:
+
+    python benchmarks/peers.py --settings T --systems tdmpc2 --clones tdmpc2=FOLDER --threads 1 \
+        --out benchmarks/planning_peers.json
+
 Besides the wall clock's, the processor's time of an update is stored, which other work on the machine lengthens less.
 
 The authors' code and r2dreamer are in no package index: clone them and say where, `--clones dreamerv3=FOLDER
@@ -36,13 +41,21 @@ from machine import machine, write
 HERE = Path(__file__).parent
 LIMIT = 1200
 """Seconds that one measurement may take, with waiting for the machine."""
-NUMBERS = ("parameters", "first_update_s", "update_s", "update_cpu_s", "act_1_ms", "act_8_ms", "peak_gb")
-RATIOS = {"ratio": "update_s", "ratio_cpu": "update_cpu_s"}
+NUMBERS = (
+    *("parameters", "first_update_s", "update_s", "update_cpu_s"),
+    *("act_1_ms", "act_1_cpu_ms", "act_8_ms", "act_8_cpu_ms", "peak_gb"),
+)
+RATIOS = {
+    "ratio": "update_s", "ratio_cpu": "update_cpu_s",
+    "act_1_ratio_cpu": "act_1_cpu_ms", "act_8_ratio_cpu": "act_8_cpu_ms",
+}  # fmt: skip
 """What is compared with ours, and what it is the ratio of."""
 OLD = "architecture of 2023: a dense GRU narrowed to {} to be of the same size, small strided convolutions"
 
 EARLIER = ("V1-vector", "V1-image", "V2-vector", "V2-image")
 """Settings of DreamerV1 and V2."""
+PLANNING = "T"
+"""The setting of TD-MPC2."""
 
 Row = dict[str, Any]
 Numbers = dict[str, float]
@@ -95,6 +108,11 @@ SYSTEMS = {
             "compiled": "the same with its `torch.compile`; the replay left out",
         },
         "https://github.com/NM512/r2dreamer",
+    ),
+    "tdmpc2": System(
+        ("tensordict==0.8.3", "numpy==2.4.6", "pyyaml==6.0.3"),
+        {"tdmpc2": "the same architecture, losses and optimisers; acts for one environment at a time; no replay"},
+        "https://github.com/nicklashansen/tdmpc2",
     ),
     "pydreamer": System(
         ("numpy==2.4.6", "pyyaml==6.0.3"),
@@ -198,14 +216,17 @@ def medians(runs: list[Numbers]) -> Numbers:
 
 
 def version(setting: str) -> str:
-    """Which Dreamer a setting is of."""
+    """Which world model a setting is of."""
+    if setting == PLANNING:
+        return "tdmpc2"
     return f"dreamer_v{setting[1]}" if setting in EARLIER else "dreamer_v3"
 
 
 def chosen(name: str, variants: list[str], setting: str) -> list[str]:
     """The variants of a system to measure in a setting: those asked for, or all if it has none of these."""
-    earlier = ("dreamer_v1", "dreamer_v2")
-    fit = [v for v in SYSTEMS[name].variants if (v == version(setting) if setting in EARLIER else v not in earlier)]
+    apart = ("dreamer_v1", "dreamer_v2", "tdmpc2")
+    own = setting in (*EARLIER, PLANNING)
+    fit = [v for v in SYSTEMS[name].variants if (v == version(setting) if own else v not in apart)]
     return [v for v in fit if v in variants] or fit
 
 
@@ -258,7 +279,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
-    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I", *EARLIER])
+    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I", *EARLIER, PLANNING])
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
     parser.add_argument("--clones", nargs="*", type=clone, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--threads", type=int, default=2)

@@ -6,18 +6,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measure import BATCH, EARLIER, SIZES, Sizes, Subject, main
+from measure import BATCH, EARLIER, PLANNED, SIZES, Sizes, Subject, main
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
 
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
 from reverie.bench import noise_batch, noise_step
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 
 
 def acting(policy: Policy, obs: ObsSpec) -> Callable[[int], Callable[[], object]]:
@@ -58,6 +59,17 @@ def earlier(settings: DenseDreamerConfig) -> Callable[[str], Subject]:
     return build
 
 
+def planning(setting: str) -> Subject:
+    """TD-MPC2 with its authors' settings."""
+    keep_freed_memory()
+    obs = {"vector": ObsPart(kind="vector", shape=(PLANNED.vector,), dtype="float32")}
+    action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=PLANNED.actions)})
+    agent = TDMPC2Config().build(obs, action, choose_device("auto"))
+    data = noise_batch(agent, obs, action).to(agent.device)
+    count = sum(p.numel() for optim in agent.optims.values() for p in optim.params)
+    return Subject(count, lambda: agent.update(data), acting(agent.policy, obs))
+
+
 def sizes(s: Sizes) -> dict[str, object]:
     """The settings that all systems have alike; those of the heads are the papers'."""
     rssm = {"rssm.deter": s.deter, "rssm.hidden": s.hidden, "rssm.stoch": s.stoch}
@@ -65,4 +77,5 @@ def sizes(s: Sizes) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main({"dreamer_v3": learner, "dreamer_v1": earlier(DreamerV1Config()), "dreamer_v2": earlier(DreamerV2Config())})
+    dreamers = {"dreamer_v1": earlier(DreamerV1Config()), "dreamer_v2": earlier(DreamerV2Config())}
+    main({"dreamer_v3": learner, **dreamers, "tdmpc2": planning})

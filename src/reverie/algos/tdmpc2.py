@@ -237,7 +237,7 @@ class TDMPC2Objective(nn.Module):
 
     @torch.no_grad()
     def targets(self, seen: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
-        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: equation 4."""
+        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
         value = self.two_values(self.target_critic.model, seen, self.policy(seen).action).amin(0)
         return reward + self.cfg.discount * (1 - terminal.float()) * value
 
@@ -252,7 +252,7 @@ class TDMPC2Objective(nn.Module):
         return Rollout(torch.stack(latents), seen, target)
 
     def model_losses(self, batch: Batch, rollout: Rollout) -> dict[str, Tensor]:
-        """Equation 3 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
+        """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
         z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
         values = self.number(self.critic(z[:-1], action))  # [K, H, B]
         losses = {
@@ -278,7 +278,7 @@ class TDMPC2Objective(nn.Module):
         return torch.stack([weights[name] * x for name, x in means.items()]).sum()
 
     def policy_loss(self, z: Tensor) -> tuple[Tensor, Policy, Tensor]:
-        """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: equation 5 of the paper.
+        """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
 
         Also the actions, and their values ``[H+1, B]``. Moves the scale first, by the values of the first step.
         """
@@ -329,7 +329,7 @@ class TDMPC2Objective(nn.Module):
         return torch.stack(actions)
 
     def refine(self, actions: Tensor, value: Tensor) -> Elites:
-        """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: equation 8 of the paper."""
+        """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: section 3.2 of the paper."""
         c = self.cfg
         best, index = value.topk(c.elites, -1)  # [N, E]
         chosen = actions.gather(2, index[None, ..., None].expand(len(actions), -1, -1, self.width))  # [H, N, E, A]

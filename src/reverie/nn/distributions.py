@@ -568,7 +568,7 @@ class TwoHot:
 
 
 class LogTwoHot(TwoHot):
-    """A number as a categorical distribution over bins that lie evenly in symlog: TD-MPC2 (2024), equation 3."""
+    """A number as a categorical distribution over bins that lie evenly in symlog: TD-MPC2 (2024), section 3.1."""
 
     def mean(self) -> Tensor:
         """Return symexp of the expected bin, ``[...]``."""

@@ -86,7 +86,7 @@ def norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
     """Return the softmax over each ``size`` numbers of ``[..., C]``, in float32; with ``scale``, of their layer norm.
 
-    Lavoie et al. 2023, arXiv:2204.00616; TD-MPC2 (Hansen et al. 2024), equation 4.
+    Lavoie et al. 2023, arXiv:2204.00616; TD-MPC2 (Hansen et al. 2024), section 3.1.
     """
     y = x.float() if scale is None else F.layer_norm(x.float(), scale.shape, scale, shift)
     return torch.softmax(y.view(*y.shape[:-1], y.shape[-1] // size, size), -1).view(y.shape).to(x.dtype)
