@@ -1,6 +1,6 @@
 """Build wheels with the kernels compiled, so that nobody needs a compiler: ``make wheel``. All else is pyproject.toml.
 
-The kernels are compiled once for each level of processors; core/compiler.py chooses one of them at load. They use the
+The kernels are compiled once for each level of processors; kernels/compiler.py chooses one at load. They use the
 OpenMP that PyTorch brings, and so link to none. A source install has no such files: it compiles for its own processor.
 """
 

@@ -69,7 +69,7 @@ def child(case: str) -> None:
     import reverie.cli.train as command  # with torch and all that a run needs
     from reverie import api as training
     from reverie.algos.base import Algorithm
-    from reverie.core import compiler
+    from reverie.kernels import compiler
 
     compile_first(command, marks, compiler.kernels)
     marks.around(training, "build", "compile", "build")

@@ -20,8 +20,8 @@ from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
 from reverie.algos.cql import RETURN
 from reverie.algos.on_policy import OnPolicy
 from reverie.bench import Pace, pace
+from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
-from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError, warn
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory

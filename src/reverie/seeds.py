@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from reverie.core.compiler import trouble
+from reverie.core.accelerate import trouble
 from reverie.core.discover import found_elsewhere, version
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import check_local, check_writable, writing

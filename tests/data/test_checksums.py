@@ -8,8 +8,8 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from reverie.core import compiler
-from reverie.core.compiler import _compiler, kernels
+from reverie.kernels import compiler
+from reverie.kernels.compiler import _compiler, kernels
 from reverie.store import zarr
 
 PIECES = [b"", b"123456789", *(

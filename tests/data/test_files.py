@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reverie.core.accelerate import only
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 from reverie.store import files
 
 
@@ -85,7 +85,7 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 from reverie.store import files
 files.place({})
 folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from reverie.core.accelerate import only
 from reverie.core.columns import Column, as_numpy
-from reverie.core.compiler import kernels
 from reverie.core.errors import DataError
 from reverie.kernels import rows as rows_kernel
+from reverie.kernels.compiler import kernels
 from reverie.replay.device import DeviceStorage
 from reverie.replay.mapped import MappedStorage
 from reverie.replay.priority import SumTree, tree_draw, tree_set

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reverie.core.accelerate import only
 from reverie.core.columns import Column
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 from reverie.replay.storage import HostStorage
 from reverie.replay.windows import HandleQueue, RandomIntegers, Windows, random_integers
 

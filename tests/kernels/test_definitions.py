@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.accelerate import Kernel, only
-from reverie.core.compiler import kernels
 from reverie.core.types import Batch
+from reverie.kernels.compiler import kernels
 from reverie.kernels.table import ROWS
 from reverie.nn.optim import AdamSettings
 from reverie.nn.perceptron import Layout

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reverie.core import compiler
-from reverie.kernels import losses
+from reverie.kernels import compiler, losses
 from reverie.nn import functional
 
 

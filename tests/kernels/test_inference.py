@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.accelerate import only
-from reverie.core.compiler import kernels
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.kernels import inference
+from reverie.kernels.compiler import kernels
 from reverie.kernels.inference import MAX_KEYS, captures_of
 from reverie.kernels.table import ROWS
 from reverie.nn.actor_critic import (

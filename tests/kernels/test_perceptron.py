@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from reverie.core.compiler import kernels
 from reverie.kernels import perceptron
+from reverie.kernels.compiler import kernels
 from reverie.nn.perceptron import ReluMLP
 
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from filtering import drawer, filtered, gradients, numbers
 
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 from reverie.nn.layers import MLP
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler")

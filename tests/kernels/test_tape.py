@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.core.compiler import kernels
 from reverie.kernels import tape_ops
+from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Compiled, Tape, _blank, current
 
 

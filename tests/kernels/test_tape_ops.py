@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Compiled, Tape
 from reverie.kernels.tape_ops import SMALL
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from reverie.core.compiler import kernels
 from reverie.kernels import winograd
+from reverie.kernels.compiler import kernels
 from reverie.kernels.winograd import Convolution
 from reverie.nn.functional import convolve
 

@@ -31,7 +31,7 @@ class InfoCommand:
 def info_command(args: list[str]) -> int:
     """Run ``reverie info``, from the files of the run."""
     said = parse(InfoCommand, args, "info")
-    from reverie.core.compiler import state, trouble
+    from reverie.core.accelerate import switched_off, trouble
     from reverie.log.metrics import read_metrics
     from reverie.run.folder import RunFolder, read_saved
 
@@ -53,7 +53,7 @@ def info_command(args: list[str]) -> int:
         **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
         "checkpoints": checkpoint_line(folder.checkpoints),
         "replay": replay_line(folder.replay),
-        "kernels here": trouble() or state(),
+        "kernels here": trouble() or ("off" if switched_off() else "compiled"),
     }
     for place, what in saved.custom.items():
         facts[f"from Python: {place}"] = what

@@ -66,6 +66,11 @@ def status(device: Any) -> str:
     return found
 
 
+def trouble() -> str:
+    """Return why there are no compiled kernels, though the user wants them; else an empty string."""
+    return str(importlib.import_module(f"{ROOM}.compiler").trouble()) if find_spec(ROOM) else ""
+
+
 @contextmanager
 def only(*chosen: Kernel) -> Iterator[None]:
     """Use these kernels alone, or none, within: for tests and measurements."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from reverie.core.compiler import kernels
 from reverie.kernels.call import pointers
+from reverie.kernels.compiler import kernels
 
 MAX_SETS, MAX_BYTES = 64, 2**18
 """Limits of what is allocated in advance: sets of outputs, and their bytes in all."""

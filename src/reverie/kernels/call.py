@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 
 capturing = threading.local()
 """``capturing.tape`` is the tape (``kernels/tape.py``) that captures the calls of this thread, if there is one."""

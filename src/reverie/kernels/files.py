@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 
 
 def write_files(items: Sequence[tuple[Path, Sequence[bytes | memoryview]]]) -> tuple[int, OSError | None]:

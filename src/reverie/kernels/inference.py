@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiler import kernels
 from reverie.core.types import Obs
+from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Tape
 from reverie.nn.exploration import Inference
 from reverie.nn.perceptron import ReluMLP

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_shape
-from reverie.core.compiler import kernels
+from reverie.kernels.compiler import kernels
 
 PARALLEL = 2**20
 """Bytes of a batch from which several threads are faster than one."""

@@ -10,7 +10,6 @@ import torch
 from reverie.algos import imagination
 from reverie.core import columns
 from reverie.core.accelerate import Kernel
-from reverie.core.compiler import state
 from reverie.kernels import (
     capture,
     elementwise,
@@ -30,6 +29,7 @@ from reverie.kernels import (
     strided,
     upsample,
 )
+from reverie.kernels.compiler import state
 from reverie.nn import distributions, exploration, functional, layers, target
 from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron

@@ -34,8 +34,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from reverie.core.compiler import kernels
 from reverie.kernels.call import capturing
+from reverie.kernels.compiler import kernels
 from reverie.kernels.memory_pool import MemoryPool
 from reverie.kernels.tape_ops import Plain, plain
 

@@ -1,6 +1,6 @@
 /* Fused element-wise operations for CPUs: each reads its inputs once and writes its outputs once.
  *
- * core/compiler.py compiles this file for the present machine. nn/functional.py defines every function in
+ * compiler.py compiles this file for the present machine. nn/functional.py defines every function in
  * PyTorch; the tests compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last
  * axis, `rows` the product of all others.
  */

@@ -16,10 +16,9 @@ import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.bench import noise_batch
-from reverie.core import compiler
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.kernels import gpu
+from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
 from tiny import NETWORKS
 
@@ -140,7 +139,7 @@ def test_a_compilation_that_is_killed_leaves_nothing_to_be_loaded(
 ) -> None:
     """The whole process, in the middle of writing; by its only compiler, since a second one would outlive it."""
     use(f'{WHERE_TO}head -c 5000 "{library}" > "$out"\nkill -9 $PPID\n')
-    code = "import os; os.cpu_count = lambda: 1; from reverie.core import compiler; compiler.kernels()"
+    code = "import os; os.cpu_count = lambda: 1; from reverie.kernels import compiler; compiler.kernels()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert list(cache.glob("*.so")) == []
     use(f'{WHERE_TO}cp "{library}" "$out"\n')

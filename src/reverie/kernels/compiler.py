@@ -27,7 +27,7 @@ import torch
 
 from reverie.core.accelerate import switched_off
 
-_FILES = sorted((Path(__file__).parents[1] / "kernels" / "csrc").glob("*.[ch]"))
+_FILES = sorted((Path(__file__).parent / "csrc").glob("*.[ch]"))
 SOURCES, HEADERS = ([path for path in _FILES if path.suffix == end] for end in (".c", ".h"))
 _PROTOTYPE = re.compile(r"^(void|int) (\w+)\(((?:[^(){};]|\(\*\w+\)\([^()]*\))*)\) \{", re.MULTILINE)
 """The start of an exported function in a C file: its type, name and parameters."""
@@ -46,7 +46,7 @@ _FLAGS = [
 ]
 """Compiler flags, from the fastest to those that every compiler accepts."""
 
-_BUILT = Path(__file__).parents[1] / "kernels" / "built"
+_BUILT = Path(__file__).parent / "built"
 """Folder of what wheels bring."""
 _LEVELS = {
     "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
