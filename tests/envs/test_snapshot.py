@@ -114,7 +114,7 @@ def test_another_process_goes_on_exactly(make, tmp_path):
         "import pickle, sys, torch\nfrom reverie.envs.config import EnvConfig\n"
         "from reverie.envs.vector import make_env\n"
         "options, taken, step, action = pickle.load(open(sys.argv[1], 'rb'))\n"
-        "env = make_env(EnvConfig.from_dict(options), seed=3)\nstep = env.restore(taken, step)\n"
+        "env = make_env(EnvConfig().merge(options), seed=3)\nstep = env.restore(taken, step)\n"
         "print([float(sum(v.double().sum() for v in env.step(action).obs.values())) for _ in range(80)])\n"
     )
     options = {"id": "CrafterReward-v1", **EXACT["CrafterReward-v1"]}

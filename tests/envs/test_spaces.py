@@ -143,9 +143,9 @@ def test_text_is_one_class_for_each_character_and_zero_for_padding(text):
         (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), r"is 3 at index \(1,\); its space declares 0..2"),
         (spaces.Text(3, charset="ab"), "abba", "'abba' with 4 characters"),
         (spaces.Text(3, charset="ab"), "abc", "with the character 'c'"),
-        (spaces.Box(-1, 1, (2,)), [[1.0], [1.0, 2.0]], "'observation' cannot be converted to an array"),
-        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, r"the observation has the keys \['b'\]; .* keys \['a'\]"),
-        (spaces.Tuple((spaces.Discrete(2),)), (1, 1), r"is \(1, 1\); its space declares a tuple of length 1"),
+        (spaces.Box(-1, 1, (2,)), [[1.0], [1.0, 2.0]], "'observation' is missing or cannot be converted to an array"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, "observation 'a' is missing or .*KeyError: 'a'"),
+        (spaces.Tuple((spaces.Discrete(2),) * 2), (1,), "observation '1' is missing or .*IndexError"),
     ],
 )
 def test_observations_outside_their_space(space, obs, message):
@@ -232,7 +232,7 @@ def test_few_numbers_and_many_are_scaled_alike(shape, dtype):
     ("space", "message"),
     [
         (spaces.Dict({"arm": spaces.Box(np.array([-1, -np.inf]), np.array([1, 1]))}),
-         r"action 'arm' is unbounded in dimensions \[1\].*TransformAction"),
+         r"action 'arm' is unbounded .low array.*-inf.*TransformAction"),
         (spaces.Text(3), "which is not supported: expected Discrete"),
         (spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})}), "the same key"),
         (spaces.Box(-1, 1, (0,)), "expected at least one"),

@@ -111,7 +111,7 @@ def test_images_that_are_too_small(encoder, size):
 def test_an_encoder_is_chosen_by_name():
     config = NetworkConfig().merge({"encoder": "minatar(8)"})
     assert config.encoder == Minatar(8)
-    assert NetworkConfig.from_dict(config.to_dict()) == config
+    assert NetworkConfig().merge(config.to_dict()) == config
     assert set(ImageEncoder.kinds()) >= {"dreamer", "nature", "minatar"}
     with pytest.raises(ConfigError, match=r"encoder = 'natur': unknown name 'natur'\. Did you mean 'nature'"):
         NetworkConfig().merge({"encoder": "natur"})

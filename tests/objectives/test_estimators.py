@@ -146,11 +146,11 @@ def test_they_are_settings():
         estimator = kind()
         assert isinstance(estimator, ValueEstimator)
         assert isinstance(estimator, Config)
-        assert kind.from_dict(estimator.to_dict()) == estimator
+        assert kind().merge(estimator.to_dict()) == estimator
         assert hash(estimator) == hash(kind())
-    assert NStep.from_dict({"n": "5"}) == NStep(5)
+    assert NStep().merge({"n": "5"}) == NStep(5)
     assert TDLambda(0.9).replace("lam", 0.5) == TDLambda(lam=0.5)
     with pytest.raises(ConfigError, match=r"unknown option 'lambda'\. Did you mean 'lam'"):
-        TDLambda.from_dict({"lambda": 0.5})
+        TDLambda().merge({"lambda": 0.5})
     with pytest.raises(ConfigError, match=r"expected a number in \[0, 1\]"):
         TDLambda().replace("lam", 2)

@@ -57,17 +57,8 @@ class Config:
                 bound.check(name, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested plain values that can be written as YAML or JSON."""
+        """Return nested plain values that can be written as YAML or JSON, and that ``merge`` reads."""
         return {f.name: _to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return a configuration with the given nested plain values; fields that are absent keep their defaults.
-
-        Raises:
-            ConfigError: a key is unknown or a value has the wrong type.
-        """
-        return cls().merge(values)
 
     def merge(self, values: Mapping[str, Any], path: str = "") -> Self:
         """Return a copy with the given values. Keys may be nested mappings, dotted paths, or both.
@@ -80,7 +71,7 @@ class Config:
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
         changes: dict[str, Any] = {}
-        for key, value in _nest(values, path).items():
+        for key, value in _nest(values).items():
             where = f"{path}.{key}" if path else key
             if key not in names:
                 near = near_names(where.replace("_", "-"), [n.replace("_", "-") for n in _options(self, path)])
@@ -283,7 +274,7 @@ def call_of(text: str, what: str) -> tuple[str, list[Any], dict[str, Any]]:
         name, given, named = call_in(rest if own else text.strip())
     except (SyntaxError, ValueError):
         expected = "expected a name, or a name with settings: name(setting=value)."
-        raise ConfigError(f"{what}: {expected}{_class_hint(text)}") from None
+        raise ConfigError(f"{what}: {expected}{class_hint(text)}") from None
     return f"{module}:{name}" if own else name, given, named
 
 
@@ -303,7 +294,7 @@ def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     return name.id, given, {str(word.arg): _literal(word.value) for word in words}
 
 
-def _class_hint(text: str) -> str:
+def class_hint(text: str) -> str:
     """Return the suggestion ``module:Class(...)`` for ``module.Class(...)``; an empty string for any other text."""
     plain, bracket, settings = text.strip().partition("(")
     module, dot, name = plain.rpartition(".")
@@ -410,24 +401,13 @@ def _as_number(value: Any, hint: Any) -> int | float | None:
     return int(number) if number.is_integer() else None
 
 
-def _nest(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``.
-
-    Where ``a`` is a whole configuration, the other values are merged into it, also those that come before it.
-    """
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
-        if rest:
-            value = {rest: value}
-        before, where = out.get(head), f"{path}.{head}" if path else head
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            value = {**before, **value}
-        elif isinstance(value, Mapping) and isinstance(before, Config):
-            value = before.merge(value, where)
-        elif isinstance(value, Config) and isinstance(before, Mapping):
-            value = value.merge(before, where)
-        out[head] = value
+        value, before = {rest: value} if rest else value, out.get(head)
+        out[head] = {**before, **value} if isinstance(value, Mapping) and isinstance(before, Mapping) else value
     return out
 
 

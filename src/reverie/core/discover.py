@@ -8,16 +8,15 @@ import is named ``module:Class``.
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import inspect
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError, did_you_mean, told, warn
-from reverie.core.importing import check_module, dotted, findable, imported, is_file
+from reverie.core.config import Config, class_hint
+from reverie.core.errors import ConfigError, EnvError, did_you_mean, told
+from reverie.core.importing import check_module, findable, imported
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "world_model", "imagination", "on_policy", "fqe"})
@@ -29,13 +28,8 @@ ROOT = Path(__file__).parents[1]
 def algorithms() -> dict[str, str]:
     """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     own = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
-    points = points_of(GROUP)
-    others = {point.name: point.value for point in points}
-    ours = {name: home for name, home in own.items() if name not in SHARED}
-    for point in points:
-        if point.name in ours:
-            _warn_hidden(point.name, point.value, _package(point))
-    return others | ours
+    others = {point.name: point.value for point in points_of(GROUP)}
+    return others | {name: home for name, home in own.items() if name not in SHARED}
 
 
 def algorithm_config(name: str) -> type[Config]:
@@ -51,7 +45,7 @@ def algorithm_config(name: str) -> type[Config]:
     wanted = name.replace("-", "_")
     known = algorithms()
     if wanted not in known:
-        hint = did_you_mean(wanted, known) or _as_class(name)
+        hint = did_you_mean(wanted, known) or class_hint(name)
         raise ConfigError(
             f"unknown algorithm '{name}'.{hint} Available: {', '.join(sorted(known))}, or 'module:Class' for your own."
         )
@@ -146,10 +140,6 @@ def points_of(group: str) -> list[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
-def _package(point: EntryPoint) -> str:
-    return f"the package '{point.dist.name}'" if point.dist else "a package"
-
-
 def loaded(point: EntryPoint, what: str) -> object:
     """Return the object of an entry point; error texts begin with ``what``.
 
@@ -159,27 +149,11 @@ def loaded(point: EntryPoint, what: str) -> object:
     try:
         return point.load()
     except Exception as error:  # a package of somebody else may raise anything
+        package = f"the package '{point.dist.name}'" if point.dist else "a package"
         raise ConfigError(
-            f"{what}: the entry point '{point.name} = {point.value}' ({point.group}) of {_package(point)} "
-            f"cannot be loaded: {told(error)}. Correct that package, or install it again."
+            f"{what}: the entry point '{point.name} = {point.value}' ({point.group}) of {package} cannot be loaded: "
+            f"{told(error)}. Correct that package, or install it again."
         ) from error
-
-
-@functools.cache
-def _warn_hidden(name: str, value: str, package: str) -> None:
-    """Warn, once, that an entry point is never found, as the built-in algorithm of its name comes first."""
-    warn(
-        f"the algorithm '{name}' of {package} is hidden by the built-in one of the same name: call it '{value}', or "
-        "rename its entry point."
-    )
-
-
-def _as_class(name: str) -> str:
-    """Return how to name a class that is given as ``module.Class`` or ``module.py``, or "" if ``name`` is neither."""
-    module, _, last = name.rpartition(".")
-    if is_file(name):
-        return f" Did you mean a class of a module, '{dotted(name)}:Class'?"
-    return f" Did you mean '{module}:{last}'?" if module and name.replace(".", "").isidentifier() else ""
 
 
 def _base_class() -> type[Config]:

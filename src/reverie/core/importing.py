@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -109,21 +109,6 @@ def absent(module: str, error: Exception) -> bool:
     return isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
 
 
-def dotted(path: str) -> str:
-    """Return the name of the module in a file: ``mine`` of ``./mine.py``; only the last part if the file is elsewhere.
-
-    A path without a suffix, such as ``algos/mine``, is one to a file too.
-    """
-    parts = PurePath(path.removesuffix(".py")).parts
-    names = [part for part in parts if part.isidentifier()]
-    return ".".join(parts) if len(names) == len(parts) > 0 else (names or ["module"])[-1]
-
-
-def is_file(module: str) -> bool:
-    """Return whether ``module`` looks like the path of a file. Importing one may even work, under an odd name."""
-    return module.endswith(".py") or any(sep in module for sep in {"/", os.sep})
-
-
 def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
     """Import the module of ``module:Name``, also one in the current folder.
 
@@ -132,10 +117,10 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
     """
     module, _, path = name.partition(":")
     importable(module)
-    if is_file(module):
+    if module.endswith(".py") or "/" in module or os.sep in module:  # importing one may even work, under an odd name
         raise kind(
             f"{what}: '{module}' is the path of a file: expected the name of a module, as in "
-            f"'{dotted(module)}:{path or 'Class'}', in the current folder or in one of PYTHONPATH."
+            f"'{Path(module).stem}:{path or 'Class'}', in the current folder or in one of PYTHONPATH."
         )
     try:
         return importlib.import_module(module)

@@ -47,18 +47,42 @@ def in_old(space: Any, action: Any) -> Any:
     return space.values[action] if type(space).__name__ == "Enum" else action
 
 
-class OldGym(Base):
-    """An environment of the Gym before 0.26, whose ``step`` returns ``done``; also one that returns five values."""
+class Adapter(Base):
+    """An environment with Gymnasium's interface: subclasses begin episodes, and draw what ``_drawn`` returns."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode."""
+        super().reset(seed=seed)
+        return self._begin(seed)
+
+    def _begin(self, seed: int | None) -> Reset:
+        """Return the first observation and its info; the generator is seeded."""
+        raise NotImplementedError
+
+    def _seed(self) -> int:
+        return int(self.np_random.integers(SEEDS))
+
+    def render(self) -> Any:
+        """Return an image; None without a render mode."""
+        return self._drawn() if self.render_mode == "rgb_array" else None
+
+    def _drawn(self) -> Any:
+        return self._image
+
+    _image: np.ndarray
+    """What the agent sees, of those that draw nothing else."""
+
+
+class OldGym(Adapter):
+    """An environment of the Gym before 0.26, whose ``step`` returns ``done``; also one that returns five values."""
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
         self._old, self.render_mode = env, render_mode
         self.observation_space, self.action_space = space_of(env.observation_space), space_of(env.action_space)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode; a ``seed`` is passed on to ``seed()``, if it is there."""
-        super().reset(seed=seed)
+    def _begin(self, seed: int | None) -> Reset:
         if seed is not None and callable(getattr(self._old, "seed", None)):
             self._old.seed(seed)
         found = self._old.reset()
@@ -71,9 +95,8 @@ class OldGym(Base):
         cut = bool(ends[1] if len(ends) == 2 else info.get("TimeLimit.truncated"))
         return obs, float(reward), bool(ends[0]) and (len(ends) == 2 or not cut), cut, info
 
-    def render(self) -> Any:
-        """Return what the environment draws; None without a render mode."""
-        return self._old.render(mode="rgb_array") if self.render_mode == "rgb_array" else None
+    def _drawn(self) -> Any:
+        return self._old.render(mode="rgb_array")
 
     def close(self) -> None:
         """Close the environment."""
@@ -94,10 +117,8 @@ def super_mario(
     return OldGym(JoypadSpace(made, getattr(actions, movement.upper())), render_mode)
 
 
-class MemoryMaze(Base):
+class MemoryMaze(Adapter):
     """A Memory Maze (Pasukonis et al. 2022): images ``[64, 64, 3]``, six actions; its end is a time limit."""
-
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, size: str, render_mode: str | None = None, **kwargs: Any) -> None:
         from memory_maze import tasks
@@ -110,12 +131,10 @@ class MemoryMaze(Base):
         self.observation_space = dm_spec2gym_space(self._maze.observation_spec())
         self.action_space = dm_spec2gym_space(self._maze.action_spec())
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode. A ``seed`` makes the maze anew, since only its constructor takes one."""
-        super().reset(seed=seed)
-        if seed is not None:
+    def _begin(self, seed: int | None) -> Reset:
+        if seed is not None:  # only its constructor takes one
             self._maze.close()
-            self._maze = self._make(seed=int(self.np_random.integers(SEEDS)))
+            self._maze = self._make(seed=self._seed())
         return self._read(self._maze.reset())[0], {}
 
     def step(self, action: Any) -> Stepped:
@@ -123,9 +142,8 @@ class MemoryMaze(Base):
         stepped: Stepped = self._read(self._maze.step(action))
         return stepped
 
-    def render(self) -> Any:
-        """Return the view from above."""
-        return self._maze.physics.render(height=256, width=256) if self.render_mode == "rgb_array" else None
+    def _drawn(self) -> Any:
+        return self._maze.physics.render(height=256, width=256)  # from above
 
     def close(self) -> None:
         """Close the environment."""
@@ -151,28 +169,22 @@ def minedojo(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym
     return OldGym(importlib.import_module("minedojo").make(task, **{"image_size": (64, 64), **kwargs}), render_mode)
 
 
-class Procgen(Base):
+class Procgen(Adapter):
     """ProcGen (Cobbe et al. 2020): images ``[64, 64, 3]``, 15 actions. It begins the next episode by itself.
 
     The last observation of an episode is never shown: the one before it stands in its place.
     """
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
-
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
         self.render_mode, self._given = render_mode, {"env_name": name, "num": 1, **kwargs}
         self._game: Any = None
         self.observation_space, self.action_space = spaces.Box(0, 255, (64, 64, 3), np.uint8), spaces.Discrete(15)
-        self._image: np.ndarray
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode. A ``seed`` makes the game anew, since only its constructor takes one."""
-        super().reset(seed=seed)
-        if self._game is None or seed is not None:
+    def _begin(self, seed: int | None) -> Reset:
+        if self._game is None or seed is not None:  # only its constructor takes one
             from procgen import ProcgenGym3Env
 
-            own = {"rand_seed": int(self.np_random.integers(SEEDS)), "num_threads": 0}
-            self._game = ProcgenGym3Env(**own | self._given)
+            self._game = ProcgenGym3Env(**{"rand_seed": self._seed(), "num_threads": 0} | self._given)
         elif not self._game.observe()[2][0]:
             self._game.act(np.array([-1]))  # ends the episode
         self._image = self._game.observe()[1]["rgb"][0].copy()
@@ -186,12 +198,8 @@ class Procgen(Base):
             self._image = obs["rgb"][0].copy()
         return self._image, float(reward[0]), bool(first[0]), False, {}
 
-    def render(self) -> np.ndarray | None:
-        """Return the image that the agent sees."""
-        return self._image if self.render_mode == "rgb_array" else None
 
-
-class Craftax(Base):
+class Craftax(Adapter):
     """Craftax (Matthews et al. 2024), compiled by JAX: a vector of symbols, or an image of ``...-Pixels-v1``."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
@@ -209,14 +217,12 @@ class Craftax(Base):
         self.action_space = spaces.Discrete(int(self._game.action_space(self._params).n))
 
     def _key(self) -> Any:
-        return self._jax.random.PRNGKey(int(self.np_random.integers(SEEDS)))
+        return self._jax.random.PRNGKey(self._seed())
 
     def _seen(self, obs: Any) -> np.ndarray:
         return np.rint(np.asarray(obs) * 255).astype(np.uint8) if self._pixels else np.asarray(obs)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode in a new world."""
-        super().reset(seed=seed)
+    def _begin(self, seed: int | None) -> Reset:
         obs, self._state = self._game.reset(self._key(), self._params)
         return self._seen(obs), {}
 
@@ -232,10 +238,8 @@ LAB_ACTIONS = ((0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (0, 0, -1, 0, 0), (0, 0, 1, 0,
 """Look, look up, strafe, move and fire (github.com/google-deepmind/scalable_agent, environments.py)."""
 
 
-class DmLab(Base):
+class DmLab(Adapter):
     """A level of DeepMind Lab: images ``[height, width, 3]``, nine actions; ``frames`` frames for each action."""
-
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -256,10 +260,8 @@ class DmLab(Base):
         self.observation_space = spaces.Box(0, 255, (height, width, 3), np.uint8)
         self.action_space = spaces.Discrete(len(LAB_ACTIONS))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode."""
-        super().reset(seed=seed)
-        self._lab.reset(seed=int(self.np_random.integers(SEEDS)))
+    def _begin(self, seed: int | None) -> Reset:
+        self._lab.reset(seed=self._seed())
         self._image = self._lab.observations()["RGB_INTERLEAVED"]
         return self._image, {}
 
@@ -271,18 +273,12 @@ class DmLab(Base):
             self._image = self._lab.observations()["RGB_INTERLEAVED"]
         return self._image, float(reward), False, not runs, {}
 
-    def render(self) -> np.ndarray | None:
-        """Return the image that the agent sees."""
-        return self._image if self.render_mode == "rgb_array" else None
 
-
-class OneAgent(Base):
+class OneAgent(Adapter):
     """One agent of a PettingZoo environment, such as ``classic.connect_four_v3``; the others act at random.
 
     They, too, take only actions that a mask in their observation or info allows. ``agent`` is its place in the order.
     """
-
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
         module = importlib.import_module(f"pettingzoo.{name}")
@@ -291,10 +287,8 @@ class OneAgent(Base):
         self.observation_space = self._world.observation_space(self._own)
         self.action_space = self._world.action_space(self._own)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode; agents that come before take their first actions."""
-        super().reset(seed=seed)
-        own = int(self.np_random.integers(SEEDS))
+    def _begin(self, seed: int | None) -> Reset:
+        own = self._seed()
         self._world.reset(seed=own)
         for number, agent in enumerate(self._world.possible_agents):
             self._world.action_space(agent).seed(own + number)
@@ -316,8 +310,7 @@ class OneAgent(Base):
             self._world.step(None if over else space.sample(None if mask is None else np.asarray(mask, np.int8)))
         return self._world.last()
 
-    def render(self) -> Any:
-        """Return what the environment draws."""
+    def _drawn(self) -> Any:
         return self._world.render()
 
     def close(self) -> None:
