@@ -54,8 +54,8 @@ OLD = "architecture of 2023: a dense GRU narrowed to {} to be of the same size, 
 
 EARLIER = ("V1-vector", "V1-image", "V2-vector", "V2-image")
 """Settings of DreamerV1 and V2."""
-PLANNING = "T"
-"""The setting of TD-MPC2."""
+APART = {"T": "tdmpc2", "R2-vector": "r2dreamer", "R2-image": "r2dreamer"}
+"""Settings of other algorithms, by their names."""
 
 Row = dict[str, Any]
 Numbers = dict[str, float]
@@ -106,6 +106,7 @@ SYSTEMS = {
         {
             "eager": "the same architecture, losses and optimiser; the replay left out",
             "compiled": "the same with its `torch.compile`; the replay left out",
+            "r2dreamer": "the same architecture, losses and optimiser; the replay left out",
         },
         "https://github.com/NM512/r2dreamer",
     ),
@@ -217,15 +218,15 @@ def medians(runs: list[Numbers]) -> Numbers:
 
 def version(setting: str) -> str:
     """Which world model a setting is of."""
-    if setting == PLANNING:
-        return "tdmpc2"
+    if setting in APART:
+        return APART[setting]
     return f"dreamer_v{setting[1]}" if setting in EARLIER else "dreamer_v3"
 
 
 def chosen(name: str, variants: list[str], setting: str) -> list[str]:
     """The variants of a system to measure in a setting: those asked for, or all if it has none of these."""
-    apart = ("dreamer_v1", "dreamer_v2", "tdmpc2")
-    own = setting in (*EARLIER, PLANNING)
+    apart = ("dreamer_v1", "dreamer_v2", *APART.values())
+    own = setting in (*EARLIER, *APART)
     fit = [v for v in SYSTEMS[name].variants if (v == version(setting) if own else v not in apart)]
     return [v for v in fit if v in variants] or fit
 
@@ -279,7 +280,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
-    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I", *EARLIER, PLANNING])
+    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I", *EARLIER, *APART])
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
     parser.add_argument("--clones", nargs="*", type=clone, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--threads", type=int, default=2)

@@ -54,6 +54,8 @@ SIZES = {
     "V2-image": earlier(image=True, stoch=32, classes=32, depth=48),
 }
 """By setting; V1 and V2 name DreamerV1 and V2, the others are DreamerV3's."""
+SIZES |= {"R2-vector": SIZES["V"], "R2-image": SIZES["I"]}
+"""R2-Dreamer, with its Barlow Twins loss, at the sizes of DreamerV3."""
 
 
 @dataclass(frozen=True)

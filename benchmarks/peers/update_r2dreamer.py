@@ -1,4 +1,4 @@
-"""r2dreamer's Dreamer with the decoder, from a checkout of its repository on Python's path."""
+"""r2dreamer's Dreamer, with the decoder or its Barlow Twins loss, from a checkout of its repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensordict import TensorDict
 FLAGS = ("is_first", "is_last", "is_terminal")
 
 
-def configured(s: Sizes, compiled: bool) -> OmegaConf:
+def configured(s: Sizes, compiled: bool, loss: str) -> OmegaConf:
     """Its model's configuration at these sizes."""
     path = Path(dreamer.__file__).parent / "configs" / "model" / "_base_.yaml"
     base = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -27,7 +27,7 @@ def configured(s: Sizes, compiled: bool) -> OmegaConf:
         {
             "device": "cpu",
             "env": {"encoder": keys, "decoder": keys},
-            "model": {**base, **sizes, "act": "SiLU", "norm": True, "rep_loss": "dreamer"},
+            "model": {**base, **sizes, "act": "SiLU", "norm": True, "rep_loss": loss},
         }
     )
     whole.model.compile = compiled
@@ -66,11 +66,11 @@ class Noise:
         """Forget them."""
 
 
-def learner(setting: str, *, compiled: bool) -> Subject:
+def learner(setting: str, *, compiled: bool = False, loss: str = "dreamer") -> Subject:
     """Its `update` and `act`; in float32, as its float16 is meant for GPUs."""
     s = SIZES[setting]
     dreamer.autocast = lambda **_: contextlib.nullcontext()
-    agent = dreamer.Dreamer(configured(s, compiled), *spaces(s))
+    agent = dreamer.Dreamer(configured(s, compiled, loss), *spaces(s))
     replay = Noise(s)
 
     def actor(envs: int) -> Callable[[], object]:
@@ -83,9 +83,11 @@ def learner(setting: str, *, compiled: bool) -> Subject:
 
         return act
 
-    trained = [getattr(agent, part) for part in ("rssm", "actor", "value", "reward", "cont", "encoder", "decoder")]
+    trained = [getattr(agent, part) for part in ("rssm", "actor", "value", "reward", "cont", "encoder")]
+    trained.append(agent.decoder if loss == "dreamer" else agent.prj)
     return Subject(count(*trained), lambda: agent.update(replay), actor)
 
 
 if __name__ == "__main__":
-    main({"eager": partial(learner, compiled=False), "compiled": partial(learner, compiled=True)})
+    variants = {"eager": learner, "compiled": partial(learner, compiled=True)}
+    main(variants | {"r2dreamer": partial(learner, loss="r2dreamer")})

@@ -11,8 +11,10 @@ from measure import BATCH, EARLIER, PLANNED, SIZES, Sizes, Subject, main
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
 
+from reverie.algos import r2dreamer
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
 from reverie.bench import noise_batch, noise_step
@@ -59,6 +61,16 @@ def earlier(settings: DenseDreamerConfig) -> Callable[[str], Subject]:
     return build
 
 
+def decoderless(setting: str) -> Subject:
+    """R2-Dreamer, at the sizes of DreamerV3."""
+    keep_freed_memory()
+    plain = setting.replace("R2-vector", "V").replace("R2-image", "I")
+    size, obs, action, changes = bench.SETTINGS[plain]
+    agent = r2dreamer.sized(size, R2DreamerConfig().merge(changes)).build(obs, action, choose_device("auto"))
+    data = noise_batch(agent, obs, action).to(agent.device)
+    return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, obs))
+
+
 def planning(setting: str) -> Subject:
     """TD-MPC2 with its authors' settings."""
     keep_freed_memory()
@@ -78,4 +90,4 @@ def sizes(s: Sizes) -> dict[str, object]:
 
 if __name__ == "__main__":
     dreamers = {"dreamer_v1": earlier(DreamerV1Config()), "dreamer_v2": earlier(DreamerV2Config())}
-    main({"dreamer_v3": learner, **dreamers, "tdmpc2": planning})
+    main({"dreamer_v3": learner, **dreamers, "tdmpc2": planning, "r2dreamer": decoderless})
