@@ -8,11 +8,12 @@ TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test resolve lowest lint wheel bench clean help
+.PHONY: demo test docs resolve lowest lint wheel bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
 	@echo "make test     set up and run all tests"
+	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint     ruff, mypy and the import laws"
@@ -77,6 +78,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev
+	$(BIN)/python tools/documentation.py
 
 wheel: $(VENV)/.demo
 	REVERIE_WHEEL=1 $(BIN)/python -m pip wheel --quiet --no-deps -w dist .

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Do DDPG, TD3, SAC, DQN and QR-DQN learn what they should?
 
-    python benchmarks/model_free.py --env Pendulum-v1 [ddpg td3 sac] [--steps N] [--seeds 5] [--jobs 2] [--no-plot]
+    python benchmarks/model_free.py --env Pendulum-v1 [ddpg td3 sac] [--steps N] [--seeds 5] [--jobs 2]
     python benchmarks/model_free.py --env HalfCheetah-v5 [td3 sac] --seeds 3
     python benchmarks/model_free.py --env CartPole-v1 [dqn qr_dqn]
     python benchmarks/model_free.py --env MinAtar/Breakout-v1 [qr_dqn] --seeds 3
@@ -28,7 +28,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from results import save
 
 
@@ -121,32 +120,6 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def plot(rows: list[dict[str, Any]], png: Path) -> None:
-    """Draw every seed thinly, and the mean of all, for each algorithm on each environment."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    envs = [env for env in TASKS if any(row["env"] == env for row in rows)]
-    figure = Figure(figsize=(4.6 * len(envs), 3.6), layout="constrained")
-    for axes, env in zip(figure.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
-        for number, name in enumerate(sorted({row["algorithm"] for row in rows if row["env"] == env})):
-            found = [row["curve"] for row in rows if (row["env"], row["algorithm"]) == (env, name)]
-            every = TASKS[env].every  # several environments step together, a little beyond where an evaluation is due
-            curves = [{step // every * every: score for step, score in curve} for curve in found]
-            colour = f"C{number}"
-            for curve in curves:
-                axes.plot(curve.keys(), curve.values(), color=colour, alpha=0.3, linewidth=0.8)
-            steps = sorted(set.intersection(*map(set, curves)))
-            means = [np.mean([curve[step] for curve in curves]) for step in steps]
-            axes.plot(steps, means, color=colour, linewidth=2, label=f"{name}, {len(curves)} seeds")
-        axes.axhline(TASKS[env].goal, color="grey", linestyle=":", linewidth=1.2)
-        axes.set(title=env, xlabel="env steps", ylabel="mean return of an evaluation")
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.legend(frameon=False)
-    FigureCanvasAgg(figure).print_png(str(png))
-
-
 def main() -> int:
     """Train, and write the table and the curves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,7 +131,6 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     parser.add_argument("--keep", type=Path, help="folder that the runs stay in, with all their checkpoints")
-    parser.add_argument("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     import torch
@@ -174,8 +146,6 @@ def main() -> int:
         }
         print(json.dumps({k: v for k, v in row.items() if k != "curve"}), flush=True)
         save(args.out, table)
-        if args.plot:
-            plot(rows, args.out.with_suffix(".png"))
     return 0
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import inspect
+import json
 import re
 import shlex
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, sized
+from reverie.algos.sac import SACConfig
 from reverie.core.clock import Clock
-from reverie.core.config import Choice, Config
 from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
@@ -27,8 +31,6 @@ from reverie.envs.suites import SUITES
 from reverie.envs.transforms import SHORT
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
-from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.normalise import Running
 from reverie.presets.layers import CPU, base, preset_name
 from reverie.presets.registry import ON_CPU, PRESETS, resized
 from reverie.replay.config import ReplayConfig
@@ -37,7 +39,7 @@ from reverie.run.collect import Collector
 ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/from").glob("*.md"))]
+    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 }
 
 
@@ -116,6 +118,10 @@ def test_quotations_are_what_the_source_says() -> None:
         assert any(f"\n{textwrap.indent(code, ' ' * depth)}" in source for depth in range(0, 20, 4))
 
 
+NO_RUN = ("list", "info", "data", "check-env", "look", "help", "--version")
+"""Commands that need no run, or whose help shows that they exist."""
+
+
 class Understood(Exception):
     """The command line was read to its end."""
 
@@ -159,8 +165,8 @@ def test_commands_are_understood(
     assert len(found) >= 10
     for page, line in found:
         words = shlex.split(line)[1:]
-        if {"--help", "--help-all"} & {*words} or words[0] in ("list", "info", "data"):
-            asked = {"info": ["info", "--help"], "data": [*words[:2], "--help"]}.get(words[0], words)
+        if {"--help", "--help-all"} & {*words} or words[0] in NO_RUN:
+            asked = [*words[: 2 if words[0] == "data" else 1], "--help"] if words[0] in NO_RUN[1:] else words
             assert cli.main(asked) == 0, (page, line)
         else:
             with pytest.raises(Understood):
@@ -245,49 +251,68 @@ def has(value: Any, names: list[str]) -> bool:
     return names[0] in known and has(getattr(value, names[0]), names[1:])
 
 
+# ---------------------------------------------------------------- the site
+
+
+def documentation() -> ModuleType:
+    """The tool that builds the site."""
+    return tool("documentation")
+
+
+def tool(name: str) -> ModuleType:
+    """A script of tools/."""
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.append(str(ROOT / "tools"))
+    return importlib.import_module(name)
+
+
+def test_no_picture_is_older_than_its_data() -> None:
+    """Else run ``python tools/figures.py``, or with ``--tutorials``."""
+    figures = tool("figures")
+    wanted = figures.wanted()
+    assert {path: figures.made_from(path) for path in wanted} == wanted
+    assert len(wanted) > 20
+
+
+def test_the_site_has_each_page_and_each_algorithm() -> None:
+    site = documentation()
+    assert {*site.sections(PAGES["docs/algorithms.md"])} == {*site.own_algorithms()}
+    rooms = {path.parent.name for path in (ROOT / "src" / "reverie").glob("*/__init__.py")}
+    generated = [f"algorithms/{name}.md" for name in site.own_algorithms()]
+    generated += [f"reference/{name}.md" for name in (*rooms, "reverie", "commands", "settings")]
+    shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted({*site.homes().values()} - {"LICENSE.txt"} | {*generated})
+
+
+def test_a_page_of_an_algorithm_has_each_of_its_settings() -> None:
+    page = documentation().algorithm_page("sac", "Idea.")
+    assert "| `actor_lr` | `0.0003` | `0.001`: sac_pendulum | Learning rate of the actor. |" in page
+    assert {f.name for f in dataclasses.fields(SACConfig)} <= set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
+    assert "J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5" in page
+    assert "| `train/temperature` | Alpha" in page
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if documentation().is_tutorial(page)])
+def test_a_notebook_has_all_of_its_page(page: str) -> None:
+    cells = json.loads(documentation().notebook(page))["cells"]
+    codes = [cell["source"].splitlines() for cell in cells if cell["cell_type"] == "code"]
+    shown = [(c, code) for c, code in blocks(PAGES[page], "python", "sh") if code.strip()]
+    assert len(codes) == len(shown) > 1
+    for lines, (comment, code) in zip(codes, shown, strict=True):
+        magic = "%%writefile" if re.fullmatch(r"test: \w+\.py", comment) else "!" if lines[0].startswith("!") else ""
+        assert lines[0].startswith(magic)
+        assert [line.removeprefix("!") for line in lines if not line.startswith("%%")] == [
+            line for line in code.rstrip().splitlines() if line.strip() or not lines[0].startswith("!")
+        ]
+
+
 # ---------------------------------------------------------------- tables
-
-
-def leaves(value: Config, path: str) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        inner, where = getattr(value, field.name), f"{path}.{field.name}"
-        out |= leaves(inner, where) if isinstance(inner, Config) else {where: inner}
-    return out
-
-
-def test_the_table_of_defaults() -> None:
-    table = {name: default for name, default, _ in rows("docs/dreamer_v3.md", "| setting | default")}
-    known = leaves(DreamerV3Config(), "algo")
-    shown = {k: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for k, v in known.items()}
-    assert table == shown
 
 
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
 VECTOR = {"observation": ObsPart(kind="vector", shape=(24,), dtype="float32")}
 SIX = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
 TURNS = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
-
-
-SHARED = {"batch_length", "discount", "exploration", "frame_keys", "frames", "graph", "normalise", "precision",
-          "reward_scale", "value_estimator"}  # fmt: skip
-"""Settings that a page tells of once for all algorithms."""
-
-
-@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "cql", "iql", "crr", "gail",
-                                  "discrete_bcq", "discrete_cql", "discrete_crr"])  # fmt: skip
-def test_the_tables_of_offline_settings(name: str) -> None:
-    table = {setting.removeprefix("algo."): default for setting, default, _ in rows("docs/offline.md", f"| {name} | ")}
-    config, known = algorithm_config(name)(), {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, NetworkConfig):
-            known[f"{field.name}.units"] = " ".join(map(str, value.units))
-        elif field.name not in SHARED:
-            known[field.name] = value.text() if isinstance(value, Choice) else str(value)
-    assert table == known
-    assert (config.batch_length, getattr(config, "discount", 0.99)) == (2, 0.99)
-    assert config.normalise == Running()
 
 
 def test_the_table_of_sizes() -> None:

@@ -1,30 +1,24 @@
 #!/usr/bin/env python3
-"""The README's pictures: a dream beside the truth from a run of the demo, and the learning curves of its ten seeds.
+"""The README's film: a dream beside the truth, from a run of the demo. Its pictures: tools/figures.py.
 
     make demo
     python tools/readme_picture.py --run runs/demo
 
-Writes docs/images/dream.gif from a run, and docs/images/demo.png from benchmarks/demo.json.
+Writes docs/images/dream.gif.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from pathlib import Path
 
-import numpy as np
-from demo import PRESET
 from PIL import Image
 
 import reverie
 from reverie.agent.dream_figures import painted
 from reverie.agent.dreaming import imagined, played
-from reverie.log.aggregate import Measured, OfSeed, aggregate
-from reverie.log.plot import seeds_curve
 from reverie.log.video import dream_video
-from reverie.presets.layers import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 MILLISECONDS, HOLD = 350, 1200
@@ -49,34 +43,16 @@ def dream_gif(run: Path, out: Path, episodes: int, context: int, seed: int) -> N
     print(out, f"{out.stat().st_size / 1e6:.2f} MB, {len(frames)} frames")
 
 
-def curve(table: Path, out: Path) -> None:
-    """Draw the evaluations of all seeds; a seed that has stopped keeps its last score."""
-    config = PRESETS[PRESET]()
-    rows = json.loads(table.read_text())["rows"]
-    seeds = [np.array(row["curve"], float).T for row in rows]
-    every = config.schedule.eval_every
-    how = Measured("env steps", evaluates=True, period=every, early=True)
-    runs = {
-        number: OfSeed(int(steps[-1]), None, None, None, (steps // every * every, scores))
-        for number, (steps, scores) in enumerate(seeds)
-    }
-    seeds_curve(out, aggregate(runs, how), title=f"make demo: {config.env.id}")
-    print(out)
-
-
 def main() -> None:
-    """Write both."""
+    """Write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="run folder of the demo; without it, only the curve is drawn")
+    parser.add_argument("--run", type=Path, required=True, help="run folder of the demo")
     parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--context", type=int, default=2)
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--images", type=Path, default=ROOT / "docs/images")
     args = parser.parse_args()
-    if args.run:
-        dream_gif(args.run, args.images / "dream.gif", args.episodes, args.context, args.seed)
-    if (table := ROOT / "benchmarks/demo.json").exists():
-        curve(table, args.images / "demo.png")
+    dream_gif(args.run, args.images / "dream.gif", args.episodes, args.context, args.seed)
 
 
 if __name__ == "__main__":

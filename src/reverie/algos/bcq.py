@@ -181,7 +181,7 @@ class BCQStats(ActorCriticStats):
 class BCQObjective(TDObjective):
     """The losses of BCQ, with a term ``vae`` too.
 
-    ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.nn.generative.ActionVAE` does.
+    ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.algos.bcq.ActionVAE` does.
     ``vae.decode(obs, latent)`` gives n actions ``[..., n, A]`` for n latents ``[..., n, vae.latent]`` of each
     observation. ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1].
     ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics.

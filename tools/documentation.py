@@ -1,0 +1,525 @@
+#!/usr/bin/env python3
+"""Build the documentation site, from docs/ and from the code: ``make docs``, then open build/site/index.html.
+
+Written by hand are the pages of docs/, README.md and so on. A section of docs/algorithms.md is the page of that
+algorithm, and its losses, settings and metrics are added from the code. The reference has one page for each room, one
+for the command line and one for the settings of a run. A tutorial is also a notebook. All of it lies in build/docs.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import html
+import importlib
+import inspect
+import io
+import itertools
+import json
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "build" / "docs"
+SOURCE = ROOT / "src" / "reverie"
+MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
+         "benchmarks/README.md": "benchmarks.md", "LICENSE": "LICENSE.txt"}  # fmt: skip
+"""Where files from outside of docs/ go."""
+PLACES = ("src/reverie/", "")
+"""Where `path.py` in a page may lie."""
+COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "look", "extract", "data info", "data validate",
+            "data convert", "data subsample", "data record", "data download", "check-env", "bench", "list", "info",
+            "tune", "register", "compare")  # fmt: skip
+
+
+def main() -> int:
+    """Stage everything anew, build it, and return 1 if a link leads nowhere."""
+    stage()
+    tools = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))  # for docstrings.py
+    command = [Path(sys.executable).with_name("zensical"), "build", "--clean", "--strict"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": tools})
+    return done.returncode or finish(ROOT / "build" / "site")
+
+
+def stage() -> None:
+    """Write all pages and what belongs to them."""
+    shutil.rmtree(OUT, ignore_errors=True)
+    for path, text in pages().items():
+        write(path, text)
+    for path in (ROOT / "docs").rglob("*"):
+        if path.suffix not in ("", ".md"):
+            write(path.relative_to(ROOT / "docs").as_posix(), path.read_bytes())
+
+
+def write(path: str, content: str | bytes) -> None:
+    """Write one file of the staged site."""
+    file = OUT / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def finish(site: Path) -> int:
+    """Make the pages whole without a network, and return 1 if something that they name is not there."""
+    missing = set()
+    for page in sorted(site.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        here = posixpath.relpath("worker.js", page.relative_to(site).parent.as_posix())
+        text = text.replace("https://unpkg.com/iframe-worker/shim", here)
+        page.write_text(text, encoding="utf-8")
+        named = re.findall(
+            r'(?:href|src)="([^"#?]+)', re.sub(r"<(?:pre|code)\b.*?</(?:pre|code)>", "", text, flags=re.DOTALL)
+        )
+        for target in {html.unescape(target) for target in named}:
+            elsewhere = re.match(r"\w+:", target)
+            if not (elsewhere or (page.parent / target).exists()) and page.name != "404.html":
+                missing.add(f"{page.relative_to(site)}: {target} does not exist")
+        missing |= {f"{page.relative_to(site)}: {one} is loaded" for one in re.findall(r'src="(https?://[^"]+)', text)}
+    print("\n".join(sorted(missing)) or f"{site / 'index.html'}", file=sys.stderr if missing else sys.stdout)
+    return bool(missing)
+
+
+def pages() -> dict[str, str]:
+    """Return all text files of the site by their paths in it."""
+    out = {new: Page(old).text() for old, new in homes().items()}
+    by_hand = sections(out["algorithms.md"])
+    out |= {f"algorithms/{name}.md": algorithm_page(name, by_hand[name]) for name in own_algorithms()}
+    out["algorithms.md"] = re.split(r"^## ", out["algorithms.md"], maxsplit=1, flags=re.MULTILINE)[0] + overview()
+    out |= dict(reference())
+    out |= {path.replace(".md", ".ipynb"): notebook(old) for old, path in homes().items() if is_tutorial(old)}
+    return out
+
+
+@functools.cache
+def homes() -> dict[str, str]:
+    """Return where each file written by hand goes."""
+    docs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    return MOVED | {path: path.removeprefix("docs/") for path in sorted(docs)}
+
+
+# ---------------------------------------------------------------- pages written by hand
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """One page written by hand."""
+
+    path: str
+    """In the repository."""
+
+    def text(self) -> str:
+        """Return it as the site has it: links lead to the site's pages, names of the code to the reference."""
+        text = (ROOT / self.path).read_text(encoding="utf-8")
+        if self.path == "LICENSE":
+            return text
+        parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+        parts[::2] = [self.prose(part) for part in parts[::2]]
+        text = "".join(parts)
+        if is_tutorial(self.path):
+            text = text.replace("\n", f"\n\n[Download this page as a notebook]({Path(self.path).stem}.ipynb)\n", 1)
+        return text
+
+    def prose(self, text: str) -> str:
+        """Return text between blocks of code."""
+        text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+        text = re.sub(r"\$\$(.+?)\$\$", lambda found: typeset(found[1], "block"), text, flags=re.DOTALL)
+        if self.path == "docs/algorithms.md":
+            text = re.sub(r"\$([^$\n]+)\$", lambda found: typeset(found[1], "inline"), text)
+        text = re.sub(r"`([\w/]+\.py)(?::\s([\w.]+))?`", named, text)
+        return re.sub(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)", self.link, text)
+
+    def link(self, found: re.Match[str]) -> str:
+        """Return a link as it is from the staged page; what the site lacks is left as text."""
+        text, target = found.groups()
+        path, hash_, anchor = target.partition("#")
+        if not path or "://" in path:
+            return found[0]
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(self.path), path))
+        home = homes().get(there, there.removeprefix("docs/") if there.startswith("docs/") else None)
+        if home is None:
+            return f"{text[1:-1]} (`{there}`)"
+        if home == "algorithms.md" and anchor in own_algorithms():
+            home, hash_, anchor = f"algorithms/{anchor}.md", "", ""
+        return f"{text}({posixpath.relpath(home, posixpath.dirname(homes()[self.path]) or '.')}{hash_}{anchor})"
+
+
+def typeset(latex: str, display: str) -> str:
+    """Return an equation as MathML, which browsers draw by themselves."""
+    from latex2mathml.converter import convert
+
+    made = convert(re.sub(r"\\ln\b", r"\\,\\ln\\,", latex.strip()), display=display)
+    return f'<div class="equation">{made}</div>' if display == "block" else made
+
+
+def named(found: re.Match[str]) -> str:
+    """Return a link to the reference for `path.py: name` of the library."""
+    path, name = found.groups()
+    if not (SOURCE / path).is_file() or path == "__init__.py":
+        return found[0]
+    module = f"reverie.{path.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
+    if name and not hidden(name) and name in defined(SOURCE / path):
+        return f"[{found[0]}][{module}.{name}]"
+    return f"[{found[0]}][{module}]" if module in modules() else found[0]
+
+
+def hidden(name: str) -> bool:
+    """Return whether the reference leaves out a dotted name."""
+    return any(part.startswith("_") for part in name.split("."))
+
+
+@functools.cache
+def defined(file: Path) -> frozenset[str]:
+    """Return the names that the reference has of a file: classes, functions, methods and constants with a docstring."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    out: set[str] = set()
+    inside = [(c.body, f"{c.name}.") for c in tree.body if isinstance(c, ast.ClassDef)]
+    for body, prefix in [(tree.body, ""), *inside]:
+        for node, after in zip(body, [*body[1:], None], strict=True):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+                out.add(prefix + node.name)
+            elif isinstance(node, ast.AnnAssign | ast.Assign) and is_text(after):
+                out.add(prefix + ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]))
+    return frozenset(out)
+
+
+def is_text(node: ast.AST | None) -> bool:
+    """Return whether a statement is a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+# ---------------------------------------------------------------- algorithms
+
+
+def own_algorithms() -> list[str]:
+    """Return the names of the algorithms of this library."""
+    from reverie.core.discover import GROUP, algorithms
+
+    return sorted(name for name, home in algorithms().items() if home.startswith(f"{GROUP}."))
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the second-level sections of a page by their titles, without backticks."""
+    found = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
+    return {title.strip("` "): body.strip() for title, body in zip(found[::2], found[1::2], strict=True)}
+
+
+def title_of(name: str) -> tuple[str, str]:
+    """Return an algorithm's title and its paper, from the docstring of its module."""
+    module = importlib.import_module(f"reverie.algos.{name}")
+    first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
+    title, _, paper = first.partition(": ")
+    return re.sub(r" \(.*", "", title), paper
+
+
+def overview() -> str:
+    """Return the table of all algorithms."""
+    from reverie.core.discover import algorithm_config
+
+    lines = ["| algorithm | | actions | learns from |", "|---|---|---|---|"]
+    for name in own_algorithms():
+        config: Any = algorithm_config(name)
+        kinds = ", ".join(sorted(config.action_kinds)).replace("multi_discrete", "several discrete")
+        source = "its own, latest rows" if getattr(config, "on_policy", False) else "replayed or recorded rows"
+        lines.append(f"| [`{name}`](algorithms/{name}.md) | {title_of(name)[0]} | {kinds} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def algorithm_page(name: str, by_hand: str) -> str:
+    """Return the page of one algorithm."""
+    from reverie.core.discover import algorithm_config
+
+    module = importlib.import_module(f"reverie.algos.{name}")
+    config: Any = algorithm_config(name)
+    title, paper = title_of(name)
+    body = re.sub(r"\]\((?!https?:|#)", "](../", by_hand)
+    lines = [f"# {title}", "", f"*{paper}*" if paper else "", "", "```sh", command(name), "```", "", body, ""]
+    if (ROOT / "docs" / "images" / "results" / f"{name}.png").exists():
+        lines += ["## Results", "", f"![Results of {name}](../images/results/{name}.png)", "", made_by(name), ""]
+    if found := losses(module):
+        lines += ["## In the code", "", "| function | what it computes |", "|---|---|", *found, ""]
+    lines += ["## Settings", "", settings_note(name), "", *settings_table(config(), name), ""]
+    if stats := metrics(module, config):
+        lines += ["## Metrics of an update", "", "| metric | meaning |", "|---|---|", *stats, ""]
+    return "\n".join(lines)
+
+
+def made_by(name: str) -> str:
+    """Return where the picture of an algorithm's results comes from."""
+    from figures import pictures
+
+    files = pictures()[f"results/{name}.png"].data
+    commands = " and ".join(f"`python benchmarks/{file.removesuffix('.json')}.py`" for file in files)
+    return f"From {commands}; each seed is a thin line or a dot. More: [benchmarks](../benchmarks.md)."
+
+
+def command(name: str) -> str:
+    """Return a command that trains with an algorithm."""
+    from reverie.core.discover import algorithm_config
+
+    config: Any = algorithm_config(name)
+    env = "Pendulum-v1" if "discrete" not in config.action_kinds else "CartPole-v1"
+    data = " --data PATH" if config.needs_data else ""
+    return f"reverie train {name} --env {env}{data} --run runs/{name}"
+
+
+def losses(module: Any) -> list[str]:
+    """Return a row for each documented public method of the module's losses and learner, and for each function."""
+    rows = []
+    for kind in vars(module).values():
+        if inspect.isclass(kind) and kind.__module__ == module.__name__ and not dataclasses.is_dataclass(kind):
+            names = [f"{kind.__name__}.{n}" for n, f in vars(kind).items() if inspect.isfunction(inspect.unwrap(f))]
+        elif inspect.isfunction(kind) and kind.__module__ == module.__name__:
+            names = [kind.__name__]
+        else:
+            continue
+        for dotted in names:
+            said = docstring(functools.reduce(getattr, dotted.split("."), module))
+            if said and not hidden(dotted) and not said.startswith("See "):
+                rows.append(f"| [`{dotted}`][{module.__name__}.{dotted}] | {cell(said)} |")
+    return rows
+
+
+def docstring(of: Any) -> str:
+    """Return the paragraphs of a docstring that come before its sections."""
+    text = inspect.cleandoc(of.__doc__ or "")
+    return re.split(r"\n\s*(?:Args|Raises|Returns|Yields):\n", text)[0].strip()
+
+
+def cell(text: str) -> str:
+    """Return text for a cell of a table."""
+    text = re.sub(r"``(.+?)``", r"`\1`", linked(text))
+    return " ".join(re.sub(r"\n\n+", "<br>", text).split()).replace("|", "\\|")
+
+
+def linked(text: str) -> str:
+    """Return a docstring with links to what its roles name, such as :class:`~reverie.core.types.Batch`."""
+    return re.sub(r":(?:class|func|meth|mod|attr|data):`(~?)([\w.]+)`", link, text)
+
+
+def link(found: re.Match[str]) -> str:
+    """Return a link to what a role names in full, or its name."""
+    import reverie
+
+    short, path = found.groups()
+    name = path.rpartition(".")[2] if short else path
+    if home := reverie._HOMES.get(path.removeprefix("reverie.")):
+        path = f"{home}.{path.removeprefix('reverie.')}"
+    return f"[`{name}`][{path}]" if path.startswith("reverie.") else f"`{name}`"
+
+
+def settings_note(name: str) -> str:
+    """Return what the columns of the table of settings are."""
+    from reverie.core.discover import algorithm_config
+    from reverie.presets.registry import TABLE
+
+    config = algorithm_config(name)
+    kinds = [config, *(kind for kind in config.__bases__ if "Settings that" in (kind.__doc__ or ""))]
+    source = cell(" ".join(docstring(kind) for kind in kinds))
+    found = [f"- `{preset}`: {one.about}" for preset, one in TABLE.items() if one.algorithm == name]
+    presets = ["", "Presets change some, and say where their values are from:", "", *found] if found else []
+    return "\n".join([f"{source} Flags are `--algo.NAME`.", *presets])
+
+
+def settings_table(config: Any, name: str) -> list[str]:
+    """Return a table of all settings of an algorithm, with what its presets make of them."""
+    from reverie.presets.registry import PRESETS, TABLE
+
+    presets = {preset: flat(PRESETS[preset]().algo) for preset, one in TABLE.items() if one.algorithm == name}
+    lines = ["| setting | default | in presets | meaning |", "|---|---|---|---|"]
+    for path, (value, meaning) in flat(config).items():
+        others: dict[str, list[str]] = {}
+        for preset, values in presets.items():
+            if path in values and values[path][0] != value:
+                others.setdefault(values[path][0], []).append(preset)
+        said = "<br>".join(f"`{one}`: {', '.join(names)}" for one, names in others.items())
+        lines.append(f"| `{path}` | `{value}` | {said} | {cell(meaning)} |")
+    return lines
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
+    """Return value and docstring of each setting by its dotted path."""
+    from reverie.cli.help import in_words
+    from reverie.core.config import Choice, Config
+
+    out: dict[str, tuple[str, str]] = {}
+    said = field_docs(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Config) and not isinstance(value, Choice):
+            out |= flat(value, f"{prefix}{field.name}.")
+        else:
+            out[prefix + field.name] = (in_words(value).replace("|", "\\|"), said.get(field.name, ""))
+    return out
+
+
+@functools.cache
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass, those of its bases too."""
+    out: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if not one.__module__.startswith("reverie."):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0].body  # type: ignore[attr-defined]
+        for node, after in itertools.pairwise(body):
+            if isinstance(node, ast.AnnAssign) and is_text(after):
+                out[ast.unparse(node.target)] = inspect.cleandoc(after.value.value)
+    return out
+
+
+def metrics(module: Any, config: Any) -> list[str]:
+    """Return a row for each metric of an update."""
+    from reverie.core.stats import Stats
+
+    kind = getattr(config.learner, "stats", None) or next(
+        (v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Stats) and v is not Stats), None
+    )
+    if kind is None:
+        return []
+    said = field_docs(kind)
+    return [
+        f"| `{field.name.replace('_', '/', 1)}` | {cell(said.get(field.name, ''))} |"
+        for field in dataclasses.fields(kind)
+    ]
+
+
+# ---------------------------------------------------------------- reference
+
+
+@functools.cache
+def modules() -> dict[str, str]:
+    """Return the file of each module of the library in the reference, without its ending."""
+    out = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if len(parts) > 1 and parts[-1] == "__init__":
+            out[f"reverie.{'.'.join(parts[:-1])}"] = parts[0]
+        elif not parts[-1].startswith("__"):
+            out[f"reverie.{'.'.join(parts)}"] = "/".join(parts)
+    return out
+
+
+def reference() -> Iterator[tuple[str, str]]:
+    """Yield path and text of each page of the reference."""
+    rooms = {path for path in modules().values() if (SOURCE / path).is_dir()}
+    for name, path in modules().items():
+        if path not in rooms:
+            yield f"reference/{path}.md", f"::: {name}\n    options: {{heading_level: 1}}\n"
+    for room in rooms:
+        inside = [name for name, path in modules().items() if path.startswith(f"{room}/")]
+        lines = [
+            f"# reverie.{room} {{ #reverie.{room} }}",
+            "",
+            docstring(importlib.import_module(f"reverie.{room}")),
+            "",
+        ]
+        yield f"reference/{room}.md", "\n".join([*lines, *table_of(inside)])
+    alone = [name for name, path in modules().items() if "/" not in path and path not in rooms]
+    yield "reference/reverie.md", "\n".join([*public_names(), "## Modules that stand alone", "", *table_of(alone)])
+    yield "reference/commands.md", command_line()
+    yield "reference/settings.md", settings()
+
+
+def table_of(names: list[str]) -> list[str]:
+    """Return a table of modules, read without running them."""
+    lines = ["| module | |", "|---|---|"]
+    for name in names:
+        said = ast.get_docstring(ast.parse((SOURCE / f"{modules()[name]}.py").read_text(encoding="utf-8"))) or ""
+        lines.append(f"| [`{name}`][{name}] | {cell(said.partition(chr(10) * 2)[0])} |")
+    return lines
+
+
+def public_names() -> list[str]:
+    """Return the table of the names of `import reverie`."""
+    import reverie
+
+    lines = ["# The Python interface", "", "`import reverie` has these names.", "", "| name | |", "|---|---|"]
+    for name in reverie.__all__:
+        said = docstring(getattr(reverie, name)).split("\n\n")[0]
+        lines.append(f"| [`{name}`][{reverie._HOMES[name]}.{name}] | {cell(said)} |")
+    return [*lines, ""]
+
+
+def command_line() -> str:
+    """Return what `--help` says of each command."""
+    from reverie import cli
+
+    lines = ["# The command line", "", "```text", printed(lambda: cli.main(["--help"])), "```", ""]
+    os.environ["COLUMNS"] = "100"
+    for name in COMMANDS:
+        text = printed(functools.partial(cli.main, [*name.split(), "--help"]))
+        lines += [f"## reverie {name}", "", "```text", text, "```", ""]
+    return "\n".join(lines)
+
+
+def printed(call: Callable[[], Any]) -> str:
+    """Return what a call prints, without colours."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        call()
+    return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).rstrip()
+
+
+def settings() -> str:
+    """Return the page of all settings of a run but the algorithm's."""
+    from reverie.experiment import ExperimentConfig
+
+    lines = [
+        "# Settings of a run",
+        "",
+        "Flags are `--NAME`. Those of algorithms are on [their pages](../algorithms.md).",
+        "",
+    ]
+    lines += ["| setting | default | meaning |", "|---|---|---|"]
+    for path, (value, meaning) in flat(ExperimentConfig()).items():
+        if not path.startswith("algo."):
+            lines.append(f"| `{path}` | `{value}` | {cell(meaning)} |")
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+def is_tutorial(path: str) -> bool:
+    """Return whether a page is also a notebook."""
+    return (path.startswith("docs/tutorials/") and not path.endswith("index.md")) or path == "docs/own_algorithm.md"
+
+
+def notebook(path: str) -> str:
+    """Return a page as a notebook. A block that is a file is written; one of shell lines runs in a shell."""
+    text, end = (ROOT / path).read_text(encoding="utf-8"), 0
+    cells: list[dict[str, Any]] = [{"cell_type": "markdown", "source": INSTALL}]
+    blocks = list(re.finditer(r"(?:<!--\s*([^\n]*?)\s*-->\n)?```(python|sh)\n(.*?)```\n", text, re.DOTALL))
+    for found in [*blocks, None]:
+        prose = text[end : found.start() if found else None]
+        if prose := re.sub(r"!\[[^\]]*\]\([^)]*\)\n?", "", prose).strip():  # pictures are drawn by the code
+            cells.append({"cell_type": "markdown", "source": prose})
+        if found:
+            end = found.end()
+            cells.append({"cell_type": "code", "execution_count": None, "outputs": [], "source": code_cell(found)})
+    cells = [{"id": f"cell-{number}", "metadata": {}, **one} for number, one in enumerate(cells)]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+
+
+def code_cell(found: re.Match[str]) -> str:
+    """Return what a block is in a notebook."""
+    comment, language, code = found.groups("")
+    file = re.fullmatch(r"test: (\w+\.py)", comment)
+    if language == "sh":
+        return "\n".join(f"!{line}" for line in code.splitlines() if line.strip())
+    return f"%%writefile {file[1]}\n{code}".rstrip() if file else code.rstrip()
+
+
+INSTALL = '*A page of reverie\'s documentation. It needs `pip install "reverie-rl[classic,minigrid]"`.*'
+
+
+if __name__ == "__main__":
+    sys.exit(main())
