@@ -208,6 +208,8 @@ def test_a_learner_needs_its_threads_and_a_gpu_if_there_are_enough():
     for wrong in ("four", -1, 1.5):
         with pytest.raises(ConfigError, match="resources: CPU = "):
             on_ray.needs(config, {"CPU": wrong}, 0)
+    with pytest.raises(ConfigError, match="nothing is asked of a node"):
+        on_ray.needs(config, {"CPU": 0}, 0)
 
 
 def test_what_is_asked_of_ray_is_not_asked_of_the_learners():

@@ -126,7 +126,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, aske
     got: list[int] = []
     try:
         each = needs(config, asked.learner, ray.cluster_resources().get("GPU", 0.0))
-        actor = {"CPU": 1, **checked(asked.actor, "actor-resources")}
+        actor = checked({"CPU": 1}, asked.actor, "actor-resources")
         own = [*words, "--run", str(run)]
         own += [] if config.threads else ["--threads", str(max(1, int(each["CPU"])))]
         own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
@@ -168,19 +168,21 @@ def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float)
     """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads.
 
     Raises:
-        ConfigError: an amount is no number that Ray takes.
+        ConfigError: an amount is no number that Ray takes, or all are 0.
     """
     enough = config.device == "auto" and gpus >= config.learners
     usual = {"CPU": config.threads or 1, "GPU": int(enough or config.device.startswith("cuda"))}
-    return {**usual, **checked(resources, "resources")}
+    return checked(usual, resources, "resources")
 
 
-def checked(resources: Mapping[str, float], flag: str) -> Mapping[str, float]:
-    """Return the amounts that a flag gave; ConfigError if Ray does not take one."""
+def checked(usual: Mapping[str, float], resources: Mapping[str, float], flag: str) -> dict[str, float]:
+    """Return ``usual`` amounts and those that a flag gave; ConfigError if Ray does not take them."""
     for name, amount in resources.items():
         if not isinstance(amount, int | float) or amount < 0 or (amount > 1 and amount != int(amount)):
             raise ConfigError(f"{flag}: {name} = {amount!r}: expected a whole number, or one between 0 and 1.")
-    return resources
+    if not any({**usual, **resources}.values()):
+        raise ConfigError(f"{flag} = {dict(resources)}: nothing is asked of a node. Name an amount above 0.")
+    return {**usual, **resources}
 
 
 def amounts(each: Mapping[str, float]) -> dict[str, Any]:
