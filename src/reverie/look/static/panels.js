@@ -11,8 +11,8 @@ export class Panels {
   }
 
   meet() {
-    const { dreams } = this.page.about;
-    const names = dreams ? ["Numbers", "Futures", "Latent", "Training", "Share"] : ["Numbers", "Training", "Share"];
+    const { dreams, latents } = this.page.about; // latents that are not drawn cannot be set
+    const names = ["Numbers", ...(dreams ? ["Futures"] : []), ...(latents ? ["Latent"] : []), "Training", "Share"];
     const tab = (name) => el("button", { role: "tab", id: `tab-${name}`, onclick: () => this.choose(name),
       onkeydown: (event) => this.besides(event, names, name) }, name);
     $("#tabs").replaceChildren(...names.map(tab));
@@ -227,11 +227,6 @@ export class Panels {
   }
 
   latentPanel() {
-    if (!this.page.about.latents) {
-      this.grid = null;
-      $("#panel").replaceChildren(el("p", {}, "The latent of this model is not drawn: there is nothing to set."), el("div", { id: "probes" }));
-      return;
-    }
     const classes = this.page.about.classes > 1;
     this.cell = [0, classes ? 0 : null];
     this.grid = el("canvas", { id: "grid", tabIndex: 0, ariaLabel: "Latents: arrow keys choose, Enter sets",
