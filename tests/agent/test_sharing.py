@@ -105,7 +105,8 @@ def test_storage_and_folders_hold_agents_and_nothing_else_is_overwritten(place, 
     assert played(reverie.load(there)) == played(reverie.load(trained))
     assert main(["list", there.removesuffix("/pole")]) == 0
     assert f"{there}  dreamer_v3 in CartPole-v1" in capsys.readouterr().out
-    assert reverie.pull(there, "here") == Path("here") or "://" not in there
+    assert reverie.pull(there, "here") == Path("here")
+    assert played(reverie.load("here")) == played(reverie.load(trained))
     with pytest.raises(ConfigError, match="and no agent that was pushed: choose another place"):
         reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")))
 

@@ -327,7 +327,7 @@ def described(
         "format": format,
         "algorithm": agent.config.algo.algorithm,
         "env": agent.config.env.id,
-        "run": str(agent.run),
+        "run": agent.run.name,
         "checkpoint": agent.checkpoint.name,
         "reverie": version(),
         "torch": str(torch.__version__),

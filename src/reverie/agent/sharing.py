@@ -110,6 +110,8 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     """
     if to is not None and Path(to).exists():
         raise RunError(f"{to} exists already: choose the name of a new folder.")
+    if to is not None and Path(place).is_dir():
+        place = f"file://{place}"
     found = Path(fetched(place, None if to is None else Path(to)))
     if not found.is_dir():
         raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
