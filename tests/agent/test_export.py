@@ -17,6 +17,8 @@ from gymnasium import spaces
 import reverie
 from reverie.agent.agent import Agent
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
+from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.envs.flat import make_flat
@@ -107,6 +109,9 @@ CASES |= {name: (EARLIER[name], kind) for name, kind in DREAMERS.items()}
 
 
 V3 = DreamerV3Config().merge(dreamer.TINY)
+ENSEMBLE = {"ensemble.models": 2, "ensemble.head.units": 8}
+CASES |= {"v3_p2e": (Plan2ExploreV3Config().merge(dreamer.TINY | ENSEMBLE), "discrete"),
+          "v3_r2": (R2DreamerConfig().merge(dreamer.TINY), "continuous")}  # fmt: skip
 CASES |= {"v3": (V3, "mixed"), "v3_bfloat16": (V3.merge({"precision": "bfloat16"}), "continuous")}
 SEEING = {"sac", "ppo_lstm"}
 """Those that see images as well, as all Dreamers do."""
