@@ -246,7 +246,7 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
     ``env.clip_reward``.
 
     Args:
-        run: a run folder, or an agent, of any Dreamer or Plan2Explore.
+        run: a run folder, or an agent, of any Dreamer or Plan2Explore, or of TD-MPC2, whose dreams show latents.
         **settings: by name:
 
             - ``checkpoint``, ``device``: of a run folder; see :func:`reverie.load`.
