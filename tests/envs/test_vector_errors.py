@@ -13,12 +13,9 @@ from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.vector import make_env
 
-BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 
-
-@BOTH
-def test_nan_names_env_key_step_and_value(make, vector):
-    env = make(env_zoo.nan_in_second, num=2, vector=vector, restarts=0)
+def test_nan_names_env_key_step_and_value(make):
+    env = make(env_zoo.nan_in_second, num=2, restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     with pytest.raises(
@@ -53,9 +50,8 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
         env.step(torch.zeros(2, 2))
 
 
-@BOTH
-def test_a_crash_surfaces_with_its_message(make, vector):
-    env = make(env_zoo.Crashing, num=2, vector=vector, restarts=0)
+def test_a_crash_surfaces_with_its_message(make):
+    env = make(env_zoo.Crashing, num=2, vector="process", restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     env.step(torch.zeros(2, 2))

@@ -13,7 +13,7 @@ import pytest
 
 from reverie.core.errors import EnvError
 from reverie.envs import worker as worker_module
-from reverie.envs.worker import Line, shared
+from reverie.envs.worker import Line
 
 Ends = tuple[Line, Line]
 
@@ -83,9 +83,3 @@ def test_half_a_pickle_is_an_end(ends: Ends) -> None:
     assert vector.ready(0.0)
     with pytest.raises((EOFError, OSError)):
         vector.heard()
-
-
-def test_shared_memory_has_one_array_for_all_who_see_it() -> None:
-    column = shared(multiprocessing.get_context("spawn"), (3, 2), "float32")
-    column.array()[1] = 5
-    assert column.array().tolist() == [[0, 0], [5, 5], [0, 0]]

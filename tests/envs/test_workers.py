@@ -148,19 +148,18 @@ def test_a_worker_that_was_killed_is_said_to_be(make, capsys):
     assert all("(exit code -9)" in line and "It was killed (SIGKILL)" in line for line in said)
 
 
-@pytest.mark.parametrize("outer", ["fork", "spawn"])
-def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_path, outer):
+def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         START
-        + f"""
+        + """
 def leave():
     global env
     env = start("forkserver")
     env.reset()
 
 if __name__ == "__main__":
-    process = multiprocessing.get_context("{outer}").Process(target=leave)
+    process = multiprocessing.get_context("spawn").Process(target=leave)
     process.start()
     process.join(60)
     print("exit code", process.exitcode)

@@ -58,10 +58,10 @@ def list_command(args: list[str]) -> int:
     print("algorithms")
     for name, home in sorted(algorithms().items()):
         own = home.startswith("reverie.algos.")
-        read = outline(home.removeprefix("reverie.")) if own else None
-        print(f"  {name:<16}{read.summary if read else f'from an installed package: {home}'}")
-        if read and "SIZES" in read.tables:
-            print(f"  {'':<16}sizes: {', '.join(read.tables['SIZES'])}")
+        summary, sizes = outline(home.removeprefix("reverie.")) if own else (f"from an installed package: {home}", [])
+        print(f"  {name:<16}{summary}")
+        if sizes:
+            print(f"  {'':<16}sizes: {', '.join(sizes)}")
     print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
     print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
     from reverie.presets.published import TABLE

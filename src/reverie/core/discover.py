@@ -12,7 +12,6 @@ import importlib
 import inspect
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from reverie.core.config import Config, class_hint
 from reverie.core.errors import ConfigError, EnvError, did_you_mean, told
@@ -96,35 +95,15 @@ def found_elsewhere(config: type[Config]) -> bool:
         return False
 
 
-class Outline(NamedTuple):
-    """A module's own documentation, read without running it."""
+def outline(module: str) -> tuple[str, list[str]]:
+    """Return the first line of the docstring of a module of ``reverie``, such as ``algos.dreamer_v3``, and its sizes.
 
-    summary: str
-    """First line of its docstring."""
-    tables: dict[str, dict[str, Any]]
-    """Dictionaries assigned at module level; a value that is not a literal is None."""
-
-
-def outline(module: str) -> Outline:
-    """Return the outline of a module of ``reverie``, such as ``algos.dreamer_v3``."""
+    These are the keys of its dictionary ``SIZES``. The module is not run.
+    """
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    tables: dict[str, dict[str, Any]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            tables[ast.unparse(target)] = _table(node.value)
-    return Outline((ast.get_docstring(tree) or "").partition("\n")[0], tables)
-
-
-def _table(node: ast.Dict) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in zip(node.keys, node.values, strict=True):
-        if isinstance(key, ast.Constant):
-            try:
-                out[str(key.value)] = ast.literal_eval(value)
-            except ValueError:
-                out[str(key.value)] = None
-    return out
+    tables = [x.value for x in tree.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
+    sizes = [ast.literal_eval(key) for table in tables if isinstance(table, ast.Dict) for key in table.keys if key]
+    return (ast.get_docstring(tree) or "").partition("\n")[0], sizes
 
 
 def version() -> str:

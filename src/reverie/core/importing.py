@@ -158,15 +158,9 @@ def imported(name: str, *, what: str, base: type) -> Any:
 
 
 def _subclasses(module: ModuleType, base: type) -> list[str]:
-    """Return the names of a module's subclasses of ``base``; of reverie's own only those that it does not import."""
-    ours = base.__module__.partition(".")[0]
-    return [
-        name
-        for name, kind in vars(module).items()
-        if isinstance(kind, type)
-        and issubclass(kind, base)
-        and (kind.__module__.startswith(module.__name__) or kind.__module__.partition(".")[0] != ours)
-    ]
+    """Return the names of a module's own subclasses of ``base``: not those that it imports from elsewhere."""
+    kinds = {name: kind for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)}
+    return [name for name, kind in kinds.items() if kind.__module__.startswith(module.__name__)]
 
 
 def when_imported(module: str, call: Callable[[], None]) -> None:

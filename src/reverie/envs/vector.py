@@ -237,8 +237,13 @@ class VectorEnv:
                 last[number] = terminal[number] or truncated
                 if not first[number]:
                     self._restarter.has_stepped[number] = True
+        try:
+            for number, failure in failures.items():
+                self._restarter.again(number, failure)
+        except ReverieError as error:
+            self._end(error)
+            raise
         if failures:
-            self._start_again(failures)
             first = [begun or number in failures for number, begun in enumerate(first)]
         self._ended, self._torn, self.exact_rewards = last, False, reward
         if self._logs:
@@ -251,14 +256,6 @@ class VectorEnv:
             is_last=flags(last),
             is_terminal=flags(terminal),
         )
-
-    def _start_again(self, failures: dict[int, Failed]) -> None:
-        try:
-            for number, failed in failures.items():
-                self._restarter.again(number, failed)
-        except ReverieError as error:
-            self._end(error)
-            raise
 
     def _log(self, over: list[int]) -> None:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
