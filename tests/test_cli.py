@@ -24,9 +24,10 @@ from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli.asked import Common
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parse import flags_of, parse
-from reverie.core import accelerate, compiler
+from reverie.core import accelerate
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
+from reverie.kernels import compiler
 from reverie.presets.layers import layered
 from tiny import SETTINGS
 
