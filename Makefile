@@ -8,7 +8,7 @@ TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test docs resolve lowest lint wheel bench clean help
+.PHONY: demo test docs resolve lowest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
@@ -18,6 +18,7 @@ help:
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint     ruff, mypy and the import laws"
 	@echo "make wheel    a wheel with the kernels compiled for every processor of this architecture, in dist/"
+	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine"
 	@echo "make bench    the ten-seed tables of the demo and of CartPole, and the timings (an hour on two cores)"
 
 # The demo needs the library and MiniGrid; tests and lint need everything.
@@ -84,6 +85,11 @@ docs: $(VENV)/.dev
 
 wheel: $(VENV)/.demo
 	REVERIE_WHEEL=1 $(BIN)/python -m pip wheel --quiet --no-deps -w dist .
+
+package: $(VENV)/.dev
+	rm -rf dist
+	REVERIE_WHEEL=1 $(BIN)/python -m build --outdir dist . >$(VENV)/package.log 2>&1 || (tail -n 30 $(VENV)/package.log; exit 1)
+	$(BIN)/python -m twine check --strict dist/*
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/demo.py

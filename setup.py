@@ -6,6 +6,8 @@ OpenMP that PyTorch brings, and so link to none. A source install has no such fi
 
 import os
 import platform
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -29,13 +31,16 @@ class WithKernels(build_py):
             return
         room = Path(self.build_lib) / "reverie" / "kernels"
         (room / "built").mkdir(parents=True, exist_ok=True)
+        compiler = shlex.split(os.environ.get("CC", "cc"))
         sources = sorted(map(str, (room / "csrc").glob("*.c")))
         for level, flags in LEVELS[platform.machine()].items():
             objects = []
             for source in sources:
                 objects.append(source.removesuffix(".c") + ".o")
-                subprocess.run(["cc", *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
-            subprocess.run(["cc", "-shared", *objects, "-o", str(room / "built" / f"{level}.so"), "-lm"], check=True)
+                subprocess.run([*compiler, *FLAGS, *flags, "-c", source, "-o", objects[-1]], check=True)
+            subprocess.run(
+                [*compiler, "-shared", *objects, "-o", str(room / "built" / f"{level}.so"), "-lm"], check=True
+            )
             for made in objects:
                 os.remove(made)
 
@@ -44,8 +49,14 @@ class OfPlatform(bdist_wheel):
     """A wheel for any Python 3, but for one platform if it has compiled kernels."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Return the tag, without the version of Python."""
-        return ("py3", "none", super().get_tag()[2])
+        """Return the tag, without the version of Python; of Linux, with the glibc that the kernels need."""
+        tag = super().get_tag()[2]
+        kernels = sorted((Path(self.bdist_dir) / "reverie" / "kernels" / "built").glob("*.so"))
+        needed = {found for one in kernels for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", one.read_bytes())}
+        if tag.startswith("linux_") and needed:
+            major, minor = max((int(major), int(minor)) for major, minor in needed)
+            tag = tag.replace("linux_", f"manylinux_{major}_{minor}_", 1)
+        return ("py3", "none", tag)
 
 
 class OfParts(Distribution):

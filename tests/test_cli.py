@@ -542,3 +542,37 @@ def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: pytes
     said = capsys.readouterr().err
     assert "--algo.exploration" in said
     assert not any(f"Did you mean {flag}" in said for flag in right)
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("dqn", "Mnih et al."),
+        ("algo.adam-eps", "--algo.adam-eps, default 1e-08 of discrete_bcq"),
+        ("--replay.capacity", "default 1000000\n  Capacity in rows"),
+        ("dqn_atari", "reverie train dqn --preset dqn_atari"),
+        ("eval", "usage: reverie eval"),
+        ("help", "usage: reverie COMMAND"),
+    ],
+)
+def test_help_explains_a_topic(topic: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", topic]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_help_says_what_topics_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "algo.lrr"]) == 1
+    assert "nothing is called 'algo.lrr'. Expected a command" in capsys.readouterr().err
+
+
+def test_the_version_says_what_it_runs_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("reverie ")
+    assert [line.split()[0] for line in rest] == ["Python", "devices:", "kernels:"]
+
+
+def test_help_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys; from reverie.cli import main; main(['--help']); print({'torch', 'numpy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("set()\n")

@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import matplotlib
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler to build a wheel with")
@@ -37,6 +39,12 @@ def test_kernels_link_to_nothing_that_a_slim_machine_lacks(unpacked: Path) -> No
         assert set(re.findall(r"NEEDED.*\[(.*)\]", told)) <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names the C library of Linux")
+def test_the_tag_of_the_wheel_names_every_python_and_the_oldest_c_library(unpacked: Path) -> None:
+    (wheel,) = unpacked.glob("*.dist-info/WHEEL")
+    assert re.search(r"^Tag: py3-none-manylinux_2_\d+_\w+$", wheel.read_text(), re.MULTILINE)
+
+
 def test_the_wheel_needs_no_compiler(unpacked: Path, tmp_path: Path) -> None:
     written = {path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.[ch]")}
     assert {path.relative_to(unpacked) for path in unpacked.rglob("*.[ch]")} == written
@@ -62,3 +70,16 @@ def test_the_wheel_needs_no_compiler(unpacked: Path, tmp_path: Path) -> None:
     assert "over 2 episodes" in reverie("eval", "run", "--episodes", "2")
     assert "dream.npz" in reverie("dream", "run")
     assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def test_the_recipe_for_conda_needs_what_the_wheel_needs() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / "deploy/conda/recipe.yaml").read_text())
+    there = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    needed = [
+        re.fullmatch(r"([\w-]+)(>=\S+)", one.partition(";")[0].strip()).groups() for one in wanted["dependencies"]
+    ]
+    expected = [f"{there.get(name, name)} {bound}" for name, bound in needed]
+    assert recipe["requirements"]["run"] == [f"python {wanted['requires-python']}", *expected]
+    assert recipe["context"]["version"] == wanted["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == wanted["version"]

@@ -16,7 +16,6 @@ import html
 import importlib
 import inspect
 import io
-import itertools
 import json
 import os
 import posixpath
@@ -24,7 +23,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -347,7 +345,7 @@ def settings_table(config: Any, name: str) -> list[str]:
 
 def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
     """Return value and docstring of each setting by its dotted path."""
-    from reverie.cli.help import in_words
+    from reverie.cli.help import field_docs, in_words
     from reverie.core.config import Choice, Config
 
     out: dict[str, tuple[str, str]] = {}
@@ -361,22 +359,9 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
     return out
 
 
-@functools.cache
-def field_docs(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass, those of its bases too."""
-    out: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if not one.__module__.startswith("reverie."):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0].body  # type: ignore[attr-defined]
-        for node, after in itertools.pairwise(body):
-            if isinstance(node, ast.AnnAssign) and is_text(after):
-                out[ast.unparse(node.target)] = inspect.cleandoc(after.value.value)
-    return out
-
-
 def metrics(module: Any, config: Any) -> list[str]:
     """Return a row for each metric of an update."""
+    from reverie.cli.help import field_docs
     from reverie.core.stats import Stats
 
     kind = getattr(config.learner, "stats", None) or next(

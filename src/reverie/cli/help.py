@@ -1,8 +1,12 @@
-"""The one screen of ``reverie train ALGORITHM --help``: what people change, with the values of this algorithm."""
+"""The one screen of ``reverie train ALGORITHM --help``, what people change; and ``reverie help TOPIC``."""
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib
+import inspect
+import itertools
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -11,7 +15,7 @@ from typing import Any
 from reverie.cli.asked import Common
 from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
-from reverie.core.discover import algorithms
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.replay.sources import of_share
@@ -146,3 +150,80 @@ def in_words(value: Any) -> str:
         return " ".join(map(str, value)) or "-"
     text = value.text() if isinstance(value, Choice) else f"{value:g}" if isinstance(value, float) else str(value)
     return "-" if value is None or not text else text
+
+
+def help_command(args: list[str]) -> int:
+    """Run ``reverie help TOPIC``.
+
+    Raises:
+        ConfigError: there is no such topic.
+    """
+    from reverie.cli.main import COMMANDS, main
+    from reverie.presets.registry import TABLE
+
+    topic = args[0].removeprefix("--") if args else "--help"
+    name = topic.replace("-", "_")
+    if topic in COMMANDS or not args or topic == "help":
+        return main([topic, "--help"] if topic in COMMANDS and topic != "help" else ["--help"])
+    if name in algorithms():
+        lines = about_algorithm(name)
+    elif name in TABLE:
+        one = TABLE[name]
+        lines = [one.about, "", f"reverie train {one.algorithm} --preset {name}", ""]
+        lines += [f"  {key:<28} {in_words(value)}" for key, value in one.settings.items()]
+    else:
+        lines = about_setting(name)
+    print("\n".join(lines))
+    return 0
+
+
+def about_algorithm(name: str) -> list[str]:
+    """Return what an algorithm is, and how to train with it."""
+    kind = algorithm_config(name)
+    text = inspect.cleandoc(importlib.import_module(kind.__module__).__doc__ or "")
+    kinds = ", ".join(sorted(getattr(kind, "action_kinds", ())))
+    lines = [text, "", inspect.cleandoc(kind.__doc__ or ""), "", f"Actions: {kinds}".replace("_", "-")]
+    return [*lines, f"Settings: reverie train {name} --help, or --help-all for each with its description"]
+
+
+def about_setting(name: str) -> list[str]:
+    """Return description and default of a setting, by the algorithms that have it.
+
+    Raises:
+        ConfigError: nothing has this name.
+    """
+    path = name.split(".")
+    found: dict[str, list[str]] = {}
+    for one in algorithms() if path[0] == "algo" else ("",):
+        value: Any = ExperimentConfig().merge({"algo": algorithm_config(one)()} if one else {})
+        for part in path[:-1]:
+            value = getattr(value, part, None)
+        if text := field_docs(type(value)).get(path[-1], ""):  # type: ignore[arg-type]  # classes are hashable
+            found.setdefault(f"{in_words(getattr(value, path[-1]))}\n{text}", []).append(one)
+    if not found:
+        raise ConfigError(
+            f"nothing is called '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
+            "with its path, such as replay.capacity or algo.lr."
+        )
+    lines = []
+    for said, names in found.items():
+        value, _, text = said.partition("\n")
+        of = f" of {', '.join(names)}" if names[0] else ""
+        lines += [f"--{name.replace('_', '-')}, default {value}{of}", textwrap.indent(text, "  ")]
+    return lines
+
+
+@functools.cache
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass, those of its bases too."""
+    out: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if not one.__module__.startswith("reverie."):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for node, after in itertools.pairwise(body):
+            said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
+            if isinstance(node, ast.AnnAssign) and isinstance(said, str):
+                out[ast.unparse(node.target)] = inspect.cleandoc(said)
+    return out

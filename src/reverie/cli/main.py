@@ -35,6 +35,7 @@ COMMANDS = {
     "pull": ("share", "download an agent that was passed on"),
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
+    "help": ("help", "explain a command, an algorithm, a preset or a setting"),
 }
 """The module of each command, which has a function ``NAME_command``, and its line in ``reverie --help``."""
 SHARING = ("push", "pull", "list")
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(overview())
         return 0 if args else 2
     if args[0] == "--version":
-        print(f"reverie {version()}")
+        print(f"reverie {version()}", flush=True)
+        print_here()
         return 0
     if args[0] not in COMMANDS:
         known = f"Available: {', '.join(COMMANDS)}."
@@ -97,6 +99,23 @@ def downloaded(word: str) -> str:
     return f"{flag}{local(place)}"
 
 
+def print_here() -> None:
+    """Print what the library runs on here: Python, PyTorch, devices and kernels."""
+    import platform
+
+    import torch
+
+    from reverie.core.compiler import state, trouble
+    from reverie.core.machine import gpus
+
+    devices = [torch.cuda.get_device_name(index) for index in range(gpus())]
+    print(
+        f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()} {platform.machine()}"
+    )
+    print(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
+    print(f"  kernels: {trouble() or state()}")
+
+
 def fail(message: str, code: int) -> int:
     """Print a message on stderr and return ``code``."""
     print(f"reverie: {message}", file=sys.stderr)
@@ -109,5 +128,9 @@ def overview() -> str:
     lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
     lines += ["", *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
-    lines += ["  reverie dream runs/first", "", "`reverie COMMAND --help` lists the options of a command."]
+    lines += [
+        "  reverie dream runs/first",
+        "",
+        "`reverie COMMAND --help` lists the options of a command, `reverie help TOPIC` explains.",
+    ]
     return "\n".join(lines)

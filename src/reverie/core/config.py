@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -16,15 +17,13 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self, Union
 
-import numpy as np
-
 from reverie.core.bounds import Bound
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.importing import imported
 from reverie.core.near_names import near_names
 from reverie.core.ramp import Ramp, Rate
 
-SMALLEST, LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
+SMALLEST, LARGEST = 2.0**-149, (2.0 - 2.0**-23) * 2.0**127
 """The least magnitude that float32 holds besides 0, and the largest."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -174,7 +173,7 @@ class Choice(Config):
     def text(self) -> str:
         """Return the text that ``parse`` reads."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        plain = {name: _unboxed(value) for name, value in values.items()}
         fields = ", ".join(f"{name}={value!r}" for name, value in plain.items())
         kind = type(self)
         ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -384,10 +383,15 @@ def _as_choice(value: Any, hint: Any, where: str) -> Choice | None:
     return hint.parse(value, where) if named else None
 
 
+def _unboxed(value: Any) -> Any:
+    """Return a scalar of NumPy as Python's. NumPy is not imported for it: the start of a command waits for that."""
+    numpy = sys.modules.get("numpy")
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
 def _as_number(value: Any, hint: Any) -> int | float | None:
     """Return ``value`` as a number, or None. YAML reads ``1e5`` as text, and people also write it for integers."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = _unboxed(value)
     if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if hint is int and isinstance(value, int):
@@ -426,8 +430,7 @@ def _to_plain(value: Any) -> Any:
         return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, np.generic):
-        return value.item()
+    value = _unboxed(value)
     if value is not None and not isinstance(value, str | int | float):
         raise ConfigError(
             f"a setting is a {type(value).__name__}, {brief(value)}: expected numbers, text, lists or "

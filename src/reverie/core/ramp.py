@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from reverie.core.errors import ConfigError, brief
 
 
@@ -51,6 +49,8 @@ class Ramp:
 
     def at(self, step: float) -> float:
         """Return the value at an env step."""
+        import numpy as np  # the start of a command does not wait for it
+
         steps, values = zip(*self.points, strict=True)
         return float(np.interp(step, steps, values))
 
