@@ -161,10 +161,16 @@ def help_command(args: list[str]) -> int:
     from reverie.cli.main import COMMANDS, main
     from reverie.presets.registry import TABLE
 
-    topic = args[0].removeprefix("--") if args else "--help"
+    topic = args[0].removeprefix("--") if args else "help"
     name = topic.replace("-", "_")
-    if topic in COMMANDS or not args or topic == "help":
-        return main([topic, "--help"] if topic in COMMANDS and topic != "help" else ["--help"])
+    if topic == "help":
+        print(
+            "usage: reverie help TOPIC\n\nA command, an algorithm or a preset (`reverie list`), or a setting with its"
+        )
+        print("path, such as replay.capacity or algo.lr.")
+        return 0
+    if topic in COMMANDS:
+        return main([topic, "--help"])
     if name in algorithms():
         lines = about_algorithm(name)
     elif name in TABLE:

@@ -105,7 +105,7 @@ def print_here() -> None:
 
     import torch
 
-    from reverie.core.compiler import state, trouble
+    from reverie.core.accelerate import switched_off, trouble
     from reverie.core.machine import gpus
 
     devices = [torch.cuda.get_device_name(index) for index in range(gpus())]
@@ -113,7 +113,7 @@ def print_here() -> None:
         f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()} {platform.machine()}"
     )
     print(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
-    print(f"  kernels: {trouble() or state()}")
+    print(f"  kernels: {trouble() or ('off' if switched_off() else 'compiled')}")
 
 
 def fail(message: str, code: int) -> int:
