@@ -151,7 +151,7 @@ def test_each_command_has_a_help(command: str, capsys: Captured) -> None:
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"usage: reverie {command}" in text
-    assert max(map(len, text.splitlines())) <= (100 if command == "train" else 80)
+    assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", ["", "sac", "iql", "dreamer_v3"])

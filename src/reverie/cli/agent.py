@@ -162,7 +162,7 @@ def extract_command(args: list[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(OfRun):
-    """Write a trained policy as a file that runs without this library, and compare it with the agent."""
+    """Write a policy as a file that runs without this library, and compare both."""
 
     format: Literal["onnx", "torch"] = "onnx"
     """onnx for ONNX Runtime and others; torch for torch.export.load."""

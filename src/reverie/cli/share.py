@@ -15,7 +15,7 @@ from reverie.core.words import plural
 
 @dataclass(frozen=True, kw_only=True)
 class PushCommand:
-    """Pass on the agent of a run: weights, settings, spaces, evaluation, and a page with a picture."""
+    """Pass on the agent of a run: weights, settings, evaluation and a page."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
@@ -39,7 +39,7 @@ class PullCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand(Trusting):
-    """Make a run of an agent of another library: of its weights, without unpickling anything."""
+    """Make a run of an agent of another library, without unpickling anything."""
 
     library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
     """sb3: Stable-Baselines3 or sb3-contrib."""
