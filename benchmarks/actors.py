@@ -4,7 +4,7 @@
     python benchmarks/actors.py [--cases cheetah] [--ways overlap actors_2] [--out benchmarks/actors.json]
 
 Each way has two environments and a learner with one thread. Ways take turns, so that a busy hour meets all of them; a
-rate is the median of the rounds. Counting begins after some updates.
+rate is the median of the rounds. Counting begins after some updates. Processor time is of all processes of a way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from machine import child, machine, write
+from machine import child, family_seconds, machine, write
 
 from reverie.build import build
 from reverie.experiment import ExperimentConfig
@@ -40,9 +40,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "actors_1": {"env.num": 2, "actors": 1},
     "actors_2": {"env.num": 1, "actors": 2},
     "free_2": {"env.num": 1, "actors": 2, "ratio_slack": None},
+    "torchrl_2": {},
 }
-"""Environments in workers that step during the updates; one actor and two, held to one update an env step; and two
-actors without a bound."""
+"""Environments in workers that step during the updates; one actor and two, held to one update an env step; two actors
+without a bound; and TorchRL's asynchronous collector with two processes, one update an env step."""
+PEER = Path(__file__).with_name("peers") / "actors_torchrl.py"
 
 
 class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -81,8 +83,10 @@ def measure(case: str, way: str) -> dict[str, Any]:
         def counted(*args: Any) -> None:
             feedback(*args)
             if clock.updates + 1 == WARM_UP:  # the loop counts this update after feedback
-                begun[:] = [time.perf_counter(), clock.env_steps, clock.updates + 1]
-            clock.stop = bool(begun) and time.perf_counter() - begun[0] > SECONDS
+                begun[:] = [time.perf_counter(), clock.env_steps, clock.updates + 1, family_seconds()]
+            if begun and time.perf_counter() - begun[0] > SECONDS and not clock.stop:
+                begun.append(family_seconds() - begun[3])
+                clock.stop = True
 
         experiment.source.feedback = counted  # type: ignore[method-assign]  # a benchmark may
         last = Last()
@@ -90,7 +94,8 @@ def measure(case: str, way: str) -> dict[str, Any]:
         spent = time.perf_counter() - begun[0]
         experiment.close()
     steps, updates = (clock.env_steps - begun[1]) / spent, (clock.updates - begun[2]) / spent
-    return {"env_steps_per_second": steps, "updates_per_second": updates, "updates_behind": last.behind}
+    return {"env_steps_per_second": steps, "updates_per_second": updates, "updates_behind": last.behind,
+            "processor_ms_per_env_step": 1000 * begun[4] / (clock.env_steps - begun[1])}  # fmt: skip
 
 
 def main() -> int:
@@ -110,12 +115,13 @@ def main() -> int:
         found: dict[str, list[dict[str, Any]]] = {way: [] for way in args.ways}
         for _ in range(args.rounds):
             for way in args.ways:
-                found[way].append(child(Path(__file__), "--child", "--cases", case, "--ways", way))
+                own = (Path(__file__), "--child", "--cases", case, "--ways", way)
+                found[way].append(child(PEER, case) if way == "torchrl_2" else child(*own))
                 print(case, way, json.dumps(found[way][-1]), flush=True)
         for way, each in found.items():
             middle = {name: statistics.median(one[name] for one in each) for name in each[0]}
             rows.append({"case": case, "way": way, **middle})
-    write(args.out, machine(), rows)
+        write(args.out, machine(), rows)
     return 0
 
 

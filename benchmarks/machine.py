@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -40,6 +41,20 @@ def child(script: Path, *words: str, under: Sequence[str] = (), setting: Mapping
 def seconds_since_start() -> float:
     """Since the parent started this process; since now, if there is no such parent."""
     return time.time() - float(os.environ.get(STARTED, time.time()))
+
+
+def family_seconds() -> float:
+    """Processor seconds that this process and all below it have had; Linux."""
+    found: dict[int, tuple[int, float]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            with contextlib.suppress(OSError):
+                words = (place / "stat").read_text().rpartition(") ")[2].split()
+                found[int(place.name)] = int(words[1]), int(words[11]) + int(words[12])
+    ours = {os.getpid()}
+    while more := {pid for pid, (parent, _) in found.items() if parent in ours} - ours:
+        ours |= more
+    return sum(found[pid][1] for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def machine(threads: int | None = None) -> dict[str, Any]:
