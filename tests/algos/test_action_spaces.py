@@ -49,9 +49,11 @@ def config_of(name: str) -> Any:
     """Settings so small that an update takes no time."""
     config = algorithm_config(name)()
     if hasattr(config, "rssm"):
-        small = (DREAMER if name.endswith("v3") else EARLIER) | {"batch_size": 2, "batch_length": 4, "horizon": 2}
+        small = (DREAMER if name.endswith("v3") or name == "r2dreamer" else EARLIER) | {"batch_size": 2, "batch_length": 4, "horizon": 2}
         return config.merge(small | {"graph": False} | (ENSEMBLE if name.startswith("plan2") else {}))
     known = {key: value for key, value in SMALL.items() if hasattr(config, key.split(".")[0])}
+    if name == "tdmpc2":
+        known |= {"policy_samples": 1, "elites": 2, "networks": {"latent": 8, "encoder_units": (8,), "critics": 2}}
     if name == "a2c":  # its batches are whole rollouts
         del known["batch_size"]
     return config.merge(known)

@@ -193,8 +193,10 @@ class Page {
   }
 
   stop() {
+    const moved = this.playing && this.rows[this.at];
     this.playing = false;
     $("#play").textContent = "Play";
+    if (moved) this.panels.show(moved); // latents are not asked for while rows pass
   }
 
   async play() {
