@@ -49,7 +49,8 @@ def config_of(name: str) -> Any:
     """Settings so small that an update takes no time."""
     config = algorithm_config(name)()
     if hasattr(config, "rssm"):
-        small = (DREAMER if name.endswith("v3") or name == "r2dreamer" else EARLIER) | {"batch_size": 2, "batch_length": 4, "horizon": 2}
+        small = DREAMER if name.endswith("v3") or name == "r2dreamer" else EARLIER
+        small = small | {"batch_size": 2, "batch_length": 4, "horizon": 2}
         return config.merge(small | {"graph": False} | (ENSEMBLE if name.startswith("plan2") else {}))
     known = {key: value for key, value in SMALL.items() if hasattr(config, key.split(".")[0])}
     if name == "tdmpc2":
