@@ -21,7 +21,7 @@ def test_what_the_user_said_stays(said: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
-        ("import reverie.cli as cli; assert 'torch' not in sys.modules; cli.main(['--version'])", f"{TURNS} False"),
+        ("import reverie.cli as cli; assert 'torch' not in sys.modules; cli.main(['--help'])", f"{TURNS} False"),
         ("import reverie", f"{TURNS} False"),
         ("import torch, reverie", "None True"),  # too late: nothing is said to processes that come after this one
     ],

@@ -47,9 +47,11 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
     columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
     for name, column in columns.items():
         try:
-            np.dtype(column.dtype)
+            own = np.dtype(column.dtype).isbuiltin != 2  # other packages may add theirs, such as bfloat16
         except TypeError:
-            raise ConfigError(f"{name} has dtype {column.dtype!r}: expected the name of a NumPy dtype.") from None
+            own = False
+        if not own:
+            raise ConfigError(f"{name} has dtype {column.dtype!r}: expected the name of a dtype of NumPy itself.")
     return columns
 
 
