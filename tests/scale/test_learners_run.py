@@ -99,10 +99,11 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_other_actors(acted, tmp_pa
     shutil.copytree(acted, alone)
     before = sum(len(flags_of(folder)[0]) for folder in (acted / "replay", acted / "ranks/1/replay"))
     config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
-    made = train_config(config.merge({"learners": 1, "actors": 3, "steps": 210}), run=alone, say=said.append)
-    assert made.env_steps >= 210
+    steps = int(logged(acted)["counters/env_steps"]) + 10  # actors may have been ahead of its end
+    made = train_config(config.merge({"learners": 1, "actors": 3, "steps": steps}), run=alone, say=said.append)
+    assert made.env_steps >= steps
     assert any("had 2 learners and has 1 learner now" in line for line in said)
-    assert before <= logged(alone)["replay/windows"] + 40 <= before + 60
+    assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
 
 
 def flags_of(folder):
