@@ -11,8 +11,11 @@ from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
 from reverie.algos.tdmpc2 import SIZES, Draws, TDMPC2Config, sized
+from reverie.core.accelerate import only
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
+from reverie.kernels import inference
+from reverie.kernels.table import ROWS
 
 FEW = {
     "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1, "env.vector": "serial",
@@ -65,6 +68,24 @@ def test_plans_of_several_environments_are_those_of_each():
         step, state._replace(mean=state.mean * torch.tensor([1, 0, 1, 1, 1.0])[:, None, None]), "explore"
     )
     torch.testing.assert_close(again[0], found[0][0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_captured_plan_is_the_plan():
+    """A replay plans with the weights of now, draws what planning draws, and leaves what it gave out alone."""
+    agent = build("tdmpc2", batch_length=4)
+    copied, rows = copy.deepcopy(agent), batch(agent)
+    for each in (agent, copied):
+        step, state, found = shown(envs=2), each.policy.initial(2), []
+        for _ in range(4):
+            torch.manual_seed(len(found))
+            with only(*(kernel for _, kernel in ROWS if each is agent or kernel.run is not inference.infer)):
+                action, state = each.policy.act(step, state, "explore")
+            each.update(rows)
+            found += [action, state.mean]
+        each.found = found
+    assert any(capture for captures in inference._made.values() for capture in captures.by_key.values())
+    assert all(torch.equal(a, b) for a, b in zip(agent.found, copied.found, strict=True))
+    assert not torch.equal(agent.found[0], agent.found[2])
 
 
 def test_a_plan_finds_what_its_model_rewards():

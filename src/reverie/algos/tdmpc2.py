@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Mode, Step, Update
 from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
+from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
@@ -378,6 +380,15 @@ class Planner:
 
     def __init__(self, learner: TDMPC2) -> None:
         self.learner = learner
+        self.plans = {
+            explore: Inference(partial(self.planned, explore), learner.objective, static=True)
+            for explore in (False, True)
+        }
+
+    def planned(self, explore: bool, x: Mapping[str, Tensor]) -> Tensor:
+        """Return action and new plan in one tensor ``[N, 1 + H, A]``; ``x``: ``latent`` and the plan ``before``."""
+        action, mean = self.learner.objective.plan(x["latent"], x["before"], explore)
+        return torch.cat([action.unsqueeze(1), mean], 1)
 
     def initial(self, num_envs: int) -> Plan:
         """Return plans of zeros."""
@@ -398,7 +409,8 @@ class Planner:
         reward = world.imagine_step(state.latent, state.action).stoch.masked_fill(begun, 0.0)
         mean = state.mean.masked_fill(begun, 0.0)
         if o.cfg.plan:
-            action, mean = o.plan(z, mean, mode == "explore")
+            found = self.plans[mode == "explore"]({"latent": z, "before": mean})
+            action, mean = found[:, 0], found[:, 1:]
         else:
             action = o.policy(z).action if mode == "explore" else o.gaussian(z)[0].tanh()
         return action.cpu(), Plan(mean, Latent(z, reward), action)

@@ -1,8 +1,9 @@
 """Fast inference of small networks on CPUs: the forward pass is captured once and then replayed (``kernels/tape.py``).
 
 Multiplying one row with weights of 256 x 256 takes 5 us. The overhead of that call is 90 us after an update, which
-evicts its code from the caches; with a tape it is 40 us. Only networks of :class:`ReluMLP` on CPUs are captured,
-because they have no state but their parameters; all others are called. A replay draws new random numbers.
+evicts its code from the caches; with a tape it is 40 us. On CPUs, networks of :class:`ReluMLP` are captured, as they
+have no state but their parameters, and functions that say that they are ``static``; all others are called. A replay
+draws new random numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Captures:
         self.numbers = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        self.supported = bool(owners) and all(type(owner) in (ReluMLP, Actor) for owner in owners)
+        known = bool(owners) and all(type(owner) in (ReluMLP, Actor) for owner in owners)
+        self.supported = inference.static or known
 
 
 _made: weakref.WeakKeyDictionary[Inference, Captures] = weakref.WeakKeyDictionary()

@@ -27,9 +27,9 @@ from reverie.objectives.categorical import joined, per_choice
 class Inference:
     """A function of observations that calls a network and depends on no other state that changes."""
 
-    def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module) -> None:
-        """``function`` calls ``network``."""
-        self.function, self.network = function, network
+    def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module, *, static: bool = False) -> None:
+        """``function`` calls ``network``; ``static``: it makes the same calls each time, so that it may be captured."""
+        self.function, self.network, self.static = function, network, static
 
     @accelerated
     def __call__(self, obs: Obs) -> Tensor:
