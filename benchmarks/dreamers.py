@@ -45,11 +45,17 @@ class Task(NamedTuple):
     """Score that ends the training, when fresh episodes confirm it."""
 
 
+MODELS = ("tdmpc2", "dreamer_v3", "r2dreamer", "sac")
+"""Side by side where actions are continuous."""
 TASKS = {
     "cartpole": Task("CartPole-v1", ("dreamer_v2",), 15_000, 500, goal=475),
     "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 15_000, 500, goal=0.93),
     "minigrid_r2": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v3", "r2dreamer"), 6000, 500, goal=0.92),
     "pendulum": Task("Pendulum-v1", ("dreamer_v1",), 8000, 2000),
+    "models_pendulum": Task("Pendulum-v1", MODELS, 5000, 1000),
+    "models_walker": Task("dm_control/walker-walk-v0", MODELS, 50_000, 25_000),
+    "models_cheetah": Task("HalfCheetah-v5", MODELS, 100_000, 50_000),
+    "models_breakout": Task("MinAtar/Breakout-v1", ("dreamer_v3", "r2dreamer", "qr_dqn"), 100_000, 20_000),
     "maze": Task("maze:Maze-v0", ("plan2explore_v3", "plan2explore_v1", "dreamer_v3"), 4000, 500),
     **{
         f"workshop_{tell}": Task(f"workshop:Workshop-{tell}-v0", ("dreamer_v3", "dqn", "discrete_sac"), 4000, 500)
@@ -151,7 +157,7 @@ def main() -> int:
     names = {task: args.names or TASKS[task].names + ("random",) * (task == "maze") for task in args.tasks or TASKS}
     wanted = [(task, name, seed) for seed in range(1, args.seeds + 1) for task in names for name in names[task]]
     there = {(row["task"], row["algorithm"], row["seed"]) for row in rows}
-    host = machine() | {"jobs": args.jobs}
+    host = machine(1) | {"jobs": args.jobs}
     with ThreadPoolExecutor(args.jobs) as pool:
         for done in as_completed([pool.submit(run_seed, *case) for case in wanted if case not in there]):
             if done.exception():

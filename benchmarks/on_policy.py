@@ -49,7 +49,7 @@ EPISODES = 20
 OURS, PEER = "reverie", "Stable-Baselines3 2.9.2"
 MUJOCO = ("gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
 PEERS = {
-    PEER: ("sb3", ("stable-baselines3==2.9.2", "box2d==2.3.10", *MUJOCO)),
+    PEER: ("sb3", ("stable-baselines3==2.9.2", "box2d==2.3.10", "pygame==2.6.1", *MUJOCO)),
     "TorchRL 0.14.1": ("torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", *MUJOCO)),
     "Tianshou 2.0.1": ("tianshou", ("tianshou==2.0.1", *MUJOCO)),
     "RLlib 2.60.0": (

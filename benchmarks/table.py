@@ -22,7 +22,9 @@ from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
 HERE = Path(__file__).parent
-PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in ("performance", "offline", "objectives", "on_policy"))
+PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
+    "performance", "offline", "objectives", "on_policy", "world_models"
+))  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
 Result = Mapping[str, Any]
@@ -211,6 +213,37 @@ def scored(row: Mapping[str, Any]) -> str:
     return f"{value:.{places}f}{ends}: {', '.join(f'{score:.{min(places, 1)}f}' for score in row['scores'])}"
 
 
+MODELS = {
+    "minigrid_r2": "MiniGrid-Empty-5x5-v0, at most",
+    "models_pendulum": "Pendulum-v1",
+    "models_walker": "dm_control/walker-walk-v0, two frames a step",
+    "models_cheetah": "HalfCheetah-v5",
+    "models_breakout": "MinAtar/Breakout-v1",
+}
+"""What tasks of dreamers.json that compare world models are called on the page."""
+
+
+def models_table(result: Result) -> list[str]:
+    """One row a task, one column an algorithm: the mean score of its seeds, and each of them."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for r in result["rows"]:
+        if r["task"] in MODELS:
+            found.setdefault((r["task"], r["algorithm"]), []).append(r)
+    names = list(dict.fromkeys(name for _, name in found))
+    rows = []
+    for task in (task for task in MODELS if any(of == task for of, _ in found)):
+        row = [MODELS[task], f"{next(each[0]['steps'] for (of, _), each in found.items() if of == task):,}"]
+        for name in names:
+            scores = [r["score"] for r in found.get((task, name), ())]
+            places = 2 if scores and abs(max(scores)) < 10 else 0
+            each = f": {', '.join(f'{score:.{places}f}' for score in scores)}"
+            row.append(
+                f"{sum(scores) / len(scores):.{places}f}{each if len(scores) > 1 else ', one seed'}" if scores else "-"
+            )
+        rows.append(row)
+    return grid(["mean return", "env steps", *(f"`{name}`" for name in names)], rows)
+
+
 def kernels_table(result: Result) -> list[str]:
     """One row a kernel: how much slower each headline is without it, the most important first."""
     found: dict[str, list[tuple[float, str]]] = {}
@@ -262,6 +295,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "start": start_table,
     "peers": peers_table,
     "dreamers_peers": peers_table,
+    "dreamers": models_table,
     "model_free_peers": model_free_peers_table,
     "kernels": kernels_table,
     "threads": threads_table,

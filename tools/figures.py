@@ -55,7 +55,8 @@ def pictures() -> dict[str, Picture]:
     out = {"demo.png": Picture(("demo.json",), demo)}
     out["speed.png"] = Picture(("peers.json", "model_free_peers.json", "on_policy.json", "offline_rates.json"), speed)
     for file, key in (("model_free.json", "learning"), ("dreamers.json", "rows")):
-        for name in sorted({row["algorithm"] for row in read(file)[key] if row.get("curve")} - {"random"}):
+        names = {row["algorithm"] for row in read(file)[key] if row.get("curve")} - {"random"}
+        for name in sorted(name for name in names if f"results/{name}.png" not in out):
             out[f"results/{name}.png"] = Picture((file,), lambda data, name=name, key=key: curves(data[key], name))
     for name in sorted({row["algorithm"] for row in read("offline.json")["rows"]}):
         if f"results/{name}.png" not in out and (ROOT / f"src/reverie/algos/{name}.py").exists():
@@ -105,7 +106,7 @@ def curves(rows: Rows, name: str) -> Figure:
     for axes, env in zip(figure.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
         found = [row["curve"] for row in rows if (row["algorithm"], row[key]) == (name, env) and row.get("curve")]
         seeds_in(styled(axes, "env steps", "mean return of an evaluation"), found)
-        axes.set_title(env)
+        axes.set_title(env.removeprefix("models_"))
     return figure
 
 

@@ -72,7 +72,8 @@ TABLE: dict[str, Preset] = {
         envs="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
              "InvertedDoublePendulum- HumanoidStandup-", cpu=SMALL),
     "tdmpc2_pendulum": Preset("tdmpc2",
-        GENERAL | SMALL | {"steps": 10_000, "env.id": "Pendulum-v1", "algo.episodic": False},
+        GENERAL | SMALL
+        | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
         "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings are ours.", envs="Pendulum-"),
 }
 # fmt: on
