@@ -196,7 +196,8 @@ class Shared:
     """A learner that leaves out the networks of a checkpoint that it does not have."""
 
     def __init__(self, learner: Algorithm) -> None:
-        self.learner, self.state_dict = learner, learner.state_dict
+        self.learner = learner
+        self.state_dict: Callable[[], dict[str, Any]] = learner.state_dict
 
     def load_state_dict(self, state: State) -> None:
         own = {name.partition(".")[0] for name in self.state_dict()["model"]}

@@ -228,7 +228,11 @@ class Search:
     def __init__(
         self, study: Any, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool
     ) -> None:
-        self.study, self.dimensions, self.config, self.path, self.prune = study, dimensions, config, path, prune
+        self.study = study
+        self.dimensions = dimensions
+        self.config = config
+        self.path = path
+        self.prune = prune
         self.asked: dict[int, Any] = {}  # trials of this process
         self.reported: dict[int, set[int]] = {}  # steps of which Optuna knows the score
         self.pruned: set[int] = set()

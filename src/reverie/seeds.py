@@ -64,7 +64,9 @@ class SeedRun(Lane):
 
     def __init__(self, folder: Path, kind: str, seed: int, config: ExperimentConfig) -> None:
         """``folder``: that of all runs; ``kind``: "seed" or "trial"."""
-        self.seed, self.run, self.log = seed, folder / f"{kind}-{seed}", folder / f"{kind}-{seed}.log"
+        self.seed = seed
+        self.run: Path = folder / f"{kind}-{seed}"
+        self.log: Path = folder / f"{kind}-{seed}.log"
         super().__init__(f"{kind} {seed}", RunFolder(self.run).metrics, config.length, config.unit)
 
     @property
@@ -78,9 +80,11 @@ class SeedsFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.settings = path / "settings.yaml"  # shared by all seeds: as the config.yaml of a run, without a seed
-        self.aggregate = path / "aggregate.json"  # the state of each seed, and the aggregate of those that finished
-        self.curve = path / "curve.png"  # the learning curves
+        self.settings: Path = path / "settings.yaml"  # shared by all seeds: as the config.yaml of a run, without a seed
+        self.aggregate: Path = (
+            path / "aggregate.json"
+        )  # the state of each seed, and the aggregate of those that finished
+        self.curve: Path = path / "curve.png"  # the learning curves
 
     def finished(self) -> list[int]:
         """Return the seeds that had finished when aggregate.json was written; none if that cannot be read."""
@@ -272,7 +276,8 @@ class Logged:
     """A command whose output is appended to a file."""
 
     def __init__(self, log: Path) -> None:
-        self.log, self.begin = log, log.stat().st_size if log.exists() else 0
+        self.log = log
+        self.begin: int = log.stat().st_size if log.exists() else 0
 
     def last_words(self) -> str:
         """Return the last line that the process wrote, or "" if it wrote none."""
@@ -293,7 +298,7 @@ class Child(Logged):
         """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
         super().__init__(log)
         with log.open("ab") as out:
-            self.process = subprocess.Popen(
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-u", "-m", "reverie", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -322,16 +327,20 @@ class Remote(Logged):
 
     def __init__(self, words: Sequence[str], log: Path, each: Mapping[str, float], say: Say) -> None:
         super().__init__(log)
-        self.words, self.each, self.say, self.losses = words, each, say, 0
+        self.words = words
+        self.each = each
+        self.say = say
+        self.losses: int = 0
         self.start()
 
     def start(self) -> None:
         """Start the process as soon as there is a place for it."""
         import ray
 
-        self.learner = ray.remote(**amounts(self.each))(Learner).remote()
+        self.learner: Any = ray.remote(**amounts(self.each))(Learner).remote()
         self.learner.start.remote(self.words, {}, os.getcwd())
-        self.asked, self.late = self.learner.look.remote(), time.monotonic() + PATIENCE
+        self.asked: Any = self.learner.look.remote()
+        self.late: float = time.monotonic() + PATIENCE
 
     def code(self) -> int | None:
         """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""

@@ -79,13 +79,17 @@ class Agent:
         step: int,
     ) -> None:
         """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
-        self.config, self.algo, self.factory = config, algo, factory
-        self.run, self.checkpoint, self.step = run, checkpoint, step
-        self.observer = Observer(flat, config.env)
+        self.config = config
+        self.algo = algo
+        self.factory = factory
+        self.run = run
+        self.checkpoint = checkpoint
+        self.step = step
+        self.observer: Observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
-        self.observation_space = self.observer.accepted
+        self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
-        self.frames_per_second = max(1, round(per_second / config.env.frames))
+        self.frames_per_second: int = max(1, round(per_second / config.env.frames))
         self._codec = ActionCodec(self.action_space)
 
     def __repr__(self) -> str:

@@ -77,7 +77,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         check_word("observations", observations, ("decoded", "latent"))
         check_word("ends", ends, ("sampled", "likely"))
-        self.agent = run if isinstance(run, Agent) else load(run, checkpoint=checkpoint, device=device)
+        self.agent: Agent = run if isinstance(run, Agent) else load(run, checkpoint=checkpoint, device=device)
         self._learner = describing(self.agent)
         self.horizon: int = getattr(self.agent.config.algo, "horizon", STEPS) if horizon is None else horizon
         AtLeast(1).check("horizon", self.horizon)
@@ -87,11 +87,12 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             self._cell = self._rssm.cell(self._learner.world.dtype)
         self._codec = self._chosen_codec(observations == "decoded")
         self._begins = states_of(self.agent, start)
-        self.num_envs, self.render_mode = num_envs, render_mode
-        self.single_observation_space = self._codec.kept_space()
-        self.single_action_space = self.agent.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.num_envs: int = num_envs
+        self.render_mode: str | None = render_mode
+        self.single_observation_space: spaces.Space[Any] = self._codec.kept_space()
+        self.single_action_space: spaces.Space[Any] = self.agent.action_space
+        self.observation_space: spaces.Space[Any] = batch_space(self.single_observation_space, num_envs)
+        self.action_space: spaces.Space[Any] = batch_space(self.single_action_space, num_envs)
         self.metadata = {**self.metadata, "render_fps": self.agent.frames_per_second}
         self._closing = contextlib.ExitStack()
         if render_mode is not None:
@@ -208,10 +209,11 @@ class DreamEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, run: Agent | Path | str, **settings: Any) -> None:
         self._dreams = DreamVectorEnv(run, 1, **settings)
-        self.agent, self.horizon = self._dreams.agent, self._dreams.horizon
-        self.observation_space = self._dreams.single_observation_space
-        self.action_space = self._dreams.single_action_space
-        self.render_mode = self._dreams.render_mode
+        self.agent: Agent = self._dreams.agent
+        self.horizon: int = self._dreams.horizon
+        self.observation_space: spaces.Space[Any] = self._dreams.single_observation_space
+        self.action_space: spaces.Space[Any] = self._dreams.single_action_space
+        self.render_mode: str | None = self._dreams.render_mode
         self.metadata = {**self.metadata, "render_fps": self.agent.frames_per_second}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:

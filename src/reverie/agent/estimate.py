@@ -20,7 +20,7 @@ from torch import Tensor
 from reverie.agent.agent import Actions, mode_of
 from reverie.agent.loading import saved_config
 from reverie.algos.base import Algorithm, AlgorithmConfig
-from reverie.algos.fqe import CHOSEN, FQEConfig, Units
+from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
 from reverie.build import check_fit, looked_at
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
@@ -154,22 +154,29 @@ class Estimator:
         ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards
         had been clipped when they were collected, so that nobody knows the true ones.
         """
-        self.algo, self.dataset, self.seed, self.action_spec, self.clipped = algo, dataset, seed, action_spec, clipped
-        self.rewards = dataset.column("reward") if rewards is None else rewards
+        self.algo = algo
+        self.dataset = dataset
+        self.seed = seed
+        self.action_spec = action_spec
+        self.clipped = clipped
+        self.rewards: np.ndarray = dataset.column("reward") if rewards is None else rewards
         config = config or config_for(algo)
-        self.discount = config.discount
+        self.discount: float = config.discount
         first = dataset.column("is_first")
-        self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
+        self.begins: np.ndarray = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
+        self.returns: np.ndarray
+        self.cut_off: int
+        self.beyond: float
         self.returns, self.cut_off, self.beyond = self._recorded()
         device = str(algo.device)
-        self.fqe = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
+        self.fqe: FQE = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
         if self.fqe.preprocess.normaliser is not None:
             columns = {key: f"obs/{key}" for key in self.fqe.preprocess.normaliser.keys}
             rows = dataset.storage.read(0, dataset.count, list(columns.values()), copy=False)
             self.fqe.preprocess.normaliser.fit({key: torch.from_numpy(rows[at][0]) for key, at in columns.items()})
-        self.rows = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
+        self.rows: Replay = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
-        self.updates = 0
+        self.updates: int = 0
 
     def _recorded(self) -> tuple[np.ndarray, int, float]:
         """Return the discounted return of each episode with a step, ``[E]``, and of these ``cut_off`` and ``beyond``.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -225,11 +226,13 @@ class Episodes:
     """What N environments show, one after the other, or random observations where there is no environment."""
 
     def __init__(self, agent: Agent, batch: int, seed: int) -> None:
-        self.agent, self.envs = agent, []
-        self.first, self.reward = np.ones(batch, bool), np.zeros(batch, np.float32)
+        self.agent = agent
+        self.envs: list[gymnasium.Env[Any, Any]] = []
+        self.first: np.ndarray = np.ones(batch, bool)
+        self.reward: np.ndarray = np.zeros(batch, np.float32)
         self.obs: list[Any] = [None] * batch
         self.masks: list[Any] = [None] * batch
-        self.steps = 0
+        self.steps: int = 0
         try:
             for number in range(batch):
                 self.envs.append(agent.make_env(render=agent.config.env.pixels != "none"))

@@ -212,7 +212,8 @@ class NpzArrays:
     """Arrays in an ``.npz``, with the manifest as JSON in ``manifest``."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.episodes = path, 0
+        self.path = path
+        self.episodes: int = 0
         self._held: list[Rows] = []
 
     def add(self, rows: Rows) -> None:
@@ -238,7 +239,8 @@ class ZarrArrays:
     def __init__(self, path: Path) -> None:
         import zarr  # takes a second
 
-        self.group, self.episodes = zarr.open_group(path, mode="w"), 0
+        self.group: zarr.Group = zarr.open_group(path, mode="w")
+        self.episodes: int = 0
         self._arrays: dict[str, Any] = {}
         self._held: dict[str, list[np.ndarray]] = {}  # pieces of the chunk that is not full yet
 

@@ -31,6 +31,7 @@ class Observer:
         """``flat``: an environment made as for training. Its spaces and wrappers are read; it is not stepped."""
         self._depth = config.frame_stack
         self._masks = flat.env if isinstance(flat.env, ActionMask) else None
+        self.space: spaces.Space[Any]
         self._wrappers, self.space = _own_wrappers(flat.env if self._masks is None else self._masks.env)
         self.shown: spaces.Space[Any] = flat.env.observation_space
         """Space of what :meth:`readable` returns."""

@@ -16,9 +16,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
 from reverie.core.spaces import TINY, classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
 from reverie.core.types import Mode, Step
@@ -26,6 +27,7 @@ from reverie.nn.preprocess import Preprocessor
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
+    from reverie.algos.base import Algorithm
 
 # ---------------------------------------------------------------- what is random
 
@@ -132,28 +134,37 @@ class PolicyFunction(nn.Module):
             ConfigError: the policy's state is no tensors.
         """
         super().__init__()
-        self.learner, self.mode, self.policy = agent.algo.requires_grad_(False), mode, agent.algo.policy
+        self.learner: Algorithm = agent.algo.requires_grad_(False)
+        self.mode = mode
+        self.policy: Policy[Any] = agent.algo.policy
         spec, state = agent.observer.single, agent.initial_state(rows)
-        self.inner = "state"
+        self.inner: str = "state"
         if (depth := agent.config.env.frame_stack) > 1:
             self.policy = Preprocessor(spec, frames=depth, frame_keys=".*").policy(self.policy, torch.device("cpu"))
             state, self.inner = self.policy.initial(rows)._replace(state=state), "state/state"
+        self.blank: list[Any]
+        self.tree: TreeSpec
         self.blank, self.tree = tree_flatten(state)
-        self.carried = [Port(name, "state", x, {"initial": _initial(x)}) for name, x in _leaves(state, "state")]
-        self.inputs = [_observed(agent, key, part, rows) for key, part in spec.items()]
+        self.carried: list[Port] = [
+            Port(name, "state", x, {"initial": _initial(x)}) for name, x in _leaves(state, "state")
+        ]
+        self.inputs: list[Port] = [_observed(agent, key, part, rows) for key, part in spec.items()]
         self.inputs.append(Port("is_first", "is_first", torch.ones(rows, dtype=torch.bool), {}))
         self.inputs.append(Port("reward", "reward", torch.zeros(rows), {}))
         self.inputs += self.carried
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, Draws() as draws:
             found, _ = self._act({port.name: fake.from_tensor(port.example) for port in self.inputs})
-        self.noise = [_noise(number, one) for number, one in enumerate(draws.drawn)]
+        self.noise: list[Port] = [_noise(number, one) for number, one in enumerate(draws.drawn)]
         self.inputs += self.noise
-        self.leaves, self.cuts = list(leaves_of(agent.action_space)), agent.action_spec.slices()
+        self.leaves: list[tuple[tuple[Any, ...], spaces.Space[Any]]] = list(leaves_of(agent.action_space))
+        self.cuts: dict[str, slice] = agent.action_spec.slices()
         blank = torch.zeros(found.shape)
-        self.actions = [
+        self.actions: list[Port] = [
             Port(column("action", path), "action", self._decoded(blank, path, leaf), _range(leaf))
             for path, leaf in self.leaves
         ]
+        self.kept: list[str]
+        self.asked: list[str]
         self.kept, self.asked = ([port.name for port in ports] for ports in (self.carried, self.inputs))
 
     @property

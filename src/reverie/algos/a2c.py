@@ -58,7 +58,7 @@ class A2CObjective(OnPolicyObjective):
 class A2C(OnPolicy):
     """The learner of A2C."""
 
-    losses = A2CObjective
+    losses: type[A2CObjective] = A2CObjective
     cfg: A2CConfig
 
     def build_optim(self) -> Optim:

@@ -331,7 +331,7 @@ class Algorithm(nn.Module):
         """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
-        self.since = object()  # see nn/optim.py: Learner
+        self.since: object = object()  # see nn/optim.py: Learner
         self._checked = False
         self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
         self._ramps: list[tuple[Ramp, Tensor]] | None = None  # None: not looked for yet
@@ -551,10 +551,10 @@ class ModelFree(Algorithm):
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
         self.device = device
-        self.preprocess = cfg.preprocessor(obs_spec)
+        self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)
         self.burn_in: int = getattr(cfg.networks, "burn_in", 0)
-        self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length, self.burn_in)
-        self.extra_spec = {}
+        self.window: Window = self.preprocess.window(cfg.batch_size, cfg.batch_length, self.burn_in)
+        self.extra_spec: dict[str, ExtraPart] = {}
         self.memories: Memories | None = None
         self.optims: dict[str, Adam] = {}
 
@@ -618,7 +618,8 @@ class TDObjective(nn.Module):
     def __init__(self, cfg: Any, within: Callable[[Tensor], Tensor] | None = None) -> None:
         """``cfg``: settings of the algorithm. ``within`` clips the values that targets bootstrap from."""
         super().__init__()
-        self.cfg, self.within = cfg, within
+        self.cfg = cfg
+        self.within = within
 
     def forward(self, batch: Batch) -> Losses:
         """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""

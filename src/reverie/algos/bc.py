@@ -19,7 +19,7 @@ from reverie.core.protocols import Policy
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Update
+from reverie.core.types import Batch, Update, Window
 from reverie.nn.actor_critic import (
     ChoicesActor,
     DeterministicActor,
@@ -169,12 +169,12 @@ class BC(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        self.window = replace(self.window, gives_priorities=False)
+        self.window: Window = replace(self.window, gives_priorities=False)
         clone = cfg.fitting(action_spec)
         actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
-        self.objective = BCObjective(actor)
+        self.objective: BCObjective = BCObjective(actor)
         self.to(device)
-        self.optims = {"actor": Adam(actor.parameters(), cfg.lr)}
+        self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
         self._policy = clone.policy(actor, action_spec.width, device)
 
     def train_step(self, batch: Batch) -> Update:

@@ -78,9 +78,9 @@ class ActionVAE(nn.Module):
         """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
         super().__init__()
         self.latent = latent
-        self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.encoder = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
-        self.decoder = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        self.encoder: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
+        self.decoder: ReluMLP = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs, action: Tensor) -> Coded:
         """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
@@ -107,8 +107,8 @@ class Perturbation(nn.Module):
         self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = ReluMLP(self.inputs.width + width, cfg.units, width, squash=True)
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        self.body: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, width, squash=True)
         self.phi = phi
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
@@ -144,7 +144,11 @@ class BestOfSeveral(Unaffected[Decided]):
 
         Latents are standard normal, clipped to ``[-clip, clip]``; ``latent`` is L.
         """
-        self.best, self.samples, self.latent, self.clip, self.device = best, samples, latent, clip, device
+        self.best = best
+        self.samples = samples
+        self.latent = latent
+        self.clip = clip
+        self.device = device
 
     def initial(self, num_envs: int) -> Decided:
         """Return the state before the first decision."""
@@ -192,8 +196,11 @@ class BCQObjective(TDObjective):
 
     def __init__(self, vae: nn.Module, perturb: nn.Module, critic: nn.Module, cfg: BCQConfig) -> None:
         super().__init__(cfg)
-        self.vae, self.perturb, self.critic = vae, perturb, critic
-        self.target_perturb, self.target_critic = Target(perturb, cfg.tau), Target(critic, cfg.tau)
+        self.vae = vae
+        self.perturb = perturb
+        self.critic = critic
+        self.target_perturb: Target = Target(perturb, cfg.tau)
+        self.target_critic: Target = Target(critic, cfg.tau)
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
@@ -278,7 +285,7 @@ class BCQ(ModelFree):
         vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
         perturb = Perturbation(seen, width, cfg.phi, cfg.networks, cfg.dtype)
         critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
-        self.objective = BCQObjective(vae, perturb, critic, cfg)
+        self.objective: BCQObjective = BCQObjective(vae, perturb, critic, cfg)
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
             self.optims[name] = Adam(network.parameters(), cfg.lr)

@@ -24,6 +24,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Hindsight, RowStorage
 from reverie.core.ramp import Rate
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import FLAGS, Batch, Obs, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, several
 from reverie.nn.exploration import SampledPolicy
@@ -266,15 +267,18 @@ class CQL(SAC):
     """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
 
     cfg: CQLConfig
-    losses = CQLObjective
-    stats = CQLStats
+    objective: CQLObjective
+    losses: type[CQLObjective] = CQLObjective
+    stats: type[Stats] = CQLStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
             self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
-            self.extra_spec = {RETURN: ExtraPart(shape=(), dtype="float32", blank=-math.inf, kept=False)}
+            self.extra_spec: dict[str, ExtraPart] = {
+                RETURN: ExtraPart(shape=(), dtype="float32", blank=-math.inf, kept=False)
+            }
             self._policy = Unreturned(self.objective.actor, device)
 
     @property

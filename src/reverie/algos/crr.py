@@ -159,9 +159,10 @@ class CRRObjective(TDObjective):
     ) -> None:
         """``cfg``: a CRRConfig, or a DiscreteCRRConfig. ``within`` clips the values that targets bootstrap from."""
         super().__init__(cfg, within)
-        self.actor, self.critic = actor, critic
-        self.target_actor = Target(actor, cfg.tau, cfg.target_every)
-        self.target_critic = Target(critic, cfg.tau, cfg.target_every)
+        self.actor = actor
+        self.critic = critic
+        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2], y = r + gamma (1 - terminal) Q'(s', a'), a' ~ pi'(s'): Algorithm 1."""
@@ -212,7 +213,7 @@ class CRR(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        self.objective = self.build_objective(self.preprocess.spec, action_spec)
+        self.objective: CRRObjective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)

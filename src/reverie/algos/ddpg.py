@@ -53,9 +53,10 @@ class DDPGObjective(TDObjective):
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: DDPGConfig) -> None:
         super().__init__(cfg)
-        self.actor, self.critic = actor, critic
-        self.target_actor = Target(actor, cfg.tau, cfg.target_every)
-        self.target_critic = Target(critic, cfg.tau, cfg.target_every)
+        self.actor = actor
+        self.critic = critic
+        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
@@ -87,7 +88,7 @@ class DDPG(ModelFree):
         seen, width = self.preprocess.spec, action_spec.width
         actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
         critic = QEnsemble(seen, width, cfg.networks, dtype=cfg.dtype)
-        self.objective = DDPGObjective(actor, critic, cfg)
+        self.objective: DDPGObjective = DDPGObjective(actor, critic, cfg)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)

@@ -82,8 +82,9 @@ class DiscreteBCQObjective(TDObjective):
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg, within)
         self.classes = classes
-        self.network, self.target_network = network, Target(network, cfg.tau, cfg.target_every)
-        self.log_threshold = math.log(cfg.threshold) if cfg.threshold else -math.inf
+        self.network = network
+        self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
+        self.log_threshold: float = math.log(cfg.threshold) if cfg.threshold else -math.inf
 
     def forward(self, batch: Batch) -> Losses:
         """The terms ``critic`` and ``imitation`` of a batch ``[B, T]``: Algorithm 1.
@@ -134,9 +135,10 @@ class DiscreteBCQ(ModelFree):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteBCQConfig, device: torch.device
     ) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg, classes = cfg, all_classes(action_spec)
+        self.cfg = cfg
+        classes = all_classes(action_spec)
         network = DiscreteQEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, 2, cfg.dtype)
-        self.objective = DiscreteBCQObjective(network, cfg, self.within_range, classes)
+        self.objective: DiscreteBCQObjective = DiscreteBCQObjective(network, cfg, self.within_range, classes)
         self.to(device)
         self.optims["network"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._policy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)

@@ -14,6 +14,7 @@ from torch import Tensor
 from reverie.algos.base import RecordedConfig
 from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
+from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.objectives.categorical import share
@@ -72,8 +73,8 @@ class DiscreteCQL(QRDQN):
     """The learner of discrete CQL: a network of quantiles, its update and its policy."""
 
     cfg: DiscreteCQLConfig
-    losses = DiscreteCQLObjective
-    stats = DiscreteCQLStats
+    losses: type[DiscreteCQLObjective] = DiscreteCQLObjective
+    stats: type[Stats] = DiscreteCQLStats
 
 
 DiscreteCQLConfig.learner = DiscreteCQL

@@ -19,6 +19,7 @@ from reverie.algos.base import BoundedConfig, TDConfig
 from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 from reverie.nn.distributions import Choices
@@ -103,7 +104,7 @@ class DiscreteCRR(CRR):
     """The learner of discrete CRR: actor and critic over one or several choices, their update and the policy."""
 
     losses: type[DiscreteCRRObjective] = DiscreteCRRObjective
-    stats = DiscreteCRRStats
+    stats: type[Stats] = DiscreteCRRStats
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
         """Build the networks for these specs and the losses over them."""

@@ -55,8 +55,8 @@ class DiscreteSACObjective(SACObjective):
 class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one or several choices."""
 
-    kinds = frozenset({"discrete", "multi_discrete"})
-    losses = DiscreteSACObjective
+    kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+    losses: type[DiscreteSACObjective] = DiscreteSACObjective
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
         """Build the networks for these specs and the losses over them."""

@@ -67,7 +67,8 @@ class DQNObjective(TDObjective):
     def __init__(self, network: nn.Module, cfg: DQNConfig, classes: tuple[int, ...] = ()) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg)
-        self.network, self.target_network = network, Target(network, cfg.tau, cfg.target_every)
+        self.network = network
+        self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
         self.classes = classes
 
     def critic_loss(self, batch: Batch) -> Losses:
@@ -106,8 +107,9 @@ class DQN(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg, classes = cfg, all_classes(action_spec)
-        self.objective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
+        self.cfg = cfg
+        classes = all_classes(action_spec)
+        self.objective: DQNObjective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
         self.to(device)
         network = self.objective.network
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)

@@ -32,7 +32,7 @@ from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import Actor, DenseActorConfig, DenseHeadConfig, NumberHead, TanhNormal
-from reverie.nn.optim import GlobalAdamConfig, descend
+from reverie.nn.optim import GlobalAdamConfig, Optim, descend
 from reverie.nn.rssm import Chooser, DenseRSSMConfig, Gaussian, Latent
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
@@ -118,10 +118,10 @@ class DreamerV1(ActorCritic, DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV1Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.world = cfg.world(obs_spec, action_spec)
+        self.world: WorldModel = cfg.world(obs_spec, action_spec)
         self.make_heads(self.world.rssm.feature_width, action_spec)
         self.to(device)
-        self.optims = {
+        self.optims: dict[str, Optim] = {
             "model": cfg.model_optim.build(self.world.parameters()),
             "actor": cfg.actor_optim.build(self.actor.parameters()),
             "critic": cfg.critic_optim.build(self.critic.parameters()),

@@ -34,7 +34,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, State, Update
+from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, descend, let_change
@@ -163,8 +163,9 @@ class AuxCritic(nn.Module):
 
     def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
         super().__init__()
-        self.cfg, self.critic = cfg, NumberHead(inputs, cfg.head)
-        self.slow = LateTarget(self.critic, 1.0, cfg.slow_every)
+        self.cfg = cfg
+        self.critic: NumberHead = NumberHead(inputs, cfg.head)
+        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_every)
 
     def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
         """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
@@ -194,12 +195,17 @@ class Behaviour(nn.Module):
     def __init__(self, inputs: int, action_spec: ActionSpec, cfg: DreamerV2Config) -> None:
         super().__init__()
         self.cfg = cfg
-        self.actor, self.critic = Actor(inputs, action_spec, cfg.actor), NumberHead(inputs, cfg.critic)
-        self.slow_critic = LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
-        self.reward_norm = cfg.reward_norm.build()
+        self.actor: Actor = Actor(inputs, action_spec, cfg.actor)
+        self.critic: NumberHead = NumberHead(inputs, cfg.critic)
+        self.slow_critic: LateTarget | None = (
+            LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
+        )
+        self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
         let_change(self, "entropy_scale", cfg.entropy)
         discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
-        self.gradient = cfg.actor_gradient or (Reinforce() if discrete else Dynamics())
+        self.gradient: ActorGradient | Reinforce | Dynamics = cfg.actor_gradient or (
+            Reinforce() if discrete else Dynamics()
+        )
 
     def make_optims(self) -> None:
         """Create the optimisers: call it when the networks are on their device."""
@@ -308,14 +314,16 @@ class DreamerV2(DenseDreamer):
         super().__init__(obs_spec, cfg, device)
         probed = cfg.probe.targets(obs_spec)
         seen = {k: part for k, part in obs_spec.items() if k not in probed}
-        self.world = cfg.world(seen, action_spec, stopped_heads(cfg.grad_heads))
-        width, self.samples = self.world.rssm.feature_width, cfg.samples
-        self.behaviour = Behaviour(width, action_spec, cfg)
-        self.probe = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
-        self.aux = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
+        self.world: WorldModel = cfg.world(seen, action_spec, stopped_heads(cfg.grad_heads))
+        width = self.world.rssm.feature_width
+        self.samples: int = cfg.samples
+        self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
+        self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
+        self.aux: AuxCritic | None = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
         self.to(device)
         if cfg.carry:
-            self.window, rows = replace(self.window, carries=True), cfg.batch_size * cfg.samples
+            self.window: Window = replace(self.window, carries=True)
+            rows = cfg.batch_size * cfg.samples
             start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
             for name, x in zip(CARRIED, (*start.latent, start.action), strict=True):
                 self.register_buffer(name, x.to(device), persistent=False)
@@ -323,7 +331,7 @@ class DreamerV2(DenseDreamer):
         trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
         if self.probe is not None and cfg.probe.gradients:
             trained += self.probe.parameters()
-        self.optims = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
+        self.optims: dict[str, Optim] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
         if self.probe is not None and not cfg.probe.gradients:
             self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, cfg.noise)

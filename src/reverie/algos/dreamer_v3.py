@@ -29,7 +29,7 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.ramp import Rate
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec, observed
+from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec, observed
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.decoder import DecoderConfig
@@ -37,7 +37,7 @@ from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
-from reverie.nn.optim import OptimConfig, let_change
+from reverie.nn.optim import Optim, OptimConfig, let_change
 from reverie.nn.rssm import Chooser, Latent, RSSMConfig
 from reverie.nn.target import Target
 from reverie.objectives.kl import dynamics_and_representation
@@ -359,17 +359,19 @@ class DreamerV3(ActorCritic, Dreamer):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
         super().__init__(cfg.graph)
         self.cfg = cfg
-        self.obs_spec = dict(obs_spec)
+        self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device = device
-        self.window = Window(
+        self.window: Window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
-        self.world = cfg.world(obs_spec, action_spec)
+        self.world: WorldModel = cfg.world(obs_spec, action_spec)
         self.make_heads(self.world.rssm.feature_width, action_spec)
         self.to(device)
-        self.optim = cfg.optim.build([*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()])
+        self.optim: Optim = cfg.optim.build(
+            [*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()]
+        )
         self._policy = LatentPolicy(self)
-        self.extra_spec = self._extra_spec()
+        self.extra_spec: dict[str, ExtraPart] = self._extra_spec()
 
     # ------------------------------------------------------------------ stored latents
 

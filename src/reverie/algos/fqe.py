@@ -78,8 +78,10 @@ class FQEObjective(nn.Module):
     def __init__(self, critic: nn.Module, cfg: FQEConfig, units: Units = NO_UNITS) -> None:
         """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
         super().__init__()
-        self.critic, self.target_critic = critic, Target(critic, cfg.tau, cfg.target_every)
-        self.discount, self.units = cfg.discount, units
+        self.critic = critic
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.discount: float = cfg.discount
+        self.units = units
 
     def forward(self, batch: Batch, chosen: Tensor) -> Losses:
         """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy.
@@ -113,7 +115,8 @@ class UnitCritic(nn.Module):
     def __init__(self, inner: QEnsemble, units: Units) -> None:
         super().__init__()
         self.inner = inner
-        self.shift, self.scale = units.shift, units.scale
+        self.shift: float = units.shift
+        self.scale: float = units.scale
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return values ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
@@ -140,7 +143,7 @@ class FQE(ModelFree):
         self.objective = FQEObjective(UnitCritic(inner, units), cfg, units)
         self.to(device)
         self.optims["critic"] = Adam(inner.parameters(), cfg.lr)
-        self.scale = units.scale
+        self.scale: float = units.scale
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic and of its target.

@@ -24,6 +24,7 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.optim import Adam
@@ -129,10 +130,10 @@ class Discriminator(nn.Module):
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
         widths = (self.inputs.width + width, *cfg.units)
-        self.hidden = nn.ModuleList([nn.Linear(i, o) for i, o in pairwise(widths)])
-        self.out = nn.Linear(widths[-1], 1)
+        self.hidden: nn.ModuleList = nn.ModuleList([nn.Linear(i, o) for i, o in pairwise(widths)])
+        self.out: nn.Linear = nn.Linear(widths[-1], 1)
         for layer in (*self.hidden, self.out):
             nn.init.orthogonal_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -163,7 +164,8 @@ class DiscriminatorObjective(nn.Module):
 
     def __init__(self, discriminator: nn.Module, cfg: GAILConfig) -> None:
         super().__init__()
-        self.discriminator, self.cfg = discriminator, cfg
+        self.discriminator = discriminator
+        self.cfg = cfg
 
     def forward(self, expert: Batch, agent: Batch) -> Losses:
         """Return the term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
@@ -212,14 +214,14 @@ class GAIL(SAC):
     The first :attr:`recorded` windows of a batch are the expert's, the others the agent's.
     """
 
-    stats = GAILStats
+    stats: type[Stats] = GAILStats
     cfg: GAILConfig
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.recorded = cfg.batch_size // 2
+        self.recorded: int = cfg.batch_size // 2
         network = Discriminator(self.preprocess.spec, action_spec.width, cfg.discriminator, cfg.dtype)
-        self.imitation = DiscriminatorObjective(network, cfg).to(device)
+        self.imitation: DiscriminatorObjective = DiscriminatorObjective(network, cfg).to(device)
         self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
 
     def expect_recorded(self, windows: int) -> None:

@@ -88,8 +88,10 @@ class IQLObjective(TDObjective):
 
     def __init__(self, actor: nn.Module, critic: nn.Module, value: nn.Module, cfg: IQLConfig) -> None:
         super().__init__(cfg)
-        self.actor, self.critic, self.value = actor, critic, value
-        self.target_critic = Target(critic, cfg.tau)
+        self.actor = actor
+        self.critic = critic
+        self.value = value
+        self.target_critic: Target = Target(critic, cfg.tau)
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
@@ -144,8 +146,8 @@ class StateValue(nn.Module):
 
     def __init__(self, obs_spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = ReluMLP(self.inputs.width, cfg.units, 1)
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        self.body: ReluMLP = ReluMLP(self.inputs.width, cfg.units, 1)
 
     def forward(self, obs: Obs) -> Tensor:
         """Return values ``[...]`` of observations ``[..., *shape]``."""
@@ -165,7 +167,7 @@ class IQL(ModelFree):
         actor = self.build_actor(seen, action_spec)
         critic = QEnsemble(seen, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
         value = StateValue(seen, cfg.networks, cfg.dtype)
-        self.objective = IQLObjective(actor, critic, value, cfg)
+        self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
         self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_cosine)

@@ -15,7 +15,7 @@ from reverie.core.learners import average
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import FLAGS, Batch, Update
+from reverie.core.types import FLAGS, Batch, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Optim, let_change
@@ -118,7 +118,8 @@ class OnPolicyObjective(nn.Module):
 
     def __init__(self, network: nn.Module, cfg: OnPolicyConfig) -> None:
         super().__init__()
-        self.network, self.cfg = network, cfg
+        self.network = network
+        self.cfg = cfg
         let_change(self, "entropy_coef", cfg.entropy_coef)
 
     @torch.no_grad()
@@ -188,16 +189,16 @@ class OnPolicy(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        self.window = replace(
+        self.window: Window = replace(
             self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
             crosses_episodes=True, gives_priorities=False,
         )  # fmt: skip
         network = self.build_network(self.preprocess.spec, action_spec)
         self.objective = self.losses(network, cfg)
         self.to(device)
-        self.optim = self.build_optim()
+        self.optim: Optim = self.build_optim()
         if network.width:
-            self.extra_spec = {MEMORY: ExtraPart(shape=(network.width,), dtype="float32")}
+            self.extra_spec: dict[str, ExtraPart] = {MEMORY: ExtraPart(shape=(network.width,), dtype="float32")}
             self._policy = RecurrentPolicy(network, device)
         else:
             self._policy = SampledPolicy(network.actor, device)

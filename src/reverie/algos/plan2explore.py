@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode
 from reverie.nn.heads import Actor, DenseHeadConfig
+from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, descend
 from reverie.nn.rssm import Chooser
 
@@ -78,7 +79,9 @@ class Ensemble(nn.Module):
         super().__init__()
         self.cfg = cfg
         bodies = [cfg.head.body(inputs) for _ in range(cfg.models)]
-        self.models = nn.ModuleList(nn.Sequential(body, cfg.head.last(body.width, outputs)) for body in bodies)
+        self.models: nn.ModuleList = nn.ModuleList(
+            nn.Sequential(body, cfg.head.last(body.width, outputs)) for body in bodies
+        )
 
     def forward(self, feature: Tensor, action: Tensor) -> Tensor:
         """Predict ``[models, ..., outputs]`` from features ``[..., F]`` and an action for each ``[..., A]``."""
@@ -162,8 +165,9 @@ class Exploring:
 
     def make_ensemble(self, action_spec: ActionSpec) -> None:
         """Create the ensemble, and the norms of its rewards."""
-        self.ensemble = self.cfg.ensemble.build(self.world, action_spec.width)
-        self.intrinsic_norm, self.extrinsic_norm = self.cfg.explore_norm.build(), self.cfg.explore_norm.build()
+        self.ensemble: Ensemble = self.cfg.ensemble.build(self.world, action_spec.width)
+        self.intrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
+        self.extrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
 
     def disagreement(self, dream: Dream) -> Tensor:
         """Return the disagreement at each state ``[H + 1, M]``, given the action that led to it."""
@@ -198,7 +202,7 @@ class Explorer(LatentPolicy):
 class Plan2Explore(Exploring, DreamerV2):
     """The learner of Plan2Explore: world model, task behaviour, ensemble, exploring behaviour, in this order."""
 
-    stats = Plan2ExploreStats
+    stats: ClassVar[type[Stats]] = Plan2ExploreStats
     cfg: Plan2ExploreConfig
     explorer: Behaviour
 
@@ -211,7 +215,7 @@ class Plan2Explore(Exploring, DreamerV2):
         self.to(device)
         self.explorer.make_optims()
         self.optims["ensemble"] = cfg.ensemble_optim.build(self.ensemble.parameters())
-        self.optims |= {f"explore_{name}": optim for name, optim in self.explorer.optims.items()}
+        self.optims.update({f"explore_{name}": optim for name, optim in self.explorer.optims.items()})
         self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def learn(

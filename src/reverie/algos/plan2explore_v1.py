@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from reverie.algos.imagination import Picker
 from reverie.algos.plan2explore import Explorer, Exploring, ExploringConfig, ExploringStats, actions_before
 from reverie.algos.world_model import Context, DenseDreamerStats, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics
 from reverie.nn.optim import GlobalAdamConfig
 from reverie.nn.rssm import Chooser
@@ -55,7 +57,7 @@ class ExploringBehaviour(ActorCritic, nn.Module):
 class Plan2ExploreV1(Exploring, DreamerV1):
     """The learner: that of DreamerV1, an ensemble and an exploring behaviour, all trained at the same weights."""
 
-    stats = Plan2ExploreV1Stats
+    stats: ClassVar[type[Stats]] = Plan2ExploreV1Stats
     cfg: Plan2ExploreV1Config
     explorer: ExploringBehaviour
 
@@ -66,11 +68,11 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         self.make_ensemble(action_spec)
         self.explorer = ExploringBehaviour(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
-        self.optims |= {
-            "ensemble": cfg.ensemble_optim.build(self.ensemble.parameters()),
-            "explore_actor": cfg.actor_optim.build(self.explorer.actor.parameters()),
-            "explore_critic": cfg.critic_optim.build(self.explorer.critic.parameters()),
-        }
+        self.optims.update(
+            ensemble=cfg.ensemble_optim.build(self.ensemble.parameters()),
+            explore_actor=cfg.actor_optim.build(self.explorer.actor.parameters()),
+            explore_critic=cfg.critic_optim.build(self.explorer.critic.parameters()),
+        )
         self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def behaviour_losses(

@@ -20,8 +20,10 @@ from reverie.algos.imagination import Dream, Picker, sample_action
 from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
 from reverie.algos.world_model import Context, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
+from reverie.nn.optim import Optim
 from reverie.nn.rssm import Chooser
 
 
@@ -79,7 +81,7 @@ class ExploringBehaviour(ActorCritic, nn.Module):
 class Plan2ExploreV3(Exploring, DreamerV3):
     """The learner: that of DreamerV3, an ensemble and an exploring behaviour, with one more optimiser for these two."""
 
-    stats = Plan2ExploreV3Stats
+    stats: type[Stats] = Plan2ExploreV3Stats
     cfg: Plan2ExploreV3Config
     explorer: ExploringBehaviour
 
@@ -91,7 +93,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         self.explorer = ExploringBehaviour(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         heads = (self.ensemble, self.explorer.actor, self.explorer.critic)
-        self.explore_optim = cfg.optim.build([p for head in heads for p in head.parameters()])
+        self.explore_optim: Optim = cfg.optim.build([p for head in heads for p in head.parameters()])
         self._policy = Explorer(self, self.explorer)
 
     def learn(

@@ -18,7 +18,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.learners import averaged
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Update
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Update, Window
 from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
@@ -90,14 +91,14 @@ class PPOObjective(OnPolicyObjective):
 class PPO(OnPolicy):
     """The learner of PPO."""
 
-    losses = PPOObjective
-    stats = PPOStats
+    losses: type[PPOObjective] = PPOObjective
+    stats: type[Stats] = PPOStats
     objective: PPOObjective
     cfg: PPOConfig
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PPOConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
+        self.window: Window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
 
     def build_optim(self) -> Optim:
         """Return Adam in PyTorch's form, with one norm of all gradients."""

@@ -79,7 +79,7 @@ class QRDQN(DQN):
     """The learner of QR-DQN: a network of quantiles, its update and the policy that explores."""
 
     cfg: QRDQNConfig
-    losses = QRDQNObjective
+    losses: type[QRDQNObjective] = QRDQNObjective
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
         """Build the network of the quantiles of all classes of each choice."""

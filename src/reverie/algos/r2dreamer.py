@@ -24,10 +24,11 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics
 from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
-from reverie.nn.optim import LaPropConfig, OptimConfig
+from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
 from reverie.nn.rssm import Chooser, Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
@@ -99,7 +100,7 @@ class Projector(Representer):
     def __init__(self, world: WorldModel, cfg: Barlow | Infonce) -> None:
         super().__init__()
         self.cfg = cfg
-        self.linear = Linear(world.rssm.feature_width, width_of(world))
+        self.linear: Linear = Linear(world.rssm.feature_width, width_of(world))
         self.linear.register_parameter("bias", None)
 
     def forward(
@@ -160,12 +161,13 @@ class Prototypes(Representer):
 
     def __init__(self, world: WorldModel, cfg: Dreamerpro, images: list[str]) -> None:
         super().__init__()
-        self.cfg, self.images = cfg, images
-        self.prototypes = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
-        self.of_embed = nn.Linear(width_of(world), cfg.width)
-        self.of_feature = nn.Linear(world.rssm.feature_width, cfg.width)
-        self.slow_encoder = LateTarget(world.encoder, cfg.rate, cfg.every)
-        self.slow_of_embed = LateTarget(self.of_embed, cfg.rate, cfg.every)
+        self.cfg = cfg
+        self.images = images
+        self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
+        self.of_embed: nn.Linear = nn.Linear(width_of(world), cfg.width)
+        self.of_feature: nn.Linear = nn.Linear(world.rssm.feature_width, cfg.width)
+        self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.every)
+        self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.every)
 
     @torch.no_grad()
     def move(self) -> None:
@@ -294,14 +296,14 @@ class R2DreamerStats(DreamerV3Stats):
 class R2Dreamer(DreamerV3):
     """The learner: that of DreamerV3 with a representation loss."""
 
-    stats = R2DreamerStats
+    stats: type[Stats] = R2DreamerStats
     cfg: R2DreamerConfig
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: R2DreamerConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.representation = cfg.representation.build(self.world, obs_spec).to(device)
+        self.representation: Representer = cfg.representation.build(self.world, obs_spec).to(device)
         parts = (self.world, self.actor, self.critic, self.representation)
-        self.optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
 
     def learn(
         self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action

@@ -116,9 +116,11 @@ class SACObjective(TDObjective):
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
         """``target_entropy``: in nats, -A in the paper; that of ``cfg`` is not read, as it may be None."""
         super().__init__(cfg)
-        self.actor, self.critic, self.target_entropy = actor, critic, target_entropy
-        self.target_critic = Target(critic, cfg.tau, cfg.target_every)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
+        self.actor = actor
+        self.critic = critic
+        self.target_entropy = target_entropy
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
         let_change(self, "set_temperature", cfg.temperature)
 
     @property
@@ -193,7 +195,7 @@ class SAC(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        self.objective = self.build_objective(self.preprocess.spec, action_spec)
+        self.objective: SACObjective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
@@ -245,7 +247,7 @@ class MixedSACObjective(SACObjective):
 class MixedSAC(SAC):
     """The learner of hybrid SAC: actor, two critics and a temperature over numbers and choices."""
 
-    kinds = frozenset({"mixed"})
+    kinds: ClassVar[frozenset[str]] = frozenset({"mixed"})
     losses: type[MixedSACObjective] = MixedSACObjective
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:

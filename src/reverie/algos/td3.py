@@ -69,8 +69,10 @@ class TD3Objective(TDObjective):
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: TD3Config) -> None:
         super().__init__(cfg)
-        self.actor, self.critic = actor, critic
-        self.target_actor, self.target_critic = Target(actor, cfg.tau), Target(critic, cfg.tau)
+        self.actor = actor
+        self.critic = critic
+        self.target_actor: Target = Target(actor, cfg.tau)
+        self.target_critic: Target = Target(critic, cfg.tau)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1, "Update critics"."""
@@ -105,12 +107,12 @@ class TD3(ModelFree):
         seen, width = self.preprocess.spec, action_spec.width
         actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
         critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
-        self.objective = self.losses(actor, critic, cfg)
+        self.objective: TD3Objective = self.losses(actor, critic, cfg)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
-        self.updates = 0  # in Python, so that updates without the actor do not pay for it
+        self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 
     def update(self, batch: Batch) -> Update:
         """Take one update of the critics, every d-th time with one of the actor and the targets: Algorithm 1.

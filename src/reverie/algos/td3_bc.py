@@ -16,6 +16,7 @@ from reverie.algos.base import RecordedConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective, TD3Stats
 from reverie.core.bounds import AtLeast
 from reverie.core.learners import averaged
+from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import first
 from reverie.nn.optim import frozen
@@ -66,8 +67,8 @@ class TD3BCObjective(TD3Objective):
 class TD3BC(TD3):
     """The learner of TD3+BC: actor and two critics, their updates and the policy."""
 
-    losses = TD3BCObjective
-    stats = TD3BCStats
+    losses: type[TD3BCObjective] = TD3BCObjective
+    stats: type[Stats] = TD3BCStats
 
 
 TD3BCConfig.learner = TD3BC

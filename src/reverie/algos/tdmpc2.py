@@ -27,7 +27,7 @@ from reverie.core.learners import gathered
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Mode, Step, Update
+from reverie.core.types import Batch, Mode, Step, Update, Window
 from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
 from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution
@@ -192,14 +192,16 @@ class TDMPC2Objective(nn.Module):
         """``width``: A, of the action."""
         super().__init__()
         n, latent = cfg.networks, cfg.networks.latent
-        self.cfg, self.width, self.draws = cfg, width, Draws()
-        self.encoder = LatentEncoder(obs_spec, n, cfg.dtype)
-        self.dynamics = MishMLP(latent + width, n.units, latent, simplex=n.simplex)
-        self.reward = MishMLP(latent + width, n.units, n.bins, zero=True)
-        self.termination = MishMLP(latent, n.units, 1) if cfg.episodic else None
-        self.prior = MishMLP(latent, n.units, 2 * width)
-        self.critic = MishMLP(latent + width, n.units, n.bins, copies=n.critics, dropout=n.dropout, zero=True)
-        self.target_critic = Target(self.critic, cfg.tau).eval()
+        self.cfg = cfg
+        self.width = width
+        self.draws: Draws = Draws()
+        self.encoder: LatentEncoder = LatentEncoder(obs_spec, n, cfg.dtype)
+        self.dynamics: MishMLP = MishMLP(latent + width, n.units, latent, simplex=n.simplex)
+        self.reward: MishMLP = MishMLP(latent + width, n.units, n.bins, zero=True)
+        self.termination: MishMLP | None = MishMLP(latent, n.units, 1) if cfg.episodic else None
+        self.prior: MishMLP = MishMLP(latent, n.units, 2 * width)
+        self.critic: MishMLP = MishMLP(latent + width, n.units, n.bins, copies=n.critics, dropout=n.dropout, zero=True)
+        self.target_critic: Target = Target(self.critic, cfg.tau).eval()
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
         self.register_buffer("rhos", cfg.rho ** torch.arange(cfg.horizon + 1.0), persistent=False)
@@ -380,7 +382,7 @@ class Planner:
 
     def __init__(self, learner: TDMPC2) -> None:
         self.learner = learner
-        self.plans = {
+        self.plans: dict[bool, Inference] = {
             explore: Inference(partial(self.planned, explore), learner.objective, static=True)
             for explore in (False, True)
         }
@@ -461,12 +463,16 @@ class LatentWorld:
     predicted to come with it, as it follows from the latent and the action before. Pictures are not predicted.
     """
 
-    legal, begins = None, False
+    legal: None = None
+    begins: bool = False
 
     def __init__(self, learner: TDMPC2) -> None:
-        self.learner, self.objective, self.rssm = learner, learner.objective, self
-        self.dtype, self.discount = learner.cfg.dtype, learner.cfg.discount
-        self.feature_width = learner.cfg.networks.latent + 1
+        self.learner = learner
+        self.objective: TDMPC2Objective = learner.objective
+        self.rssm = self
+        self.dtype: torch.dtype = learner.cfg.dtype
+        self.discount: float = learner.cfg.discount
+        self.feature_width: int = learner.cfg.networks.latent + 1
 
     @property
     def transform(self) -> RewardTransform:
@@ -541,8 +547,9 @@ class TDMPC2(ModelFree, Dreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg, self.slices = cfg, action_spec.slices()
-        self.window = replace(self.window, crosses_episodes=False)
+        self.cfg = cfg
+        self.slices: dict[str, slice] = action_spec.slices()
+        self.window: Window = replace(self.window, crosses_episodes=False)
         o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
         self.to(device)
         model = [o.dynamics, o.reward, o.critic, *([] if o.termination is None else [o.termination])]

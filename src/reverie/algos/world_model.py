@@ -104,7 +104,10 @@ class WorldModel(nn.Module):
         self.reward = reward
         self.cont = cont
         self.mask = mask
-        self.dtype, self.discount, self.transform, self.stopped = dtype, discount, transform, frozenset(stopped)
+        self.dtype = dtype
+        self.discount = discount
+        self.transform = transform
+        self.stopped: frozenset[str] = frozenset(stopped)
 
     def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
@@ -218,7 +221,8 @@ class LatentPolicy:
 
     def __init__(self, learner: Any, noise: float = 0.0) -> None:
         """``learner`` has ``world``, ``actor`` and ``pack``. ``noise``: see ``nn/heads.py: disturbed``."""
-        self.learner, self.noise = learner, noise
+        self.learner = learner
+        self.noise = noise
 
     @property
     def world(self) -> WorldModel:
@@ -548,8 +552,11 @@ class DenseDreamer(Dreamer):
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
-        self.cfg, self.obs_spec, self.device, self.extra_spec = cfg, dict(obs_spec), device, {}
-        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
+        self.cfg = cfg
+        self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
+        self.device: torch.device = device
+        self.extra_spec = {}
+        self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """The weighted sum of the terms' means; with several samples, the bound of the sums of terms.

@@ -71,7 +71,8 @@ class Watched(contextlib.ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made, self.interrupted = 0, False
+        self.made: int = 0
+        self.interrupted: bool = False
         self._advance: Callable[[int], None] = lambda made: None
 
     def __enter__(self) -> Self:

@@ -26,7 +26,7 @@ from reverie.core.ramp import Ramp, Rate
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
 
-registry = ConstructorRegistry()
+registry: ConstructorRegistry = ConstructorRegistry()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,8 +82,8 @@ def paragraphs(text: str) -> str:
 
 # tyro (1.0) breaks the help of an option at each indented line of its docstring, in mid-sentence. The function is
 # private: where it is missing or unused, only the layout of the help differs.
-if hasattr(strings := getattr(tyro, "_strings", None), "remove_single_line_breaks"):
-    strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
+if hasattr(_strings := getattr(tyro, "_strings", None), "remove_single_line_breaks"):
+    _strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
 
 
 def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:

@@ -22,17 +22,20 @@ class Ratio:
         if not (ratio >= 0 and math.isfinite(ratio)):
             raise ConfigError(f"replay_ratio = {ratio}: expected a finite number of updates per env step, 0 or more.")
         self.ratio = ratio
-        self.credit = 0.0
+        self.credit: float = 0.0
         self.seen: int | None = None
 
     def due(self, env_steps: int) -> int:
         """Return the whole updates due since the last call; the fraction stays in ``credit``."""
-        if self.seen is not None:
-            self.credit += max(0, env_steps - self.seen) * self.ratio
-        self.seen = env_steps
+        self._earn(env_steps)
         whole = int(self.credit + 1e-9)  # 10 x 0.1 is one whole update
         self.credit = max(0.0, self.credit - whole)
         return whole
+
+    def _earn(self, env_steps: int) -> None:
+        if self.seen is not None:
+            self.credit += max(0, env_steps - self.seen) * self.ratio
+        self.seen = env_steps
 
     @property
     def counts(self) -> bool:
@@ -65,11 +68,9 @@ class LooseRatio(Ratio):
 
     def due(self, env_steps: int) -> int:
         """Return 1 if an update may be made now, else 0: one at a time, as rows may have arrived after it."""
-        if self.seen is not None:
-            self.credit += max(0, env_steps - self.seen) * self.ratio
-        self.seen = env_steps
+        self._earn(env_steps)
         if self.slack == math.inf:
-            self.credit = 0.0  # a run that is resumed with a bound begins without debts
+            self.credit: float = 0.0  # a run that is resumed with a bound begins without debts
         if self.waits:
             return 0
         self.credit -= 1.0

@@ -93,9 +93,12 @@ class RingBuffer:
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
         self.columns = columns
+        self.streams: int
+        self.slots: int
         self.streams, self.slots = next(iter(columns.values())).shape[:2]
-        self.rows = [(name, (self.streams, *ring.shape[2:]), getattr(torch, ring.dtype.name))
-                     for name, ring in columns.items()]  # fmt: skip
+        self.rows: list[tuple[str, tuple[int, ...], torch.dtype]] = [
+            (name, (self.streams, *ring.shape[2:]), getattr(torch, ring.dtype.name)) for name, ring in columns.items()
+        ]
         """Name, shape and dtype of one row of all streams, by column."""
         self.fast: Any = None
         """Addresses that a kernel has looked up."""

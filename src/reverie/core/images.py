@@ -82,7 +82,7 @@ class ImageOptions:
     """Resizes images and converts them to greyscale; ``spec`` describes the result."""
 
     def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
-        self.spec = dict(spec)
+        self.spec: dict[str, ObsPart] = dict(spec)
         self._steps: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
         images = {key: part for key, part in spec.items() if part.kind == "image"}
         if (size or grey) and not images:

@@ -20,7 +20,7 @@ from typing import Any
 from reverie.core.errors import ConfigError, ReverieError, UntrustedError, did_you_mean, told
 
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
-trusts = _trusting.get
+trusts: Callable[[], bool] = _trusting.get
 """Returns whether files may name any module."""
 
 

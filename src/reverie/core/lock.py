@@ -42,7 +42,9 @@ class FileLock:
 
     def __init__(self, path: Path, guarded: Path, instead: str) -> None:
         """``guarded``: what only one process may write, ``instead``: what else to choose, both for messages."""
-        self.path, self.guarded, self.instead = path, guarded, instead
+        self.path = path
+        self.guarded = guarded
+        self.instead = instead
         self.descriptor: int | None = None
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ class MaskCodec:
 
     def __init__(self, space: Space) -> None:
         """``space``: of the actions."""
-        self.spec = ActionCodec(space).spec
+        self.spec: ActionSpec = ActionCodec(space).spec
         cuts = self.spec.slices()
         keys = {"/".join(map(str, path)) or "action": path for path, _ in leaves_of(space)}
         self._parts = [(key, keys[key], cuts[key]) for key, part in self.spec.parts.items() if part.classes]

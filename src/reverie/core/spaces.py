@@ -127,7 +127,7 @@ class ObsCodec:
         if twice := next((key for key in keys if keys.count(key) > 1), ""):
             raise EnvError(f"two observations have the same key '{twice}' once nested keys are joined. Rename one of "
                            "them.")  # fmt: skip
-        self.leaves = [_leaf(key, path, inner, channels) for key, path, inner in seen if keep(key)]
+        self.leaves: list[Leaf] = [_leaf(key, path, inner, channels) for key, path, inner in seen if keep(key)]
         """The leaves that are kept."""
         self._encoders = [(leaf.key, leaf.path, leaf.encode) for leaf in self.leaves]
         self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
@@ -491,8 +491,8 @@ class ActionCodec:
             raise EnvError(f"two actions have the same key: found only {sorted(leaves)}. Rename one of them.")
         if not leaves:
             raise EnvError("the action space is empty: expected at least one action.")
-        self.spec = ActionSpec(parts={key: _action_part(key, leaf) for key, (_, leaf) in leaves.items()})
-        self.outside = 0
+        self.spec: ActionSpec = ActionSpec(parts={key: _action_part(key, leaf) for key, (_, leaf) in leaves.items()})
+        self.outside: int = 0
         """Number of encoded actions that were moved to the nearest bound."""
         cuts = self.spec.slices()
         self._leaves = [

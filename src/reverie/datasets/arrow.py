@@ -97,8 +97,12 @@ class TableColumn:
     """One column of all pieces; a ``transitions.Column``. If its rows are lists, ``flat`` makes each item a row."""
 
     def __init__(self, pieces: Sequence[Piece], name: str, where: str, flat: bool = False) -> None:
-        self.arrow, self.pieces, self.name, self.where = pyarrow_of(), pieces, name, where
-        self.flat, self._array = flat, lru_cache(1)(self._read)
+        self.arrow: Any = pyarrow_of()
+        self.pieces = pieces
+        self.name = name
+        self.where = where
+        self.flat = flat
+        self._array = lru_cache(1)(self._read)
 
     @cached_property
     def lengths(self) -> np.ndarray:

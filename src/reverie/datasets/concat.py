@@ -32,7 +32,7 @@ class ConcatReader(Reader):
         if len(kinds := {reader.format: reader.path.name for reader in readers}) > 1:
             found = "; ".join(f"{kind} (such as {name})" for kind, name in kinds.items())
             raise DataError(f"{path} contains several formats: {found}. Pass a path or glob of one format.")
-        self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
+        self.format: str = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
 
     def uses(self, option: str) -> bool:
         return any(reader.uses(option) for reader in self.readers)
@@ -63,7 +63,7 @@ class ConcatReader(Reader):
     def _all(self, name: str) -> Iterator[Rows]:
         for reader in self.readers:
             yield from getattr(reader, name)()
-            self.notes |= Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
+            self.note_all(Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()}))
 
     def about(self) -> About:
         """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.space_json import space_of
-from reverie.datasets.hdf5 import Hdf5File, damage
+from reverie.datasets.hdf5 import Hdf5Column, Hdf5File, damage
 from reverie.datasets.reader import About, ReadOptions, as_flags
 from reverie.datasets.transitions import Transitions, TransitionsReader, limited
 
@@ -34,13 +34,14 @@ class D4RLReader(TransitionsReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file = Hdf5File(path)  # type: ignore[misc]  # one for each reader
+        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file, damage(path):
-            names, self.declared = set(self.file.opened), dict(self.file.opened.attrs)
+            names = set(self.file.opened)
+            self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
             if missing := [name for name in NEEDED if name not in names]:
                 raise DataError(f"{path} has no {', '.join(missing)}: a D4RL file has {', '.join(NEEDED)}.")
             found = [name for name in (*NEEDED, "timeouts", "next_observations") if name in names]
-            self.columns = {name: self.file.column(name) for name in found}
+            self.columns: dict[str, Hdf5Column] = {name: self.file.column(name) for name in found}
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")

@@ -117,18 +117,19 @@ class Recorded:
         self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
         config = env or EnvConfig()
         try:
+            self.action_spec: ActionSpec
             seen, self.action_spec = self._specs(config, action_space)
             if env is not None and not self.about.env_settings:
                 check_shown(seen, env)
                 if env.action_repeat > 1:
                     reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
             todo = to_apply(self.about, config)
-            self.images = ImageOptions(seen, todo.resize, todo.grayscale)
+            self.images: ImageOptions = ImageOptions(seen, todo.resize, todo.grayscale)
         except EnvError as error:
             raise DataError(f"{reader.path}: {error}") from None
         self.obs_spec: ObsSpec = self.images.spec
         self.clip = todo.clip_reward
-        self.clipped = str(self.about.env_settings.get("clip_reward", "none"))
+        self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))
         """How the rewards had been clipped when they were collected; "none" if they are the true ones."""
         if self.clipped != "none":
             reader.note(CLIPPED.format(self.clipped))

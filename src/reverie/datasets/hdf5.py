@@ -122,7 +122,8 @@ class Hdf5Column:
 
     def __init__(self, file: Hdf5File, name: str) -> None:
         found = file.dataset(name)
-        self.file, self.name = file, name
+        self.file = file
+        self.name = name
         self.shape: tuple[int, ...] = tuple(found.shape)
         self.dtype: np.dtype[Any] = found.dtype
         self._keeps = found.chunks is not None and found.nbytes <= KEPT_BYTES

@@ -119,16 +119,25 @@ class MinariReader(Reader):
         found = metadata_of(path)
         if found is None:
             raise DataError(f"{path} is not a Minari dataset: it has no data/{METADATA}.")
+        self.folder: Path
+        self.metadata: dict[str, Any]
         self.folder, self.metadata = found
         needed = ("observation_space", "action_space", "total_episodes", "total_steps")
         if missing := [name for name in needed if name not in self.metadata]:
             raise DataError(
                 f"{self.folder / METADATA} has no {', '.join(missing)}: write the dataset with a newer Minari."
             )
+        self.observation: Space
+        self.action: Space
         self.observation, self.action = (space_of(self.metadata[name], str(path)) for name in needed[:2])
-        self.leaves = [*leaves(self.observation, "obs", "observations"), *leaves(self.action, "action", "actions")]
-        self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
+        self.leaves: list[Leaf] = [
+            *leaves(self.observation, "obs", "observations"),
+            *leaves(self.action, "action", "actions"),
+        ]
+        self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
         try:
+            self.count: int
+            self.steps: int
             self.count, self.steps = (int(self.metadata[name]) for name in needed[2:])
         except (TypeError, ValueError) as error:
             raise DataError(f"{self.folder / METADATA} is damaged: {error}.") from None
@@ -196,7 +205,7 @@ class MinariReader(Reader):
             else:
                 del rows[BOTH]
             yield rows
-        self.notes |= met
+        self.note_all(met)
 
     @abstractmethod
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
@@ -266,10 +275,10 @@ class MinariHdf5Reader(MinariReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.main = self.folder / MAIN
+        self.main: Path = self.folder / MAIN
         if not self.main.is_file():
             raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
-        self.file = open_hdf5(self.main)
+        self.file: Any = open_hdf5(self.main)
         self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         with damage(self.main):
             held = len(self.file)

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 from gymnasium import spaces
 
+from reverie.core.columns import Column
 from reverie.core.errors import DataError, EnvError
 from reverie.core.rows import Rows, packed
 from reverie.core.signature import differences, signature
@@ -39,16 +40,16 @@ class StoreReader(Reader):
 
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.place = store_in(path)
-        self.store = Store(self.place, say=self.note)
+        self.place: Path | str = store_in(path)
+        self.store: Store = Store(self.place, say=self.note)
         layouts = [dict(s.columns) for s in self.store.segments if s.rows > s.kept]
         if not layouts or any(layout != layouts[0] for layout in layouts):
             why = "its segments have different columns: they are not one dataset" if layouts else "it contains no rows"
             raise DataError(f"the store in {path} cannot be read: {why}.")
-        self.columns = {name: column for name, column in layouts[0].items() if name != VERSION}
-        self.beside = self._beside()
-        self.specs = self._specs()
-        self.env = dict(self.beside.get("env") or {})
+        self.columns: dict[str, Column] = {name: column for name, column in layouts[0].items() if name != VERSION}
+        self.beside: dict[str, Any] = self._beside()
+        self.specs: tuple[ObsSpec, ActionSpec] = self._specs()
+        self.env: dict[Any, Any] = dict(self.beside.get("env") or {})
         both = (self.beside.get(f"{name}_space") for name in ("observation", "action"))
         observation, action = (space_of(text, str(path)) if text else None for text in both)
         self.learn_spaces(observation, action)
@@ -58,8 +59,10 @@ class StoreReader(Reader):
 
         ``why`` they are not known: copies then do not name the environment, whose actions these may not be.
         """
-        self.observation, self.action = guessed_obs(self.specs[0]), guessed_action(self.specs[1])
-        self._obs, self._actions, self.knows_actions = None, ActionCodec(self.action), False
+        self.observation: Space = guessed_obs(self.specs[0])
+        self.action: Space = guessed_action(self.specs[1])
+        self._obs, self._actions = None, ActionCodec(self.action)
+        self.knows_actions: bool = False
         with contextlib.suppress(EnvError, ValueError):  # observations may be resized, stacked or left out
             if observation is not None:
                 channels = self.beside.get("env_settings", {}).get("channels", "auto")
@@ -154,7 +157,7 @@ class StoreReader(Reader):
                 rows["is_last"][-1] = True
                 rows["action"][-1] = 0
             yield rows
-        self.notes |= met
+        self.note_all(met)
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""

@@ -42,7 +42,7 @@ class PyDreamerReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        self.paths = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
+        self.paths: list[Path] = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
 
     @cached_property
     def _one_hot(self) -> bool:
@@ -85,7 +85,7 @@ class PyDreamerReader(Reader):
             held, before = rows, path
         if held is not None:
             yield self._ended(held, None)
-        self.notes |= met
+        self.note_all(met)
 
     def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""

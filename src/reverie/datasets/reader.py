@@ -106,7 +106,8 @@ class Reader(ABC):
     """Name of the format, for messages."""
 
     def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
-        self.path, self.options = Path(path), options or ReadOptions()
+        self.path: Path = Path(path)
+        self.options: ReadOptions = options or ReadOptions()
         self.notes: Counter[str] = Counter()
         """What was left out or assumed, and how often."""
 
@@ -152,7 +153,11 @@ class Reader(ABC):
 
     def note(self, what: str, times: int = 1) -> None:
         """Note something that the user of the data should know. Rows may be read again: the largest number counts."""
-        self.notes |= Counter({what: times})
+        self.note_all(Counter({what: times}))
+
+    def note_all(self, met: Counter[str]) -> None:
+        """Note what was met, each so many times."""
+        self.notes |= met
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""

@@ -27,7 +27,7 @@ HARMLESS = {
     "TimeLimit",  # declared elsewhere, too
 }
 """Wrappers without which an environment is still the same task."""
-LATE = {
+LATE: dict[str, tuple[str, ...]] = {
     "resize": ("resize", "grayscale", "frame_stack"),
     "grayscale": ("frame_stack",),
     "clip_reward": ("clip_reward",),

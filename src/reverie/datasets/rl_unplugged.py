@@ -82,7 +82,7 @@ class RLUnpluggedReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.paths = shards_in(path) if path.is_dir() else [path]
+        self.paths: list[Path] = shards_in(path) if path.is_dir() else [path]
 
     def uses(self, option: str) -> bool:
         return option == "partial"

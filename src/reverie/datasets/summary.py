@@ -21,17 +21,20 @@ class ActionUse:
     """Statistics of the action ``name`` of a dataset, of which each value has a bin or a class."""
 
     def __init__(self, name: str, space: Space) -> None:
-        self.name, self.steps, self.outside, self.at_bounds = name, 0, 0, 0
+        self.name = name
+        self.steps: int = 0
+        self.outside: int = 0
+        self.at_bounds: int = 0
         if isinstance(space, spaces.Box):
-            self.bounds = [bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high)]
-            self.classes = np.full(len(self.bounds[0]), BINS)
+            self.bounds: list[np.ndarray] = [bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high)]
+            self.classes: np.ndarray = np.full(len(self.bounds[0]), BINS)
         else:
             counts, start = (np.reshape(each, -1) for each in classes_of(space))
             self.bounds, self.classes = [start, start + counts - 1], counts
-        self.is_box = isinstance(space, spaces.Box)
-        self.counts = np.zeros((len(self.classes), int(self.classes.max())), np.int64)
+        self.is_box: bool = isinstance(space, spaces.Box)
+        self.counts: np.ndarray = np.zeros((len(self.classes), int(self.classes.max())), np.int64)
         """How often each value was taken: ``[choices, classes]`` or ``[dimensions, BINS]``."""
-        self.used = np.full((2, len(self.classes)), [[np.inf], [-np.inf]])
+        self.used: np.ndarray = np.full((2, len(self.classes)), [[np.inf], [-np.inf]])
         """Smallest and largest value of each dimension, ``[2, D]``."""
 
     def add(self, values: np.ndarray) -> None:

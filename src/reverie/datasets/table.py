@@ -18,7 +18,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_of
-from reverie.datasets.arrow import StackedColumns, TableColumn, open_table, pyarrow_of
+from reverie.datasets.arrow import Piece, StackedColumns, TableColumn, open_table, pyarrow_of
 from reverie.datasets.reader import About, Named, ReadOptions, as_flags, by_number, format_of
 from reverie.datasets.transitions import STEPLESS, Column, Reordered, Transitions, TransitionsReader, limited
 
@@ -27,7 +27,7 @@ END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that say where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode")
 NEEDED, NESTED = ("obs", "action", "reward"), ("obs", "next_obs", "action")
-USUAL = {
+USUAL: dict[str, tuple[str, ...]] = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
     "next_obs": ("next_observation", "next_observations", "next_obs"),
     "action": ("action", "actions", "act"),
@@ -58,15 +58,15 @@ class TableReader(TransitionsReader):
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        self.paths = list(paths) or (tables_in(path) if path.is_dir() else [path])
+        self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
         found = {file: open_table(file) for file in self.paths}
-        self.pieces = [piece for _, pieces in found.values() for piece in pieces]
-        self.ends = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
+        self.pieces: list[Piece] = [piece for _, pieces in found.values() for piece in pieces]
+        self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
         """Number of rows up to the end of each file."""
-        self.total = int(self.ends[-1]) if len(self.ends) else 0
+        self.total: int = int(self.ends[-1]) if len(self.ends) else 0
         if not self.total:
             raise DataError(f"{path} contains no rows.")
-        self.schema = found[self.paths[0]][0]
+        self.schema: Any = found[self.paths[0]][0]
         self._made: dict[str, TableColumn] = {}
         self.roles: dict[str, Named] = {k: v for k, v in (options.columns or self._own(COLUMNS_OF_OURS)).items() if v}
         check_roles(self.roles, list(map(str, self.schema.names)), path)

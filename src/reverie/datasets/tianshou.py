@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +32,15 @@ class TianshouReader(TransitionsReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file = Hdf5File(path)  # type: ignore[misc]  # one for each reader
+        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file, damage(path):
-            self.names = set(self.file.opened["_meta"])
-            self.attributes = dict(self.file.opened.attrs)
+            self.names: set[Any] = set(self.file.opened["_meta"])
+            self.attributes: dict[Any, Any] = dict(self.file.opened.attrs)
         if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.names]:
             raise DataError(
                 f"{path} has no {', '.join(missing)}: the buffer was saved before any transition was added."
             )
-        self.frames = int(self.attributes.get("stack_num", 1))
+        self.frames: int = int(self.attributes.get("stack_num", 1))
         """How many frames make an observation; each is stored once."""
 
     def about(self) -> About:
@@ -138,15 +139,17 @@ class FrameStack:
 
     def __init__(self, frames: Column, end: np.ndarray, count: int) -> None:
         """Stack ``frames`` ``[n, ...]``; ``end``, bool ``[n]``, marks the last of each episode."""
-        self.frames, self.count, self.dtype = frames, count, frames.dtype
+        self.frames = frames
+        self.count = count
+        self.dtype: np.dtype[Any] = frames.dtype
         shape = frames.shape[1:]
-        self.axis = -1 if len(shape) in (2, 3) else 1
-        self.one = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
+        self.axis: int = -1 if len(shape) in (2, 3) else 1
+        self.one: tuple[int, ...] = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
         stacked = (*self.one[:-1], self.one[-1] * count) if self.axis == -1 else (count, *shape)
-        self.shape = (frames.shape[0], *stacked)
+        self.shape: tuple[int, ...] = (frames.shape[0], *stacked)
         first = np.zeros(len(end), np.int64)
         first[1:] = np.where(end[:-1], np.arange(1, len(end)), 0)
-        self.first = np.maximum.accumulate(first)  # [n], the first transition of each one's episode
+        self.first: np.ndarray = np.maximum.accumulate(first)  # [n], the first transition of each one's episode
 
     def read(self, start: int, stop: int) -> np.ndarray:
         low, index = max(start - self.count + 1, 0), np.arange(start, stop)

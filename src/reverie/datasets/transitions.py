@@ -65,8 +65,10 @@ class Reordered:
     """The transitions of a column in another order; a ``transitions.Column``."""
 
     def __init__(self, column: Column, order: np.ndarray) -> None:
-        self.column, self.order = column, order
-        self.shape, self.dtype = (len(order), *column.shape[1:]), column.dtype
+        self.column = column
+        self.order = order
+        self.shape: tuple[int, ...] = (len(order), *column.shape[1:])
+        self.dtype: np.dtype[Any] = column.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
         order = self.order[start:stop]

@@ -125,8 +125,10 @@ class Rules:
 
     def __init__(self, about: About, longest: int | None = None) -> None:
         """``longest``: the environment's limit of steps, if known."""
-        self.obs, self.actions = columns_in(about.observation, "obs"), columns_in(about.action, "action")
-        self.measured, self.longest = about.measured, longest
+        self.obs: list[tuple[str, Space]] = columns_in(about.observation, "obs")
+        self.actions: list[tuple[str, Space]] = columns_in(about.action, "action")
+        self.measured: bool = about.measured
+        self.longest = longest
         self.seen: set[bytes] = set()
 
     def __call__(self, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:

@@ -36,7 +36,7 @@ class _World(crafter.engine.World):  # type: ignore[misc]  # has no types
 class Crafter(gymnasium.Env[np.ndarray, Any]):
     """Crafter (Hafner 2021): images ``[*size, 3]``, 17 actions, ends by death or after ``length`` steps."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # an instance variable in Gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # an instance variable in Gymnasium
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
         self.render_mode = render_mode
         self._game = crafter.Env(size=tuple(size), reward=reward, length=length, seed=0, **kwargs)
         self._game._world.__class__ = _World
-        self.observation_space = spaces.Box(0, 255, (*size, 3), np.uint8)
-        self.action_space = spaces.Discrete(len(self._game.action_names))
+        self.observation_space: spaces.Box = spaces.Box(0, 255, (*size, 3), np.uint8)
+        self.action_space: spaces.Discrete = spaces.Discrete(len(self._game.action_names))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

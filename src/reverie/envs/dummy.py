@@ -48,8 +48,8 @@ class Count(_Timed):
     def __init__(self, terminate_at: int = 0, truncate_at: int = 10) -> None:
         self._terminate_at = terminate_at
         self._truncate_at = truncate_at
-        self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(0.0, np.inf, (1,), np.float32)
+        self.action_space: spaces.Discrete = spaces.Discrete(2)
 
     def step(self, action: int) -> Stepped:
         """Count one step."""
@@ -70,8 +70,8 @@ class Cue(_Timed):
     def __init__(self, delay: int = 3) -> None:
         self._delay = delay
         self._cue = 0
-        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space: spaces.Discrete = spaces.Discrete(2)
 
     def _begin(self) -> np.ndarray:
         self._cue = int(self.np_random.integers(2))
@@ -91,15 +91,15 @@ class Grid(_Timed):
     Episodes are truncated after ``3 * size`` steps; the longest shortest path has ``2 * size - 2``.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # an instance variable in Gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # an instance variable in Gymnasium
     MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
     def __init__(self, size: int = 8, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
         self._size = size
         self._here = self._goal = (0, 0)
-        self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
-        self.action_space = spaces.Discrete(4)
+        self.observation_space: spaces.Box = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        self.action_space: spaces.Discrete = spaces.Discrete(4)
 
     def _begin(self) -> np.ndarray:
         here, goal = self.np_random.choice(self._size**2, size=2, replace=False)
@@ -131,8 +131,8 @@ class Look(_Timed):
 
     def __init__(self) -> None:
         self._side = 0
-        self.observation_space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
-        self.action_space = spaces.Discrete(2)
+        self.observation_space: spaces.Box = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+        self.action_space: spaces.Discrete = spaces.Discrete(2)
 
     def step(self, action: int) -> Stepped:
         """Score the action and light a new half."""
@@ -155,8 +155,8 @@ class Match(_Timed):
 
     def __init__(self) -> None:
         self._target = 0.0
-        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
+        self.observation_space: spaces.Box = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Box = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
     def step(self, action: np.ndarray) -> Stepped:
         """Score the action and draw the next target."""

@@ -60,10 +60,11 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env, config: EnvConfig, where: str, drawn: bool) -> None:
         super().__init__(env)
         self._where, self._drawn = where, drawn
-        self.settings, self.made = config.one(), as_made(env)  # first: what follows may reset it
-        self.env = with_mask(env) if config.keeps(MASK) else env
+        self.settings: str = config.one()  # first: what follows may reset it
+        self.made: dict[str, str] = as_made(env)
+        self.env: Env = with_mask(env) if config.keeps(MASK) else env
         self._step = 0
-        self.episode = 0
+        self.episode: int = 0
         """The number of the current episode, from 1."""
         self._clip = CLIPS.get(config.clip_reward)
         self._action = ActionCodec(env.action_space)

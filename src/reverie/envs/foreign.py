@@ -50,7 +50,7 @@ def in_old(space: Any, action: Any) -> Any:
 class Adapter(Base):
     """An environment with Gymnasium's interface: subclasses begin episodes, and draw what ``_drawn`` returns."""
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode."""
@@ -79,8 +79,10 @@ class OldGym(Adapter):
     """An environment of the Gym before 0.26, whose ``step`` returns ``done``; also one that returns five values."""
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
-        self._old, self.render_mode = env, render_mode
-        self.observation_space, self.action_space = space_of(env.observation_space), space_of(env.action_space)
+        self._old = env
+        self.render_mode: str | None = render_mode
+        self.observation_space: spaces.Space[Any] = space_of(env.observation_space)
+        self.action_space: spaces.Space[Any] = space_of(env.action_space)
 
     def _begin(self, seed: int | None) -> Reset:
         if seed is not None and callable(getattr(self._old, "seed", None)):
@@ -124,12 +126,13 @@ class MemoryMaze(Adapter):
         from memory_maze import tasks
         from shimmy.utils.dm_env import dm_env_step2gym_step, dm_spec2gym_space
 
-        self.render_mode, self._read = render_mode, dm_env_step2gym_step
+        self.render_mode: str | None = render_mode
+        self._read = dm_env_step2gym_step
         task = getattr(tasks, f"memory_maze_{size}")
         self._make = functools.partial(task, **{"image_only_obs": True, **kwargs})
         self._maze = self._make(seed=0)
-        self.observation_space = dm_spec2gym_space(self._maze.observation_spec())
-        self.action_space = dm_spec2gym_space(self._maze.action_spec())
+        self.observation_space: spaces.Space[Any] = dm_spec2gym_space(self._maze.observation_spec())
+        self.action_space: spaces.Space[Any] = dm_spec2gym_space(self._maze.action_spec())
 
     def _begin(self, seed: int | None) -> Reset:
         if seed is not None:  # only its constructor takes one
@@ -176,9 +179,11 @@ class Procgen(Adapter):
     """
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
-        self.render_mode, self._given = render_mode, {"env_name": name, "num": 1, **kwargs}
+        self.render_mode: str | None = render_mode
+        self._given = {"env_name": name, "num": 1, **kwargs}
         self._game: Any = None
-        self.observation_space, self.action_space = spaces.Box(0, 255, (64, 64, 3), np.uint8), spaces.Discrete(15)
+        self.observation_space: spaces.Box = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        self.action_space: spaces.Discrete = spaces.Discrete(15)
 
     def _begin(self, seed: int | None) -> Reset:
         if self._game is None or seed is not None:  # only its constructor takes one
@@ -202,19 +207,20 @@ class Procgen(Adapter):
 class Craftax(Adapter):
     """Craftax (Matthews et al. 2024), compiled by JAX: a vector of symbols, or an image of ``...-Pixels-v1``."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, name: str, render_mode: str | None = None) -> None:
         import jax
         from craftax.craftax_env import make_craftax_env_from_name
 
-        self.render_mode, self._jax, self._game = render_mode, jax, make_craftax_env_from_name(name, auto_reset=False)
+        self.render_mode: str | None = render_mode
+        self._jax, self._game = jax, make_craftax_env_from_name(name, auto_reset=False)
         self._params = self._game.default_params
         seen = self._game.observation_space(self._params)
         self._pixels = "Pixels" in name
         high, kind = (255, np.uint8) if self._pixels else (seen.high, np.float32)
         self.observation_space: spaces.Space[Any] = spaces.Box(0, high, seen.shape, kind)
-        self.action_space = spaces.Discrete(int(self._game.action_space(self._params).n))
+        self.action_space: spaces.Discrete = spaces.Discrete(int(self._game.action_space(self._params).n))
 
     def _key(self) -> Any:
         return self._jax.random.PRNGKey(self._seed())
@@ -256,9 +262,10 @@ class DmLab(Adapter):
         level = level.replace(".", "/")  # an id has no second slash
         texts = {name: str(value) for name, value in {"height": height, "width": width, **config}.items()}
         self._lab = deepmind_lab.Lab(level, ["RGB_INTERLEAVED"], config=texts, renderer=renderer)
-        self.render_mode, self._frames = render_mode, frames
-        self.observation_space = spaces.Box(0, 255, (height, width, 3), np.uint8)
-        self.action_space = spaces.Discrete(len(LAB_ACTIONS))
+        self.render_mode: str | None = render_mode
+        self._frames = frames
+        self.observation_space: spaces.Box = spaces.Box(0, 255, (height, width, 3), np.uint8)
+        self.action_space: spaces.Discrete = spaces.Discrete(len(LAB_ACTIONS))
 
     def _begin(self, seed: int | None) -> Reset:
         self._lab.reset(seed=self._seed())
@@ -282,10 +289,11 @@ class OneAgent(Adapter):
 
     def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
         module = importlib.import_module(f"pettingzoo.{name}")
-        self.render_mode, self._world = render_mode, module.env(render_mode=render_mode, **kwargs)
+        self.render_mode: str | None = render_mode
+        self._world = module.env(render_mode=render_mode, **kwargs)
         self._own = self._world.possible_agents[agent]
-        self.observation_space = self._world.observation_space(self._own)
-        self.action_space = self._world.action_space(self._own)
+        self.observation_space: spaces.Space[Any] = self._world.observation_space(self._own)
+        self.action_space: spaces.Space[Any] = self._world.action_space(self._own)
 
     def _begin(self, seed: int | None) -> Reset:
         own = self._seed()

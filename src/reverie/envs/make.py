@@ -76,7 +76,9 @@ class Placeholder(gymnasium.Env[Any, Any]):
 
     def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any], run: object) -> None:
         """``run``: for messages, the run whose data have these spaces."""
-        self.observation_space, self.action_space, self.run = observation, action, run
+        self.observation_space: spaces.Space[Any] = observation
+        self.action_space: spaces.Space[Any] = action
+        self.run = run
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> NoReturn:
         """Raise NoEnvironment: there are no episodes to play."""

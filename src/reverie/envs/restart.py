@@ -67,15 +67,17 @@ class Restarter:
     def __init__(
         self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], budget: RestartBudget, say: Say
     ) -> None:
-        self.count = 0
+        self.count: int = 0
         """Number of restarts since this object was made."""
-        self.has_stepped = [False] * len(slots)
-        self.made, self._slots, self._budget, self._say, self._sleep = made, slots, budget, say, time.sleep
+        self.has_stepped: list[bool] = [False] * len(slots)
+        self.made = made
+        self._slots, self._budget, self._say, self._sleep = slots, budget, say, time.sleep
         self.seeded(seeds)
 
     def seeded(self, seeds: list[int]) -> None:
         """Note that the environments begin anew with ``seeds``."""
-        self.seeds, self._tries = list(seeds), [0] * len(seeds)
+        self.seeds: list[int] = list(seeds)
+        self._tries = [0] * len(seeds)
 
     def again(self, number: int, failed: Failed) -> None:
         """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode."""

@@ -39,7 +39,8 @@ class Failed(Exception):
 
     def __init__(self, error: ReverieError, trace: str = "") -> None:
         super().__init__(str(error))
-        self.error, self.trace = error, trace
+        self.error = error
+        self.trace = trace
 
 
 class Slot(Protocol):

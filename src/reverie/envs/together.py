@@ -82,7 +82,8 @@ class OneOf(gymnasium.Env[Any, Any]):
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._same = vector, mode_of(vector) == AutoresetMode.SAME_STEP
-        self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
+        self.observation_space: gymnasium.Space[Any] = vector.single_observation_space
+        self.action_space: gymnasium.Space[Any] = vector.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -126,6 +127,6 @@ class Pool(VectorWrapper):
         """Start all episodes; a ``seed`` makes the environments anew."""
         if seed is not None:
             self.env.close()
-            self.env = self._make(seed=int(seed) % 2**31)
+            self.env: VectorEnv[Any, Any, Any] = self._make(seed=int(seed) % 2**31)
         obs, info = self.env.reset()
         return obs, info

@@ -213,7 +213,7 @@ class FrameStack:
     def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:
         self._count = count
         self.past: FlatObs = {}
-        self.spec = {key: self._stacked(part) for key, part in spec.items()}
+        self.spec: dict[str, ObsPart] = {key: self._stacked(part) for key, part in spec.items()}
 
     def _stacked(self, part: ObsPart) -> ObsPart:
         if part.kind == "mask":

@@ -23,7 +23,7 @@ class InputBuffers:
     """Fixed tensors into which others of the same shapes and dtypes are copied."""
 
     def __init__(self, to: Sequence[Tensor]) -> None:
-        self.to = list(to)
+        self.to: list[Tensor] = list(to)
         self._library = kernels() if all(_side_by_side(x) for x in self.to) else None
         self._places, self._bytes = pointers(*self.to), _bytes(self.to)
 
@@ -40,7 +40,7 @@ class OutputBuffers:
     """Fixed tensors of which each call returns new copies. Memory for many calls is allocated at once, to save time."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = list(tensors)
+        self.tensors: list[Tensor] = list(tensors)
         self._library = kernels() if all(_side_by_side(x) for x in self.tensors) else None
         self._places, self._bytes = pointers(*self.tensors), _bytes(self.tensors)
         self._many = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))

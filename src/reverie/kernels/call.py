@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from reverie.kernels.compiler import kernels
 
-capturing = threading.local()
+capturing: threading.local = threading.local()
 """``capturing.tape`` is the tape (``kernels/tape.py``) that captures the calls of this thread, if there is one."""
 
 PARALLEL = 2**15

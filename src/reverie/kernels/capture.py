@@ -50,8 +50,8 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.pool = torch.cuda.graph_pool_handle()
+        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.pool: Any = torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
         """Run ``call`` on the capture stream, ordered after earlier and before later work of the current stream."""
@@ -131,12 +131,15 @@ class CapturedStep:
     """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
 
     def __init__(self, step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder, learner: Any) -> None:
-        self.step, self.learner = step, weakref.ref(learner)
+        self.step = step
+        self.learner: weakref.ReferenceType[Any] = weakref.ref(learner)
         self.recorder = recorder
-        self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
-        self.input_buffers = InputBuffers(list(tensors(self.batch).values()))  # copies every batch into self.batch
-        self.runs = 0
-        self.obstacle = ""
+        self.batch: Batch = batch.map(lambda x: torch.empty_like(x, device=device))
+        self.input_buffers: InputBuffers = InputBuffers(
+            list(tensors(self.batch).values())
+        )  # copies every batch into self.batch
+        self.runs: int = 0
+        self.obstacle: str = ""
         self.replay: Callable[[], object] | None = None
         self.hand_out: Callable[[], Update] = lambda: Update(metrics={})
 
@@ -219,9 +222,11 @@ class Addresses:
     def __init__(self, learner: nn.Module) -> None:
         # References to the modules' dictionaries, so that a comparison need not walk through all modules.
         modules = list(learner.modules())
-        self.children = [m._modules for m in modules if m._modules]
-        self.tables = [table for m in modules for table in (m._parameters, m._buffers) if table]
-        self.before = self._now()
+        self.children: list[dict[str, nn.Module | None]] = [m._modules for m in modules if m._modules]
+        self.tables: list[dict[str, nn.Parameter | None] | dict[str, Tensor | None]] = [
+            table for m in modules for table in (m._parameters, m._buffers) if table
+        ]
+        self.before: tuple[list[nn.Module | None], list[tuple[int, bool]]] = self._now()
 
     def moved(self) -> bool:
         """Return whether a module was replaced, or a parameter or buffer has other memory now, or is frozen or not."""
@@ -241,15 +246,15 @@ class Captured:
 
     def __init__(self, train_step: TrainStep, device: torch.device, recorder: Recorder, learner: nn.Module) -> None:
         """``learner``: the module whose parameters and buffers an update writes to."""
-        self.step = _weak(train_step)
+        self.step: Callable[[Batch], Update] = _weak(train_step)
         self.device = device
         self.recorder = recorder
-        self.addresses = Addresses(learner)
-        self.since = getattr(learner, "since", None)
-        self.learner = weakref.ref(learner)
-        self.state = [*learner.parameters(), *learner.buffers()]
+        self.addresses: Addresses = Addresses(learner)
+        self.since: object = getattr(learner, "since", None)
+        self.learner: weakref.ReferenceType[nn.Module] = weakref.ref(learner)
+        self.state: list[torch.Tensor] = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
-        self.told = False
+        self.told: bool = False
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""

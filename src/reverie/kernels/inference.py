@@ -43,11 +43,11 @@ class Captures:
 
     def __init__(self, inference: Inference) -> None:
         network = inference.network
-        self.numbers = [*network.parameters(), *network.buffers()]
+        self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
         known = bool(owners) and all(type(owner) in (ReluMLP, Actor) for owner in owners)
-        self.supported = inference.static or known
+        self.supported: bool = inference.static or known
 
 
 _made: weakref.WeakKeyDictionary[Inference, Captures] = weakref.WeakKeyDictionary()

@@ -41,7 +41,7 @@ class Kept(Generic[T]):
         # References to the modules' dictionaries, so that a check for changes need not walk through all modules.
         self.tables: list[dict[str, nn.Parameter]] = [m._parameters for m in module.modules() if m._parameters]  # type: ignore[misc]  # none of ours is None
         self.state: list[tuple[int, int]] = []
-        self.sample = 0
+        self.sample: int = 0
         self.sampler: Callable[[], int] = lambda: 0
         self.value: T | None = None
 

@@ -96,7 +96,7 @@ class Deferred(StepLinear):
     """See the module's docstring; one object for each sequence."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.notes = _Notes()
+        self.notes: _Notes = _Notes()
         super().__init__(*_Weights.apply(weight, bias, self.notes))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:

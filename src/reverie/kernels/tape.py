@@ -80,7 +80,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.calls: list[Call | Compiled] = []
-        self.obstacle = ""
+        self.obstacle: str = ""
         self._pool = MemoryPool()
         self._constants: list[Any] = []
         self._outer: Tape | None = None

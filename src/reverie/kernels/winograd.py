@@ -38,11 +38,12 @@ class Convolution:
 
     def __init__(self, weight: Tensor, bias: Tensor, images: torch.Size) -> None:
         """``images`` is the shape ``[M, H, W, C]`` of all images together."""
-        self.weight, self.bias = weight, bias
+        self.weight = weight
+        self.bias = bias
         tiles = images[0] * -(-images[1] // SIDE) * -(-images[2] // SIDE)
         pays = tiles >= MIN_TILES and images[3] >= MIN_CHANNELS and weight.shape[-1] in _POINTS
-        self.points = _to_points(weight) if pays else None
-        self.base = bias if self.points is None else F.pad(bias, (0, self.points.shape[-1] - len(weight)))
+        self.points: Tensor | None = _to_points(weight) if pays else None
+        self.base: Tensor = bias if self.points is None else F.pad(bias, (0, self.points.shape[-1] - len(weight)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``."""

@@ -49,7 +49,11 @@ class Uploads:
         drop: Callable[[str], None],
     ) -> None:
         """``put(file, folder)`` sends one file; ``drop(folder)`` deletes a folder there, if the tracker can."""
-        self.run, self.upload, self.export, self.put, self.drop = run, upload, export, put, drop
+        self.run = run
+        self.upload = upload
+        self.export = export
+        self.put = put
+        self.drop = drop
         self.there: set[str] = set()  # names of the checkpoints at the tracker
         self._whole: set[str] = set()  # of those the ones that this process has sent
         self._seen: dict[Path, tuple[int, int]] = {}  # files as they were sent: time of the last change, and size

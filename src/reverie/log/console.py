@@ -265,7 +265,8 @@ class Tail:
     """Reads the lines that were appended to a ``metrics.jsonl`` since the last time."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.offset = path, 0
+        self.path = path
+        self.offset: int = 0
 
     def read(self) -> list[dict[str, Any]]:
         """Return the new complete lines; damaged ones are skipped."""
@@ -287,10 +288,12 @@ class Lane:
 
     def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
         """``total`` is the length of the run in steps; ``unit`` is their name in the display."""
-        self.name, self.total, self.unit = name, total, unit
+        self.name = name
+        self.total = total
+        self.unit = unit
         self.state: LaneState = "waiting"
-        self.note = ""  # a few words on its state; empty if ``state`` says enough
-        self.tail = Tail(metrics)
+        self.note: str = ""  # a few words on its state; empty if ``state`` says enough
+        self.tail: Tail = Tail(metrics)
         self.pace: Pace | None = None
         self.values: dict[str, float] = {}
         self.read()
@@ -342,8 +345,12 @@ class Board:
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """``lanes``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
-        self.lanes, self.title, self.now, self.stream = lanes, title, now, sys.stdout if stream is None else stream
-        self.since = self.last = now()
+        self.lanes = lanes
+        self.title = title
+        self.now = now
+        self.stream: TextIO = sys.stdout if stream is None else stream
+        self.since: float = now()
+        self.last: float = self.since
         self.live: Live | None = None
         if lanes and self.stream.isatty():
             self.live = Live(self, console=Console(file=self.stream), refresh_per_second=2)

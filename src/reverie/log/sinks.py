@@ -104,8 +104,11 @@ class Guarded:
 
     def __init__(self, sink: Sink, say: Say, what: str = "", errors: type[Exception] = OSError) -> None:
         """``what``: the sink in messages, if not its class. ``errors``: those that do not end the run."""
-        self.sink, self.say, self.errors, self.failed = sink, say, errors, False
-        self.name = what or f"the sink {type(sink).__name__}"
+        self.sink = sink
+        self.say = say
+        self.errors = errors
+        self.failed: bool = False
+        self.name: str = what or f"the sink {type(sink).__name__}"
 
     def write(self, values: Values, step: int) -> None:
         """Pass a copy of the values on."""

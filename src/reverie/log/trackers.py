@@ -57,7 +57,8 @@ class WandbSink:
         """``ident``: id of the W&B run to resume; None starts a new one."""
         import wandb  # optional
 
-        self.ident, self._run_at, self._wandb = ident or secrets.token_hex(4), run, wandb
+        self.ident: str = ident or secrets.token_hex(4)
+        self._run_at, self._wandb = run, wandb
         self._say, self._lost = run.say, False
         try:
             self._run: Any = wandb.init(
@@ -146,7 +147,7 @@ class MlflowSink:
 
         self._path, self._say = run.path, run.say
         self._mlflow: Any = mlflow
-        self.ident = ident or ""
+        self.ident: str = ident or ""
         self._pending: list[Any] = []
         self._films: list[Path] = []
         self._last: Exception | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.imagining import array, describing
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import PolicyState
+from reverie.algos.world_model import Dreamer, PolicyState, WorldModel
 from reverie.core.types import Step
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import JointDistribution
@@ -29,15 +29,15 @@ class Mind:
 
     def __init__(self, agent: Agent) -> None:
         """Raise ConfigError if the agent has no world model."""
-        self.learner = describing(agent)
-        self.world = self.learner.world
-        self.cell = self.world.rssm.cell(self.world.dtype)  # the weights stay as they are
-        self.draws = bool(
+        self.learner: Dreamer = describing(agent)
+        self.world: WorldModel = self.learner.world
+        self.cell: Any = self.world.rssm.cell(self.world.dtype)  # the weights stay as they are
+        self.draws: bool = bool(
             self.world.rssm.named(self.world.rssm.prior(self.world.rssm.initial(1, self.world.dtype).deter))
         )
         """Whether its states are drawn from distributions."""
         said = self.say([self.world.rssm.initial(1, self.world.dtype)])
-        self.keys = [key for key in agent.obs_spec if dreamt_name(key) in said]
+        self.keys: list[str] = [key for key in agent.obs_spec if dreamt_name(key) in said]
         """The observations that are dreamt."""
 
     def act(self, latent: Latent, mode: str) -> Tensor:

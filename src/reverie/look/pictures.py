@@ -25,7 +25,8 @@ class Pictures:
 
     def __init__(self, agent: Agent, dreamt: Collection[str] | None) -> None:
         """``dreamt``: the observations that dreams have. None: there are none, and the environment's pictures do."""
-        self.agent, self.dreamt = agent, dreamt
+        self.agent = agent
+        self.dreamt = dreamt
         self._closing = contextlib.ExitStack()
         self._paint = None if dreamt is None else self._closing.enter_context(painting(agent, dreamt))
         images = [key for key, part in agent.obs_spec.items() if part.kind == "image"]

@@ -56,7 +56,8 @@ class Guard:
     """Lets in who has the token, from a page of this server, under a name of this machine."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.token = app, token
+        self.app = app
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -104,10 +105,12 @@ class Looker:
 
     def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, data: str | None = None) -> None:
         """``options`` of :func:`reverie.load`. ``data``: what recorded episodes are read from; None: from the run."""
-        self.folder, self.options, self.data = folder, dict(options or {}), data
-        self.runs = runs.runs_in(folder)
-        self.single = list(self.runs) == ["."]
-        self.worker = ThreadPoolExecutor(1, "look")
+        self.folder = folder
+        self.options: dict[str, Any] = dict(options or {})
+        self.data = data
+        self.runs: dict[str, Path] = runs.runs_in(folder)
+        self.single: bool = list(self.runs) == ["."]
+        self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "look")
         self._agents: OrderedDict[tuple[str, str | None], Agent] = OrderedDict()
         self.pages = 0
 
@@ -145,7 +148,8 @@ class Page:
     """One open page: its session, and the answers to its requests."""
 
     def __init__(self, looker: Looker) -> None:
-        self.looker, self.name = looker, "."
+        self.looker = looker
+        self.name = "."
         self.session: Session | None = None
 
     def answer(self, text: str) -> bytes:

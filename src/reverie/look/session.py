@@ -17,6 +17,7 @@ from reverie.agent.dreaming import one_hot, unit_of
 from reverie.agent.imagining import ModelState, array
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.protocols import Policy
 from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
 from reverie.core.types import Step
 from reverie.look.mind import Mind, Said, with_classes
@@ -126,18 +127,18 @@ class Session:
         Raises:
             EnvError: the environment cannot be made.
         """
-        self.source = Live(agent) if source is None else source
+        self.source: Live | Recording = Live(agent) if source is None else source
         self.mode = "mode"
         self._learn_to_know(agent)
-        self.pictures = Pictures(agent, None if self.mind is None else self.mind.keys)
-        self.seed = derived_seeds(agent.config.seed)["test"] if seed is None else seed
+        self.pictures: Pictures = Pictures(agent, None if self.mind is None else self.mind.keys)
+        self.seed: int = derived_seeds(agent.config.seed)["test"] if seed is None else seed
         self.start(self.seed)
 
     def _learn_to_know(self, agent: Agent) -> None:
         self.agent = agent
-        self.mind = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
-        self.values = Values(agent) if self.mind is None else None
-        self.policy = agent.algo.policy if self.values is None else self.values.policy
+        self.mind: Mind | None = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
+        self.values: Values | None = Values(agent) if self.mind is None else None
+        self.policy: Policy[Any] = agent.algo.policy if self.values is None else self.values.policy
 
     def _beginning(self) -> Any:
         """Return the policy's state before the first row."""
@@ -153,8 +154,11 @@ class Session:
     def start(self, seed: int | None = None) -> int:
         """Begin another episode; ``seed`` None: with the next seed."""
         self.seed = self.seed + 1 if seed is None else seed
-        self.luck, self.dreaming = Luck(self.seed), Luck(self.seed)
-        self.line, self.futures, self.branched = Line(), list[Future](), 0
+        self.luck: Luck = Luck(self.seed)
+        self.dreaming: Luck = Luck(self.seed)
+        self.line: Line = Line()
+        self.futures: list[Future] = list[Future]()
+        self.branched: int = 0
         with self.luck():
             self._happen(self.source.reset(self.seed))
         self._moved = False

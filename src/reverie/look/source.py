@@ -22,7 +22,8 @@ class Live:
     """The agent's environment, with rewards as the agent sees them."""
 
     def __init__(self, agent: Agent) -> None:
-        self._agent, self.name = agent, agent.config.env.id
+        self._agent = agent
+        self.name: str = agent.config.env.id
         self.env: Env | None = self._made()
 
     def _made(self) -> Env:
@@ -82,7 +83,7 @@ class Recording:
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
         """``data``, ``number`` and errors: see ``Agent.episode``."""
         self.batch: Batch = agent.episode(number, data)
-        self.name = f"episode {int(self.batch.index[0])} of {data or 'the run'}"
+        self.name: str = f"episode {int(self.batch.index[0])} of {data or 'the run'}"
 
     def reset(self, seed: int) -> Step:
         """Return the first row."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.agent.agent import Agent
-from reverie.algos.base import ModelFree
+from reverie.algos.base import Algorithm, ModelFree
 from reverie.algos.on_policy import OnPolicyObjective
 from reverie.core.types import Mode, Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
@@ -38,7 +38,8 @@ class Values:
     """The critic of an agent, asked about the row that its policy has just seen."""
 
     def __init__(self, agent: Agent) -> None:
-        self.algo, self.choices = agent.algo, agent.action_spec.choices()
+        self.algo: Algorithm = agent.algo
+        self.choices: list[tuple[str, slice]] = agent.action_spec.choices()
         policy: Any = agent.algo.policy
         inside = isinstance(policy, PreprocessedPolicy)
         self._hearing = Hearing(policy.inner if inside else policy)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK, ActionSpec, ObsSpec, observed
+from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, observed
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
 from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
@@ -73,7 +73,7 @@ class Inputs(nn.Module):
         super().__init__()
         spec = observed(spec)
         read = getattr(cfg.encoder, "reads", images_of)(spec)
-        self.vectors = {key: spec[key] for key in sorted(spec) if key not in read}
+        self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype
         self.encoder: Any = cfg.encoder.build(read) if read else None
         self.width = sum(part.width for part in self.vectors.values()) + (
@@ -120,7 +120,7 @@ class Network(nn.Module):
     ) -> None:
         """``more`` is the width of the other input; ``squash`` applies tanh to the output."""
         super().__init__()
-        self.inputs = Inputs(spec, cfg, dtype, getattr(cfg, "memory", None))
+        self.inputs: Inputs = Inputs(spec, cfg, dtype, getattr(cfg, "memory", None))
         self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs, copies, squash=squash)
 
     def outputs(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Tensor:
@@ -181,7 +181,7 @@ class FixedStdGaussianActor(DeterministicActor):
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, width, cfg, dtype)
-        self.log_std = nn.Parameter(torch.zeros(width))
+        self.log_std: nn.Parameter = nn.Parameter(torch.zeros(width))
 
     def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
@@ -216,8 +216,10 @@ class MixedActor(Network):
         """``numbers(mean, log_std)`` is the distribution of the numbers, of two outputs ``[..., C]`` each."""
         classes, count = all_classes(action_spec), all_numbers(action_spec)
         super().__init__(obs_spec, 2 * count + sum(classes), cfg, dtype)
-        self.widths, self.classes = [count, count, sum(classes)], classes
-        self.numbers, self.layout = numbers, Layout(action_spec)
+        self.widths: list[int] = [count, count, sum(classes)]
+        self.classes: tuple[int, ...] = classes
+        self.numbers = numbers
+        self.layout: Layout = Layout(action_spec)
 
     def forward(self, obs: Obs) -> Mixed:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
@@ -277,7 +279,7 @@ class MixedQEnsemble(Network):
     ) -> None:
         count = all_numbers(action_spec)
         super().__init__(obs_spec, sum(all_classes(action_spec)), cfg, dtype, more=count, copies=copies)
-        self.layout = Layout(action_spec)
+        self.layout: Layout = Layout(action_spec)
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:
         """Map observations ``[..., *shape]`` and numbers ``[..., C]`` to additive values ``[K, ..., D]``."""
@@ -289,7 +291,7 @@ class Stacked(nn.Module):
 
     def __init__(self, *critics: nn.Module) -> None:
         super().__init__()
-        self.critics = nn.ModuleList(critics)
+        self.critics: nn.ModuleList = nn.ModuleList(critics)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the values of all critics, ``[K, ...]``."""
@@ -334,11 +336,12 @@ class Dueling(nn.Module):
         """``each`` is the number of outputs for each class; ``classes`` the number of classes of each choice."""
         super().__init__()
         *shared, last = units
-        self.classes, self.each = classes, each
-        self.shared = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
+        self.classes = classes
+        self.each = each
+        self.shared: ReluMLP | None = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
         width = shared[-1] if shared else inputs
-        self.value = ReluMLP(width, (last,), each)
-        self.advantage = ReluMLP(width, (last,), sum(classes) * each)
+        self.value: ReluMLP = ReluMLP(width, (last,), each)
+        self.advantage: ReluMLP = ReluMLP(width, (last,), sum(classes) * each)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., A * each]``, where A is the sum of ``classes``."""
@@ -364,10 +367,13 @@ class DiscreteQNetwork(Network):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         nn.Module.__init__(self)
-        self.inputs, each = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None)), quantiles or 1
-        self.shape = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None))
+        each = quantiles or 1
+        self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
         width, outputs = self.inputs.width, sum(classes) * each
-        self.body = Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, outputs)
+        self.body: Dueling | ReluMLP = (
+            Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, outputs)
+        )
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""

@@ -124,10 +124,11 @@ class Convolution(nn.Module):
         super().__init__()
         like = nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride)
         assert like.bias is not None
-        self.stride, self.relu = layer.stride, True
+        self.stride: int = layer.stride
+        self.relu = True
         # Viewed as [outputs, inputs, kernel, kernel], this memory layout is PyTorch's channels_last.
-        self.weight = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
-        self.bias = nn.Parameter(like.bias.detach())
+        self.weight: nn.Parameter = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
+        self.bias: nn.Parameter = nn.Parameter(like.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""
@@ -141,9 +142,12 @@ class Convolutions(nn.Module):
 
     def __init__(self, spec: ObsSpec, layers: tuple[Layer, ...], name: str) -> None:
         super().__init__()
-        self.spec, self.groups = dict(spec), by_size(spec)
-        self.width = sum(flat_width(spec[group[0]], layers, name) for group in self.groups)
-        self.stacks = nn.ModuleList([self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups])
+        self.spec: dict[str, ObsPart] = dict(spec)
+        self.groups: list[list[str]] = by_size(spec)
+        self.width: int = sum(flat_width(spec[group[0]], layers, name) for group in self.groups)
+        self.stacks: nn.ModuleList = nn.ModuleList(
+            [self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups]
+        )
 
     def _stack(self, channels: list[int], layers: tuple[Layer, ...]) -> nn.Sequential:
         inputs = pairwise((Layer(sum(channels), 1, 1), *layers))

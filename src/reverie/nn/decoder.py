@@ -81,7 +81,7 @@ class SymlogVector:
     """A vector predicted in symlog space. DreamerV3 (Hafner et al. 2025), equation 8."""
 
     def __init__(self, squashed: Tensor, shape: tuple[int, ...]) -> None:
-        self.squashed = squashed.float()  # [..., n]
+        self.squashed: Tensor = squashed.float()  # [..., n]
         self.shape = shape
 
     def loss(self, target: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class Classes:
     """A prediction of categorical elements."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
-        self.dist = Categoricals(logits, classes, unimix)
+        self.dist: Categoricals = Categoricals(logits, classes, unimix)
 
     def loss(self, target: Tensor) -> Tensor:
         """Return the cross-entropy with class indices, ``[...]``."""
@@ -112,7 +112,7 @@ class UnitImage:
     """A predicted image, as pixels in [0, 1]."""
 
     def __init__(self, pixels: Tensor, part: ObsPart) -> None:
-        self.pixels = pixels.float()  # [..., H, W, C]
+        self.pixels: Tensor = pixels.float()  # [..., H, W, C]
         self.part = part
 
     def loss(self, target: Tensor) -> Tensor:
@@ -129,12 +129,16 @@ class Decoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, deter: int, stoch: int, cfg: DecoderConfig) -> None:
         super().__init__()
+        self.vectors: dict[str, ObsPart]
+        self.images: dict[str, ObsPart]
         self.vectors, self.images = split_kinds(spec)
-        self.groups = by_size(self.images)
+        self.groups: list[list[str]] = by_size(self.images)
         if self.vectors:
-            self.mlp = MLP(deter + stoch, cfg.units, cfg.layers)
-            self.outputs = nn.ModuleList([Linear(cfg.units, p.width) for p in self.vectors.values()])
-        self.cnns = nn.ModuleList([_CNN([self.images[k] for k in g], deter, stoch, cfg) for g in self.groups])
+            self.mlp: MLP = MLP(deter + stoch, cfg.units, cfg.layers)
+            self.outputs: nn.ModuleList = nn.ModuleList([Linear(cfg.units, p.width) for p in self.vectors.values()])
+        self.cnns: nn.ModuleList = nn.ModuleList(
+            [_CNN([self.images[k] for k in g], deter, stoch, cfg) for g in self.groups]
+        )
 
     def forward(self, latent: Latent) -> dict[str, Prediction]:
         """Map latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""
@@ -242,7 +246,8 @@ class UnitNormals:
     """Independent normals of deviation 1: a vector as it is, or the pixels of an image in [-0.5, 0.5]."""
 
     def __init__(self, mean: Tensor, part: ObsPart) -> None:
-        self.mean, self.part = mean.float(), part  # [..., *shape]
+        self.mean: Tensor = mean.float()  # [..., *shape]
+        self.part = part
 
     def loss(self, target: Tensor) -> Tensor:
         """Return -ln p, ``[...]``, with its constant."""
@@ -270,17 +275,23 @@ class DenseDecoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
         super().__init__()
+        self.images: dict[str, ObsPart]
         others, self.images = split_kinds(spec)
+        self.vectors: dict[str, ObsPart]
+        self.grids: dict[str, ObsPart]
         self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
-        self.unimix = cfg.class_unimix
+        self.unimix: float = cfg.class_unimix
         if self.grids:
-            self.grid_mlp = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)
-            self.grid_outputs = nn.ModuleList([Dense(self.grid_mlp.width, p.width) for p in self.grids.values()])
+            self.grid_mlp: DenseMLP = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)
+            self.grid_outputs: nn.ModuleList = nn.ModuleList(
+                [Dense(self.grid_mlp.width, p.width) for p in self.grids.values()]
+            )
         if self.vectors:
-            self.mlp = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
-            self.outputs = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])
+            self.mlp: DenseMLP = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
+            self.outputs: nn.ModuleList = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])
         if self.images:
-            self.enter, self.cnn = Dense(feature, 32 * cfg.depth), self._cnn(cfg)
+            self.enter: Dense = Dense(feature, 32 * cfg.depth)
+            self.cnn: nn.Sequential = self._cnn(cfg)
 
     def _cnn(self, cfg: DenseDecoderConfig) -> nn.Sequential:
         """Stages of [transposed convolution of stride 2, norm, activation]; the last has neither of the latter."""

@@ -78,10 +78,11 @@ class Categoricals:
 
         ``legal`` ``[..., sum(classes)]``: the classes that are possible, of each variable at least one. None: all.
         """
-        self.classes, self.unimix = classes, unimix
-        self.ragged = len(set(classes)) > 1
-        self.padded = self._pad(logits.float(), ILLEGAL)  # [..., n, C]
-        self.legal = None if legal is None else self._pad(legal, False)  # [..., n, C]
+        self.classes = classes
+        self.unimix = unimix
+        self.ragged: bool = len(set(classes)) > 1
+        self.padded: Tensor = self._pad(logits.float(), ILLEGAL)  # [..., n, C]
+        self.legal: Tensor | None = None if legal is None else self._pad(legal, False)  # [..., n, C]
         if self.legal is not None:
             self.padded = self.padded.masked_fill(~self.legal, ILLEGAL)
 
@@ -167,7 +168,8 @@ class Choices:
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
         """``logits`` are ``[..., A]``, where A is the sum of ``classes``, the number of classes of each variable."""
-        self.classes, self.logits = classes, logits
+        self.classes = classes
+        self.logits = logits
 
     @property
     def log_probs(self) -> Tensor:
@@ -209,7 +211,8 @@ class Normal:
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         """Both are ``[..., A]``."""
-        self.mean, self.std = mean, std
+        self.mean = mean
+        self.std = std
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
@@ -258,7 +261,8 @@ class TruncatedNormal(Normal):
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         super().__init__(mean, std)
-        self.low, self.high = (-1 - mean) / std, (1 - mean) / std
+        self.low: Tensor = (-1 - mean) / std
+        self.high: Tensor = (1 - mean) / std
         self.below: Tensor = torch.special.ndtr(self.low)
         self.mass: Tensor = torch.special.ndtr(self.high) - self.below
 
@@ -345,7 +349,8 @@ class DiagonalNormal:
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """``mean`` is ``[..., A]``, ``log_std`` ``[..., A]`` or ``[A]``, already clamped to its limits."""
-        self.mean, self.log_std = mean, log_std
+        self.mean = mean
+        self.log_std = log_std
 
     def repeated(self, n: int) -> DiagonalNormal:
         """Return the distribution repeated n times, over ``[..., n, A]``."""
@@ -396,7 +401,8 @@ class SquashedNormal:
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
-        self.mean, self.raw = mean, log_std
+        self.mean = mean
+        self.raw = log_std
 
     @property
     def log_std(self) -> Tensor:
@@ -448,7 +454,8 @@ class Layout:
 
     def __init__(self, spec: ActionSpec) -> None:
         parts = [spec.parts[key] for key in sorted(spec.parts)]
-        self.continuous, self.widths = [part.kind == "continuous" for part in parts], [part.width for part in parts]
+        self.continuous: list[bool] = [part.kind == "continuous" for part in parts]
+        self.widths: list[int] = [part.width for part in parts]
 
     def apart(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the numbers ``[..., C]`` and the classes ``[..., D]`` of flat actions or masks ``[..., C + D]``."""
@@ -468,7 +475,9 @@ class Mixed:
 
     def __init__(self, numbers: Any, choices: Choices, layout: Layout) -> None:
         """``numbers`` is a normal distribution of any kind here, over ``[..., C]``."""
-        self.numbers, self.choices, self.layout = numbers, choices, layout
+        self.numbers = numbers
+        self.choices = choices
+        self.layout = layout
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return flat actions ``[..., A]`` and their log-densities ``[...]``."""
@@ -523,7 +532,8 @@ class Support:
 
     def __init__(self, logits: Tensor, values: Tensor) -> None:
         """``logits`` are ``[..., K]`` of ``values`` ``[K]``."""
-        self.logits, self.values = logits.float(), values
+        self.logits: Tensor = logits.float()
+        self.values = values
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
@@ -540,7 +550,8 @@ class TwoHot:
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
-        self.logits, self.bins = logits.float(), bins
+        self.logits: Tensor = logits.float()
+        self.bins = bins
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
@@ -583,7 +594,7 @@ class Bernoulli:
     """A Bernoulli distribution with the given logit ``[...]``."""
 
     def __init__(self, logit: Tensor) -> None:
-        self.logit = logit.float()
+        self.logit: Tensor = logit.float()
 
     def prob(self) -> Tensor:
         """Return the probability of true, ``[...]``."""

@@ -145,14 +145,16 @@ class Encoder(nn.Module):
     def __init__(self, spec: ObsSpec, cfg: EncoderConfig) -> None:
         super().__init__()
         self.spec = spec
+        self.vectors: dict[str, ObsPart]
+        self.images: dict[str, ObsPart]
         self.vectors, self.images = split_kinds(spec)
-        self.groups = by_size(self.images)
-        self.width = 0
+        self.groups: list[list[str]] = by_size(self.images)
+        self.width: int = 0
         if self.vectors:
-            self.mlp = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
+            self.mlp: MLP = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
             self.width += cfg.units
         cnns = [_CNN([self.images[k] for k in group], cfg) for group in self.groups]
-        self.cnns = nn.ModuleList(cnns)
+        self.cnns: nn.ModuleList = nn.ModuleList(cnns)
         self.width += sum(cnn.width for cnn in cnns)
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
@@ -286,22 +288,25 @@ class DenseEncoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
         super().__init__()
+        self.images: dict[str, ObsPart]
         others, self.images = split_kinds(spec)
+        self.vectors: dict[str, ObsPart]
+        self.grids: dict[str, ObsPart]
         self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
-        self.arrival = cfg.arrival
+        self.arrival: bool = cfg.arrival
         if cfg.arrival and not (self.images or self.grids):
             raise ConfigError("encoder.arrival = True needs an image, or a categorical observation and class_units.")
-        self.groups = by_size(self.images)
+        self.groups: list[list[str]] = by_size(self.images)
         cnns = [_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups]
-        self.cnns = nn.ModuleList(cnns)
+        self.cnns: nn.ModuleList = nn.ModuleList(cnns)
         self.width = sum(cnn.width for cnn in cnns)
         if self.grids:
             inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.arrival
-            self.grid_mlp = self._mlp(inputs, cfg.class_units or (), cfg)
+            self.grid_mlp: DenseMLP = self._mlp(inputs, cfg.class_units or (), cfg)
             if cfg.outputs:
                 self.grid_mlp.append(ACTIVATIONS[cfg.act]())
         if self.vectors:
-            self.mlp = self._mlp(sum(p.width for p in self.vectors.values()), cfg.units, cfg)
+            self.mlp: DenseMLP = self._mlp(sum(p.width for p in self.vectors.values()), cfg.units, cfg)
 
     def _mlp(self, inputs: int, units: tuple[int, ...], cfg: DenseEncoderConfig) -> DenseMLP:
         mlp = DenseMLP(inputs, units, cfg.norm, cfg.act)

@@ -29,7 +29,9 @@ class Inference:
 
     def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module, *, static: bool = False) -> None:
         """``function`` calls ``network``; ``static``: it makes the same calls each time, so that it may be captured."""
-        self.function, self.network, self.static = function, network, static
+        self.function = function
+        self.network = network
+        self.static = static
 
     @accelerated
     def __call__(self, obs: Obs) -> Tensor:
@@ -232,7 +234,10 @@ class NoisyPolicy(Scheduled[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
-        self.actor, self.noise, self.width, self.device = Inference(actor, actor), noise, width, device
+        self.actor: Inference = Inference(actor, actor)
+        self.noise = noise
+        self.width = width
+        self.device = device
 
     def initial(self, num_envs: int) -> NoiseState:
         """Return the state of N environments before the first action."""
@@ -252,8 +257,8 @@ class SampledPolicy(Unaffected[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
-        self.drawn = Inference(functools.partial(sampled, actor), actor)
-        self.best = Inference(functools.partial(likeliest, actor), actor)
+        self.drawn: Inference = Inference(functools.partial(sampled, actor), actor)
+        self.best: Inference = Inference(functools.partial(likeliest, actor), actor)
         self.device = device
 
     def initial(self, num_envs: int) -> None:
@@ -297,7 +302,10 @@ class GreedyPolicy(Scheduled[GreedyState]):
         device: torch.device,
     ) -> None:
         """``values(obs)`` returns the values ``[N, A]`` of all classes; A is the sum of ``classes``, of each choice."""
-        self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
+        self.values = values
+        self.randomness = randomness
+        self.classes = classes
+        self.device = device
 
     def initial(self, num_envs: int) -> GreedyState:
         """Return the state of N environments before the first action."""

@@ -28,7 +28,7 @@ class Frames(nn.Module):
         """
         super().__init__()
         self.count = count
-        self.parts = {key: spec[key] for key in chosen(spec, count, keys)}
+        self.parts: dict[str, ObsPart] = {key: spec[key] for key in chosen(spec, count, keys)}
         self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
 
     @property

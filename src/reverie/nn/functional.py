@@ -57,7 +57,8 @@ class StepLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, self.bias = weight, bias
+        self.weight = weight
+        self.bias = bias
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
         """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` takes the place of the bias."""

@@ -104,8 +104,8 @@ class TwoHotHead(nn.Module):
 
     def __init__(self, inputs: int, cfg: TwoHotConfig) -> None:
         super().__init__()
-        self.mlp = MLP(inputs, cfg.units, cfg.layers)
-        self.logits = Linear(self.mlp.width, cfg.bins, cfg.scale)
+        self.mlp: MLP = MLP(inputs, cfg.units, cfg.layers)
+        self.logits: Linear = Linear(self.mlp.width, cfg.bins, cfg.scale)
         self.register_buffer("bins", symexp_bins(cfg.bins), persistent=False)
 
     def forward(self, feature: Tensor) -> TwoHot:
@@ -118,8 +118,8 @@ class BernoulliHead(nn.Module):
 
     def __init__(self, inputs: int, cfg: HeadConfig | DenseHeadConfig) -> None:
         super().__init__()
-        self.mlp = cfg.body(inputs)
-        self.logit = cfg.last(self.mlp.width, 1)
+        self.mlp: DenseMLP | MLP = cfg.body(inputs)
+        self.logit: Linear = cfg.last(self.mlp.width, 1)
 
     def forward(self, feature: Tensor) -> Bernoulli:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
@@ -137,9 +137,9 @@ class MaskHead(nn.Module):
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: HeadConfig | DenseHeadConfig) -> None:
         super().__init__()
-        self.choices = [cut for _, cut in spec.choices()]
-        self.mlp = cfg.body(inputs)
-        self.logits = cfg.last(self.mlp.width, spec.width)
+        self.choices: list[slice] = [cut for _, cut in spec.choices()]
+        self.mlp: DenseMLP | MLP = cfg.body(inputs)
+        self.logits: Linear = cfg.last(self.mlp.width, spec.width)
         self.register_buffer("forbidden", torch.zeros(spec.width, dtype=torch.bool))
 
     def forward(self, feature: Tensor) -> Bernoulli:
@@ -181,8 +181,8 @@ class NumberHead(nn.Module):
 
     def __init__(self, inputs: int, cfg: DenseHeadConfig) -> None:
         super().__init__()
-        self.mlp = cfg.body(inputs)
-        self.out = cfg.last(self.mlp.width, 1)
+        self.mlp: DenseMLP = cfg.body(inputs)
+        self.out: Linear = cfg.last(self.mlp.width, 1)
 
     def forward(self, feature: Tensor) -> UnitNormal:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
@@ -197,8 +197,8 @@ class SupportHead(nn.Module):
     def __init__(self, inputs: int, cfg: DenseHeadConfig, values: Tensor) -> None:
         """``values``: the numbers that are predicted, ``[K]``."""
         super().__init__()
-        self.mlp = cfg.body(inputs)
-        self.out = cfg.last(self.mlp.width, len(values))
+        self.mlp: DenseMLP = cfg.body(inputs)
+        self.out: Linear = cfg.last(self.mlp.width, len(values))
         self.register_buffer("values", values, persistent=False)
 
     def forward(self, feature: Tensor) -> Support:
@@ -387,10 +387,10 @@ class Actor(nn.Module):
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()
-        self.slices = spec.slices()
-        self.mlp = cfg.body(inputs)
-        self.keys = list(self.slices)
-        self.parts = nn.ModuleList([cfg.head(self.mlp.width, spec.parts[k]) for k in self.keys])
+        self.slices: dict[str, slice] = spec.slices()
+        self.mlp: DenseMLP | MLP = cfg.body(inputs)
+        self.keys: list[str] = list(self.slices)
+        self.parts: nn.ModuleList = nn.ModuleList([cfg.head(self.mlp.width, spec.parts[k]) for k in self.keys])
 
     def forward(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
         """Map features ``[..., F]`` to a distribution over ``[..., A]``; ``legal`` ``[..., A]`` is its mask."""

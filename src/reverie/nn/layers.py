@@ -36,8 +36,8 @@ class Linear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(outputs))
         init_(self.weight, inputs, scale)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,14 +97,16 @@ class DenseMLP(nn.Sequential):
     def __init__(self, inputs: int, units: Sequence[int], norm: Norm, act: Activation) -> None:
         widths = [inputs, *units]
         super().__init__(*[m for i, o in pairwise(widths) for m in (Dense(i, o), *norm_act(o, norm, act))])
-        self.width = widths[-1]
+        self.width: int = widths[-1]
 
 
 class StepLayers:
     """A chain of layers that is applied at every step of a sequence."""
 
     def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
-        self.layers = [layer.steps(dtype) if isinstance(layer, Linear) else layer for layer in layers]
+        self.layers: list[StepLinear | nn.Module] = [
+            layer.steps(dtype) if isinstance(layer, Linear) else layer for layer in layers
+        ]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, inputs]`` to ``[M, outputs]``."""
@@ -135,9 +137,9 @@ class BlockLinear(nn.Module):
         super().__init__()
         if inputs % blocks or outputs % blocks:
             raise ValueError(f"{blocks} blocks must divide both widths, {inputs} and {outputs}.")
-        self.own = inputs // blocks
-        self.weight = nn.Parameter(torch.empty(blocks, outputs // blocks, self.own + shared))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.own: int = inputs // blocks
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(blocks, outputs // blocks, self.own + shared))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(outputs))
         init_(self.weight, blocks * (self.own + shared))  # the authors take the fan-in of all blocks together
 
     def steps(self, dtype: torch.dtype) -> BlockSteps:
@@ -159,7 +161,7 @@ class RMSNormSiLU(nn.Module):
     def __init__(self, width: int, eps: float = 1e-4) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight: nn.Parameter = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., width]`` to the same shape."""
@@ -173,8 +175,8 @@ class Conv(nn.Module):
         super().__init__()
         weight = torch.empty(outputs, inputs, kernel, kernel)
         init_(weight, inputs * kernel * kernel)
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.weight: nn.Parameter = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(outputs))
 
 
 class DoublingConv(Conv):
@@ -190,7 +192,7 @@ class DoublingConv(Conv):
     def __init__(self, inputs: int, outputs: int, kernel: int = 5) -> None:
         super().__init__(inputs, outputs, kernel)
         reach = kernel // 2
-        self.reach = (reach + 1) // 2
+        self.reach: int = (reach + 1) // 2
         fold = torch.zeros(2, 2 * self.reach + 1, kernel)  # [parity, pixel of the small image, weight]
         for parity in range(2):
             for tap in range(-reach, reach + 1):
@@ -215,9 +217,9 @@ class StridedConv(nn.Module):
         sides = (inputs, outputs) if transposed else (outputs, inputs)
         weight = torch.empty(*sides, *kernel)
         nn.init.xavier_uniform_(weight)
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-        self.convolve = transposed_conv if transposed else strided_conv
+        self.weight: nn.Parameter = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(outputs))
+        self.convolve: Callable[[Tensor, Tensor, Tensor], Tensor] = transposed_conv if transposed else strided_conv
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, H', W', outputs]``."""
@@ -230,7 +232,7 @@ class MLP(nn.Sequential):
     def __init__(self, inputs: int, units: int, layers: int) -> None:
         widths = [inputs] + [units] * layers
         super().__init__(*[m for i, o in pairwise(widths) for m in (Linear(i, o), RMSNormSiLU(o))])
-        self.width = widths[-1]
+        self.width: int = widths[-1]
 
     @accelerated
     def forward(self, x: Tensor) -> Tensor:

@@ -93,9 +93,12 @@ class Recurrent(nn.Module):
 
     def __init__(self, cfg: Cells, inputs: int) -> None:
         super().__init__()
-        self.units, self.lstm = cfg.units, cfg.tensors == 2
-        self.width = cfg.layers * cfg.tensors * cfg.units
-        self.cells = nn.ModuleList(cfg.cell(cfg.units if k else inputs, cfg.units) for k in range(cfg.layers))
+        self.units: int = cfg.units
+        self.lstm: bool = cfg.tensors == 2
+        self.width: int = cfg.layers * cfg.tensors * cfg.units
+        self.cells: nn.ModuleList = nn.ModuleList(
+            cfg.cell(cfg.units if k else inputs, cfg.units) for k in range(cfg.layers)
+        )
         for name, x in self.named_parameters() if cfg.orthogonal else ():
             nn.init.zeros_(x) if "bias" in name else nn.init.orthogonal_(x)
 
@@ -160,12 +163,14 @@ class Attentive(nn.Module):
 
     def __init__(self, cfg: Transformer, inputs: int) -> None:
         super().__init__()
-        self.units, self.before, self.inputs = cfg.units, cfg.window - 1, inputs
-        self.width = self.before * inputs + 1
-        self.embed = nn.Linear(inputs, cfg.units)
-        self.age = nn.Parameter(0.02 * torch.randn(cfg.window, cfg.units))
-        self.blocks = nn.ModuleList(Block(cfg.units, cfg.heads) for _ in range(cfg.layers))
-        self.norm = nn.LayerNorm(cfg.units)
+        self.units: int = cfg.units
+        self.before: int = cfg.window - 1
+        self.inputs = inputs
+        self.width: int = self.before * inputs + 1
+        self.embed: nn.Linear = nn.Linear(inputs, cfg.units)
+        self.age: nn.Parameter = nn.Parameter(0.02 * torch.randn(cfg.window, cfg.units))
+        self.blocks: nn.ModuleList = nn.ModuleList(Block(cfg.units, cfg.heads) for _ in range(cfg.layers))
+        self.norm: nn.LayerNorm = nn.LayerNorm(cfg.units)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Remembers`. Each row has a window of its own, so what it sees does not depend on the batch's."""
@@ -195,9 +200,10 @@ class Block(nn.Module):
     def __init__(self, units: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
-        self.attend, self.out = nn.Linear(units, 3 * units), nn.Linear(units, units)
-        self.mlp = nn.Sequential(nn.Linear(units, 4 * units), nn.GELU(), nn.Linear(4 * units, units))
+        self.norms: nn.ModuleList = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
+        self.attend: nn.Linear = nn.Linear(units, 3 * units)
+        self.out: nn.Linear = nn.Linear(units, units)
+        self.mlp: nn.Sequential = nn.Sequential(nn.Linear(units, 4 * units), nn.GELU(), nn.Linear(4 * units, units))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map ``[M, W, H]`` to the same shape. ``mask`` ``[M, W, W]``: what each place may look at."""

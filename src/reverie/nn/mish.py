@@ -65,10 +65,10 @@ class MishLayer(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, copies: int, *, norm: bool = True, zero: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(copies, outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(copies, outputs))
-        self.scale = nn.Parameter(torch.ones(copies, outputs)) if norm else None
-        self.shift = nn.Parameter(torch.zeros(copies, outputs)) if norm else None
+        self.weight: nn.Parameter = nn.Parameter(torch.zeros(copies, outputs, inputs))
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(copies, outputs))
+        self.scale: nn.Parameter | None = nn.Parameter(torch.ones(copies, outputs)) if norm else None
+        self.shift: nn.Parameter | None = nn.Parameter(torch.zeros(copies, outputs)) if norm else None
         if not zero:
             nn.init.trunc_normal_(self.weight, std=0.02)
 
@@ -101,9 +101,14 @@ class MishMLP(nn.Module):
         super().__init__()
         n, widths = copies or 1, (inputs, *units)
         hidden = [MishLayer(i, o, n) for i, o in zip(widths, units, strict=False)]
-        self.layers = nn.ModuleList([*hidden, MishLayer(widths[-1], outputs, n, norm=simplex > 0, zero=zero)])
-        self.alone, self.count, self.units, self.simplex = copies is None, n, units[0], simplex
-        self.dropout = nn.Dropout(dropout) if dropout else None
+        self.layers: nn.ModuleList = nn.ModuleList(
+            [*hidden, MishLayer(widths[-1], outputs, n, norm=simplex > 0, zero=zero)]
+        )
+        self.alone: bool = copies is None
+        self.count: int = n
+        self.units: int = units[0]
+        self.simplex = simplex
+        self.dropout: nn.Dropout | None = nn.Dropout(dropout) if dropout else None
 
     def forward(self, *parts: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Map inputs ``[..., I]``, concatenated along the last axis, to ``[..., outputs]``; of copies ``[K, ...]``.
@@ -157,10 +162,11 @@ class LatentEncoder(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: LatentConfig, dtype: torch.dtype) -> None:
         super().__init__()
-        self.inputs, self.simplex = Inputs(spec, cfg, dtype), cfg.simplex
+        self.inputs: Inputs = Inputs(spec, cfg, dtype)
+        self.simplex: int = cfg.simplex
         direct = not self.inputs.vectors and self.inputs.width == cfg.latent
         layers = (cfg.encoder_units, cfg.latent)
-        self.body = None if direct else MishMLP(self.inputs.width, *layers, simplex=cfg.simplex)
+        self.body: MishMLP | None = None if direct else MishMLP(self.inputs.width, *layers, simplex=cfg.simplex)
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to latents ``[..., L]``."""

@@ -95,7 +95,7 @@ class Moments(HostBuffers):
     it, because its calls take a fifth of the time of PyTorch's for so few numbers.
     """
 
-    on_host = ("moments",)
+    on_host: ClassVar[tuple[str, ...]] = ("moments",)
     moments: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -196,8 +196,8 @@ class Normaliser(nn.Module):
                 f"{', '.join(sorted(spec))}. Set normalise = none."
             )
         self.cfg = cfg
-        self.keys = list(vectors)
-        self.parts = nn.ModuleList([Standard(part.shape) for part in vectors.values()])
+        self.keys: list[str] = list(vectors)
+        self.parts: nn.ModuleList = nn.ModuleList([Standard(part.shape) for part in vectors.values()])
 
     def forward(self, obs: Obs) -> Obs:
         """Return the observations with normalised vectors ``[..., *shape]``; stacked frames count as leading axes."""
@@ -272,7 +272,8 @@ class PercentileScale(nn.Module):
 
     def __init__(self, rate: float = 0.01, limit: float = 1.0) -> None:
         super().__init__()
-        self.rate, self.limit = rate, limit
+        self.rate = rate
+        self.limit = limit
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.zeros(()))
 
@@ -300,7 +301,9 @@ class MagnitudeScale(nn.Module):
         super().__init__()
         if not 0 <= momentum <= 1:
             raise ConfigError(f"momentum = {momentum}: expected a share in [0, 1]; 1 does not normalise.")
-        self.momentum, self.scale, self.eps = momentum, scale, eps
+        self.momentum = momentum
+        self.scale = scale
+        self.eps = eps
         self.register_buffer("magnitude", torch.ones(()))
 
     @torch.no_grad()

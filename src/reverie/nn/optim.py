@@ -143,19 +143,19 @@ class Optim:
             ConfigError: there are no parameters to train, or one is given twice.
         """
         self.cfg = cfg
-        self.params = to_train("the optimiser", parameters)
-        self.sizes = [p.numel() for p in self.params]
-        self.shapes = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
-        self.count = sum(self.sizes)
+        self.params: Tensors = to_train("the optimiser", parameters)
+        self.sizes: list[int] = [p.numel() for p in self.params]
+        self.shapes: Tensor = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
+        self.count: int = sum(self.sizes)
         device = self.params[0].device
         # One flat vector for each moment: a dozen operations in all instead of a dozen for every parameter.
-        self.square = torch.zeros(self.count, dtype=torch.float32, device=device)
-        self.momentum = torch.zeros(self.count, dtype=torch.float32, device=device)
-        self.updates = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
-        self.rate = rate_of(cfg.lr, device)
+        self.square: Tensor = torch.zeros(self.count, dtype=torch.float32, device=device)
+        self.momentum: Tensor = torch.zeros(self.count, dtype=torch.float32, device=device)
+        self.updates: Tensor = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
+        self.rate: float | Tensor = rate_of(cfg.lr, device)
         # On GPUs the index of each element's tensor, [count].
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
-        self.owner = None if device.type == "cpu" else torch.cat(owners)
+        self.owner: Tensor | None = None if device.type == "cpu" else torch.cat(owners)
 
     def step(self, loss: Tensor) -> Metrics:
         """Compute gradients of ``loss``, clip them and update the parameters. Return metrics as scalars on the device.
@@ -274,7 +274,7 @@ class LaProp(Optim):
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropConfig) -> None:
         super().__init__(parameters, cfg)
-        self.mass = torch.zeros_like(self.updates)
+        self.mass: Tensor = torch.zeros_like(self.updates)
 
     def _warm(self) -> Any:
         return (self.updates + 1) / max(1, self.cfg.warmup)
@@ -340,7 +340,7 @@ class GlobalAdam(Optim):
         flat, norm = clipped(grads, c.clip)
         if c.decay:
             torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
-        self.updates += 1
+        self.updates.add_(1)
         self.momentum.lerp_(flat, 1 - c.beta1)
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
         correction = (1 - c.beta2**self.updates).sqrt()
@@ -389,7 +389,7 @@ class GlobalRMSprop(Optim):
         """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
         c = self.cfg
         flat, norm = clipped(grads, c.clip)
-        self.updates += 1
+        self.updates.add_(1)
         self.square.mul_(c.decay).addcmul_(flat, flat, value=1 - c.decay)
         root = (self.square + c.eps).sqrt() if c.form == "tensorflow" else self.square.sqrt() + c.eps
         torch._foreach_sub_(self.params, self._parts(self.rate * flat / root))
@@ -459,14 +459,14 @@ class Adam:
             raise ConfigError(
                 f"lr = {lr}, adam_eps = {eps}, cosine = {cosine}: expected lr and eps above 0, cosine >= 0."
             )
-        self.params = to_train("Adam", parameters)
+        self.params: Tensors = to_train("Adam", parameters)
         rate = rate_of(lr, self.params[0].device)
-        self.settings = AdamSettings(most, betas, eps, cosine, rate if isinstance(rate, Tensor) else None)
-        self.ramp = lr if isinstance(lr, Ramp) else None
-        self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.settings: AdamSettings = AdamSettings(most, betas, eps, cosine, rate if isinstance(rate, Tensor) else None)
+        self.ramp: Ramp | None = lr if isinstance(lr, Ramp) else None
+        self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
-        self.updates = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
+        self.updates: Tensor = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
 
     def step(self, loss: Tensor) -> None:
         """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""

@@ -118,9 +118,9 @@ class ReluMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.copies = copies
-        self.layout = Layout((inputs, *units, outputs), copies or 1, squash, tanh)
-        self.alone = Layout((inputs, *units, outputs), 1, squash, tanh)
-        self.theta = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
+        self.layout: Layout = Layout((inputs, *units, outputs), copies or 1, squash, tanh)
+        self.alone: Layout = Layout((inputs, *units, outputs), 1, squash, tanh)
+        self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
         self.initialise()
 
     @torch.no_grad()

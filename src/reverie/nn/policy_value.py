@@ -70,7 +70,7 @@ class Branch(nn.Module):
         self.memory: Remembers | None = None if memory is None or inputs is None else memory.build(inputs.width)
         if inputs is not None:
             width = inputs.width if self.memory is None else self.memory.units
-        self.body = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
+        self.body: ReluMLP = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
         if cfg.orthogonal:
             self.body.initialise(gain)
 
@@ -94,7 +94,7 @@ class Actor(Branch):
         super().__init__(inputs, spec.width, cfg, 0.01, cfg.memory)
         self.spec = spec
         numbers = sum(part.size for part in spec.parts.values())
-        self.log_std = nn.Parameter(torch.full((numbers,), cfg.log_std)) if numbers else None
+        self.log_std: nn.Parameter | None = nn.Parameter(torch.full((numbers,), cfg.log_std)) if numbers else None
 
     def decide(self, y: Tensor, obs: Obs) -> Any:
         """Return the distribution over actions, given what the perceptron reads."""
@@ -126,11 +126,11 @@ class PolicyValue(nn.Module):
         super().__init__()
         kind = cfg.critic_memory
         inputs = Inputs(obs_spec, cfg, dtype)
-        self.actor = Actor(inputs, action_spec, cfg)
+        self.actor: Actor = Actor(inputs, action_spec, cfg)
         shared = self.actor.memory if kind == "shared" else None
         own = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
         memory = cfg.memory if kind == "own" else None
-        self.critic = Branch(own, 1, cfg, 1.0, memory, 0 if shared is None else shared.units)
+        self.critic: Branch = Branch(own, 1, cfg, 1.0, memory, 0 if shared is None else shared.units)
 
     @property
     def width(self) -> int:
@@ -171,7 +171,8 @@ class RecurrentPolicy(Unaffected[Remembered]):
     """A stochastic policy with memory, whose state before each row is stored with the row."""
 
     def __init__(self, network: PolicyValue, device: torch.device) -> None:
-        self.network, self.device = network, device
+        self.network = network
+        self.device = device
 
     def initial(self, num_envs: int) -> Remembered:
         """Return states of 0."""

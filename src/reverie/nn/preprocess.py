@@ -43,14 +43,14 @@ class Preprocessor(nn.Module):
             ConfigError: no observation can be normalised, or none can be stacked.
         """
         super().__init__()
-        self.normaliser = Normaliser(spec, normalise) if normalise is not None else None
-        self.frames = Frames(spec, frames, frame_keys) if frames > 1 else None
+        self.normaliser: Normaliser | None = Normaliser(spec, normalise) if normalise is not None else None
+        self.frames: Frames | None = Frames(spec, frames, frame_keys) if frames > 1 else None
         self.rewards: ConstantFactor | ReturnScaler | None = None
         if isinstance(reward_scale, Factor):
             self.rewards = ConstantFactor(reward_scale.factor)
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
-        self.range = ReturnRange(discount) if bound_values and self.scaler is None else None
+        self.range: ReturnRange | None = ReturnRange(discount) if bound_values and self.scaler is None else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
 
     @property
@@ -140,7 +140,9 @@ class PreprocessedPolicy:
     """A policy that stacks and normalises observations before the inner policy acts on them."""
 
     def __init__(self, preprocess: Preprocessor, inner: Policy[Any], device: torch.device) -> None:
-        self.preprocess, self.inner, self.device = preprocess, inner, device
+        self.preprocess = preprocess
+        self.inner = inner
+        self.device = device
 
     def initial(self, num_envs: int) -> Carried:
         """Return the state of N environments before the first observation."""

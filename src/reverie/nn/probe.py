@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, unwritten
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
 from reverie.nn.decoder import Prediction, predicted
 from reverie.nn.encoder import numbers, select
@@ -89,7 +89,7 @@ class Probe(nn.Module):
 
     def __init__(self, spec: ObsSpec, feature: int, cfg: ProbeConfig) -> None:
         super().__init__()
-        self.parts = {key: spec[key] for key in cfg.targets(spec)}
+        self.parts: dict[str, ObsPart] = {key: spec[key] for key in cfg.targets(spec)}
         self.given: dict[str, ObsSpec] = {}
         heads = []
         for head in cfg.heads:
@@ -98,7 +98,7 @@ class Probe(nn.Module):
             for key, part in select(spec, head.keys).items():
                 self.given[key] = given
                 heads.append(head.build(inputs, part.width))
-        self.heads = nn.ModuleList(heads)
+        self.heads: nn.ModuleList = nn.ModuleList(heads)
 
     def forward(self, feature: Tensor, obs: Obs, keys: Collection[str] | None = None) -> dict[str, Prediction]:
         """Predict ``keys``, or all, from features ``[..., F]`` and what is given of observations ``[..., *shape]``."""

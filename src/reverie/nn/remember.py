@@ -28,7 +28,7 @@ class Memories:
         targets = [part for part in objective.children() if isinstance(part, Target)]
         followed = {id(b): a for t in targets for a, b in zip(t.source.modules(), t.model.modules(), strict=True)}
         cuts: dict[int, slice] = {}
-        self.width = 0
+        self.width: int = 0
         """S, the width of the states of all memories but those of targets."""
         self.own: list[tuple[Inputs, slice]] = []
         self.targets: list[tuple[Inputs, slice]] = []
@@ -82,7 +82,9 @@ class RememberingPolicy:
     """A policy whose networks have memory, around one that acts on single rows."""
 
     def __init__(self, inner: Policy[Any], memories: Memories, device: torch.device) -> None:
-        self.inner, self.memories, self.device = inner, memories, device
+        self.inner = inner
+        self.memories = memories
+        self.device = device
 
     def initial(self, num_envs: int) -> Remembered:
         """Return states of 0."""

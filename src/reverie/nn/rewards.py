@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -48,13 +48,13 @@ class ReturnRange(HostBuffers):
     lower bound is r_min / (1 - gamma) if r_min < 0, else r_min. A predicted value outside cannot be right.
     """
 
-    on_host = ("rewards",)
+    on_host: ClassVar[tuple[str, ...]] = ("rewards",)
     rewards: Tensor
     bounds: Tensor
 
     def __init__(self, discount: float) -> None:
         super().__init__()
-        self.horizon = 1 / (1 - discount) if discount < 1 else math.inf
+        self.horizon: float = 1 / (1 - discount) if discount < 1 else math.inf
         self.register_buffer("rewards", torch.tensor([math.inf, -math.inf]))
         self.register_buffer("bounds", torch.tensor([-math.inf, math.inf]))
 
@@ -121,14 +121,15 @@ class ReturnScaler(HostBuffers):
     The mean is not subtracted: shifting rewards would change the optimal policy where episodes differ in length.
     """
 
-    on_host = ("returns",)
+    on_host: ClassVar[tuple[str, ...]] = ("returns",)
     factor: Tensor
     returns: Tensor
 
     def __init__(self, discount: float, clip: float | None) -> None:
         super().__init__()
-        self.discount, self.clip = discount, clip
-        self.moments = Moments(())
+        self.discount = discount
+        self.clip = clip
+        self.moments: Moments = Moments(())
         self.register_buffer("factor", torch.ones(()))
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], G of the unfinished episodes
 

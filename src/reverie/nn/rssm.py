@@ -126,8 +126,8 @@ class LogitNet(nn.Module):
         super().__init__()
         widths = [inputs] + [hidden] * layers + [outputs]
         linears = [linear(i, o) for i, o in pairwise(widths)]
-        self.first = linears[0]
-        self.rest = nn.Sequential(*[m for layer in linears[1:] for m in (*after(hidden), layer)])
+        self.first: Linear = linears[0]
+        self.rest: nn.Sequential = nn.Sequential(*[m for layer in linears[1:] for m in (*after(hidden), layer)])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to logits ``[..., outputs]``."""
@@ -270,17 +270,17 @@ class RSSM(StateSpaceModel):
     def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
         super().__init__()
         self.cfg = c = cfg
-        self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
-        self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
-        self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
+        self.in_deter: nn.Sequential = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
+        self.in_stoch: nn.Sequential = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
+        self.in_action: nn.Sequential = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
         extra = [3 * c.hidden] + [0] * c.recurrent_layers  # the first layer also reads the three embedded inputs
-        self.recurrent = nn.ModuleList(
+        self.recurrent: nn.ModuleList = nn.ModuleList(
             [BlockLinear(c.deter, c.deter, c.blocks, extra[i]) for i in range(c.recurrent_layers)]
         )
-        self.recurrent_norms = nn.ModuleList([RMSNormSiLU(c.deter) for _ in range(c.recurrent_layers)])
-        self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
-        self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
-        self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
+        self.recurrent_norms: nn.ModuleList = nn.ModuleList([RMSNormSiLU(c.deter) for _ in range(c.recurrent_layers)])
+        self.gates: BlockLinear = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
+        self.posterior: LogitNet = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
+        self.prior_net: LogitNet = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
 
     @property
     def bounded(self) -> bool:
@@ -485,8 +485,8 @@ class LayerNormGRU(nn.Module):
 
     def __init__(self, inputs: int, deter: int) -> None:
         super().__init__()
-        self.layer = Dense(inputs + deter, 3 * deter, self.BIAS)
-        self.norm = LayerNorm(3 * deter)
+        self.layer: Dense = Dense(inputs + deter, 3 * deter, self.BIAS)
+        self.norm: LayerNorm = LayerNorm(3 * deter)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the step from ``x [M, inputs]`` and ``h [M, D]`` to the next h, for a whole sequence."""
@@ -502,7 +502,7 @@ class LayerNormGRU(nn.Module):
 class BareLayerNormGRU(LayerNormGRU):
     """The same without a bias before the norm: ``gru_layernorm_dv2`` of PyDreamer."""
 
-    BIAS = False
+    BIAS: ClassVar[bool] = False
 
 
 class KerasGRU(nn.Module):
@@ -512,6 +512,8 @@ class KerasGRU(nn.Module):
 
     def __init__(self, inputs: int, deter: int) -> None:
         super().__init__()
+        self.from_input: Dense
+        self.from_state: Dense
         self.from_input, self.from_state = (Dense(width, 3 * deter, self.BIAS) for width in (inputs, deter))
         nn.init.orthogonal_(self.from_state.weight)
 
@@ -530,11 +532,11 @@ class KerasGRU(nn.Module):
 class NormedGatesGRU(KerasGRU):
     """A GRU with a layer norm of each gate and no biases: ``gru_layernorm`` of PyDreamer; h' = u n + (1 - u) h."""
 
-    BIAS = False
+    BIAS: ClassVar[bool] = False
 
     def __init__(self, inputs: int, deter: int) -> None:
         super().__init__(inputs, deter)
-        self.norms = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
+        self.norms: nn.ModuleList = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
         """See :class:`LayerNormGRU`."""
@@ -562,7 +564,7 @@ class CellStack(nn.Module):
     def __init__(self, make: type[LayerNormGRU | KerasGRU], inputs: int, deter: int, layers: int) -> None:
         super().__init__()
         width = deter // layers
-        self.cells = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])
+        self.cells: nn.ModuleList = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
         """See :class:`LayerNormGRU`."""
@@ -639,13 +641,15 @@ class DenseRSSM(StateSpaceModel):
         def after(width: int) -> list[nn.Module]:
             return norm_act(width, c.norm, c.act)
 
-        self.width = c.stoch * c.classes
-        self.input = Dense(self.width + action, c.hidden)  # reads [z, a]
-        self.after = nn.Sequential(*after(c.hidden))
+        self.width: int = c.stoch * c.classes
+        self.input: Dense = Dense(self.width + action, c.hidden)  # reads [z, a]
+        self.after: nn.Sequential = nn.Sequential(*after(c.hidden))
         make = CELLS[c.cell]
-        self.gru = make(c.hidden, c.deter) if c.layers == 1 else CellStack(make, c.hidden, c.deter, c.layers)
-        self.posterior = LogitNet(c.deter + embed, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
-        self.prior_net = LogitNet(c.deter, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
+        self.gru: KerasGRU | LayerNormGRU | CellStack = (
+            make(c.hidden, c.deter) if c.layers == 1 else CellStack(make, c.hidden, c.deter, c.layers)
+        )
+        self.posterior: LogitNet = LogitNet(c.deter + embed, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
+        self.prior_net: LogitNet = LogitNet(c.deter, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
         if c.init == "split":
             self._split(self.input, self.width)
             self._split(self.posterior.first, c.deter)

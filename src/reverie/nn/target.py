@@ -28,8 +28,9 @@ class Target(nn.Module):
             raise ConfigError(f"rate = {rate}: expected a number in (0, 1]; 1 copies the source.")
         if every < 1:
             raise ConfigError(f"every = {every}: expected at least 1; 1 moves the target at every call of update().")
-        self.model = copy.deepcopy(source).requires_grad_(False)
-        self.rate, self.every = rate, every
+        self.model: nn.Module = copy.deepcopy(source).requires_grad_(False)
+        self.rate = rate
+        self.every = every
         self._source = (source,)  # a tuple hides it from torch, so that it is not a submodule
         if every > 1:
             self.register_buffer("count", torch.zeros((), dtype=torch.int64))
@@ -86,4 +87,4 @@ class LateTarget(Target):
         rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.every == 0)
         for mine, its in zip(self.model.parameters(), source.parameters(), strict=True):
             mine.lerp_(its, rate.to(mine.dtype))
-        self.count += 1
+        self.count.add_(1)

@@ -109,9 +109,12 @@ class BatchSampler:
         self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
         """Draw windows of ``rows``, a storage that is still empty; without ``online``, none of new rows first."""
-        self.rows, self.window, self.rng = rows, window, np.random.default_rng(seed)
-        self.windows = windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
-        self.flags = FirstFlags(rows)
+        self.rows = rows
+        self.window = window
+        self.rng: np.random.Generator = np.random.default_rng(seed)
+        windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
+        self.windows: Windows = windows
+        self.flags: FirstFlags = FirstFlags(rows)
         makers: dict[str, Callable[[np.random.Generator], Sampler]] = {
             "uniform": lambda rng: Uniform(windows, rng),
             "priority": lambda rng: Prioritised(windows, rng, config.priority),
@@ -120,8 +123,8 @@ class BatchSampler:
         }
         rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
         shares = config.fractions.shares()
-        self.shares = np.array(list(shares.values()))
-        self.samplers = {name: makers[name](rngs[name]) for name in shares}
+        self.shares: np.ndarray = np.array(list(shares.values()))
+        self.samplers: dict[str, Sampler] = {name: makers[name](rngs[name]) for name in shares}
         self.sequence: Sequence | None = None
         """The sampler of whole episodes, in place of all others."""
         if config.sequence:
@@ -129,10 +132,12 @@ class BatchSampler:
             self.sequence = Sequence(windows, np.random.default_rng(seed), self.flags, window, chance)
             self.samplers = {"sequence": self.sequence}
         priority = self.samplers.get("priority")
-        self.priorities = priority if isinstance(priority, Prioritised) else None
+        self.priorities: Prioritised | None = priority if isinstance(priority, Prioritised) else None
         """The sampler that receives priorities, if windows are drawn by them."""
-        self.listens = any(sampler.listens for sampler in self.samplers.values())
-        self.online = OnlineQueue(windows) if online and config.online and not config.sequence else None
+        self.listens: bool = any(sampler.listens for sampler in self.samplers.values())
+        self.online: OnlineQueue | None = (
+            OnlineQueue(windows) if online and config.online and not config.sequence else None
+        )
 
     @property
     def resets(self) -> np.ndarray | None:

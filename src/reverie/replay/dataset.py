@@ -92,7 +92,9 @@ class DatasetPart:
 
     def __init__(self, dataset: Dataset, path: str, estimator: Stateful | None = None) -> None:
         """``path``: the data's path in the settings. ``estimator``: its state is saved as well."""
-        self.dataset, self.path, self.estimator = dataset, path, estimator
+        self.dataset = dataset
+        self.path = path
+        self.estimator = estimator
         self.saved: State = {}
 
     def state_dict(self) -> State:

@@ -29,10 +29,12 @@ class DeviceStorage(Storage):
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, device: torch.device) -> None:
         """Allocate all memory."""
         super().__init__(columns, streams, capacity)
-        self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())  # none are interleaved
+        self.nbytes: int = (
+            streams * capacity * sum(column.nbytes for column in columns.values())
+        )  # none are interleaved
         self.device = device
         try:
-            self.columns = {
+            self.columns: dict[str, Tensor] = {
                 name: torch.empty((streams, capacity, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
                 for name, spec in self.specs.items()
             }
@@ -41,7 +43,7 @@ class DeviceStorage(Storage):
                 f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory on {device}, more than is free. "
                 "Lower replay.capacity, or keep the rows in host memory (replay.device = 'cpu')."
             ) from None
-        self.flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
+        self.flat: dict[str, Tensor] = {name: column.flatten(0, 1) for name, column in self.columns.items()}
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reverie.core.columns import Column
 from reverie.core.errors import DataError, RunError
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
@@ -75,14 +76,20 @@ class DurableReplay:
 
         ``former`` opens the store at a place that the settings named earlier.
         """
-        self.replay, self.store, self.place, self.say, self.former = replay, store, place, say, former
-        self.columns = {name: spec for name, spec in replay.storage.specs.items() if not name.startswith(EXTRAS)}
-        self.streams = replay.storage.streams
-        self.segment = ""
+        self.replay = replay
+        self.store = store
+        self.place = place
+        self.say = say
+        self.former = former
+        self.columns: dict[str, Column] = {
+            name: spec for name, spec in replay.storage.specs.items() if not name.startswith(EXTRAS)
+        }
+        self.streams: int = replay.storage.streams
+        self.segment: str = ""
         self.saved: State = {}
-        self.exact = False
+        self.exact: bool = False
         """Whether the replay was restored row by row as it was saved."""
-        self.copied = False
+        self.copied: bool = False
         """Whether the loaded rows were copied to a new segment."""
 
     def begin(self, sources: Mapping[str, Store]) -> None:

@@ -19,6 +19,7 @@ from reverie.core.config import Config
 from reverie.core.errors import DataError
 from reverie.core.types import State
 from reverie.replay.samplers import Sampler
+from reverie.replay.storage import Storage
 from reverie.replay.windows import Windows
 
 
@@ -48,15 +49,17 @@ class Prioritised(Sampler):
 
     def __init__(self, windows: Windows, rng: np.random.Generator, config: PriorityConfig) -> None:
         super().__init__(windows, rng)
-        self.rows, self.config = windows.rows, config
-        self.highest, self.drawn = 1.0, 0
+        self.rows: Storage = windows.rows
+        self.config = config
+        self.highest: float = 1.0
+        self.drawn: int = 0
         self.clear()
 
     def clear(self) -> None:
         size = self.rows.streams * self.rows.capacity
-        self.priority = np.zeros(size, np.float32)  # by handle % size; 0 where no window begins
-        self.tree = SumTree(size)
-        self.oldest = self.windows.oldest
+        self.priority: np.ndarray = np.zeros(size, np.float32)  # by handle % size; 0 where no window begins
+        self.tree: SumTree = SumTree(size)
+        self.oldest: int = self.windows.oldest
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
         oldest = self.windows.oldest

@@ -45,14 +45,19 @@ class Replay:
         self, storage: Storage, window: Window, *, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
         """Use an empty ``storage`` whose columns are named as by ``storage.columns_of``."""
-        self.window, self.storage = window, storage
-        self.batch_sampler = BatchSampler(storage, window, seed, config, online)
+        self.window = window
+        self.storage = storage
+        self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
         self.store: RowStore | None = None
         self.hindsight: Hindsight | None = None
-        self.stale = False  # rows were added that hindsight has not seen
+        self.stale: bool = False  # rows were added that hindsight has not seen
         self.pending: list[Feedback] = []
-        self.obs_names = {name: name.removeprefix("obs/") for name in storage.specs if name.startswith("obs/")}
-        self.extra_names = {name: name.removeprefix(EXTRAS) for name in storage.specs if name.startswith(EXTRAS)}
+        self.obs_names: dict[str, str] = {
+            name: name.removeprefix("obs/") for name in storage.specs if name.startswith("obs/")
+        }
+        self.extra_names: dict[str, str] = {
+            name: name.removeprefix(EXTRAS) for name in storage.specs if name.startswith(EXTRAS)
+        }
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled, which DreamerV3's authors count before learning starts."""

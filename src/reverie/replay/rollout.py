@@ -33,15 +33,16 @@ class Rollout(Replay):
 
     def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
         super().__init__(storage, window, seed=seed, config=BatchSamplerConfig(), online=False)
-        self.windows = storage.streams * window.rollout // window.length
+        self.windows: int = storage.streams * window.rollout // window.length
         """W, the windows of a rollout."""
-        self.batches = self.windows // window.batch if window.epochs else 1
+        self.batches: int = self.windows // window.batch if window.epochs else 1
         """Minibatches of an epoch."""
-        self.rng = np.random.default_rng(seed)
+        self.rng: np.random.Generator = np.random.default_rng(seed)
         self._forget(0)
 
     def _forget(self, begun: int) -> None:
-        self.begun, self.used = begun, 0  # number of the rollout's first row; minibatches that were sampled
+        self.begun = begun  # number of the rollout's first row; minibatches that were sampled
+        self.used: int = 0
         self.rows: Batch | None = None
 
     def __len__(self) -> int:
@@ -71,7 +72,7 @@ class Rollout(Replay):
         if not self.window.epochs:
             return self.rows
         if place == 0:
-            self.order = torch.from_numpy(self.rng.permutation(self.windows)).to(self.rows.reward.device)
+            self.order: Tensor = torch.from_numpy(self.rng.permutation(self.windows)).to(self.rows.reward.device)
         chosen = self.order[place * self.window.batch : (place + 1) * self.window.batch]
         return self.rows.map(lambda x: x.index_select(0, chosen))
 

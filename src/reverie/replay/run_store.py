@@ -29,9 +29,12 @@ class RunStore:
         ``stop`` says whether the run is about to end, so that the store waits for nothing.
         """
         place = place_of(config.store)
-        self.config, self.run, self.say = config, run, say
-        self.replay, self.store = replay, self._open(place)
-        self.part = DurableReplay(replay, self.store, place, say, former=self._open)
+        self.config = config
+        self.run = run
+        self.say = say
+        self.replay = replay
+        self.store: Store | None = self._open(place)
+        self.part: DurableReplay = DurableReplay(replay, self.store, place, say, former=self._open)
         if self.store is not None:
             self.store.stopping = stop
         self.sources: dict[str, Store] = {}

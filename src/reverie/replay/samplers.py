@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.types import State
+from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Windows, random_integers
 
 
@@ -22,8 +23,9 @@ class Sampler:
     """Whether ``add`` has an effect."""
 
     def __init__(self, windows: Windows, rng: np.random.Generator) -> None:
-        self.windows, self.rng = windows, rng
-        self.integers = RandomIntegers(rng)
+        self.windows = windows
+        self.rng = rng
+        self.integers: RandomIntegers = RandomIntegers(rng)
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
         """Register the windows that the newest rows complete. Older rows may be evicted now, see ``Storage.oldest``.
@@ -120,13 +122,15 @@ class Ends(Sampler):
 
     def __init__(self, windows: Windows, rng: np.random.Generator, flags: FirstFlags) -> None:
         super().__init__(windows, rng)
-        self.flags, self.rows, self.learned = flags, windows.rows, windows.length - windows.free
-        self.ends = HandleQueue()
+        self.flags = flags
+        self.rows: Storage = windows.rows
+        self.learned: int = windows.length - windows.free
+        self.ends: HandleQueue = HandleQueue()
         self.clear()
 
     def clear(self) -> None:
         self.ends.clear()
-        self.undecided = np.empty(0, np.int64)  # windows whose following row has not come yet
+        self.undecided: np.ndarray = np.empty(0, np.int64)  # windows whose following row has not come yet
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
         windows = np.concatenate([self.undecided, new])
@@ -164,12 +168,15 @@ class OnlineQueue(Sampler):
     listens = True
 
     def __init__(self, windows: Windows) -> None:
-        self.windows, self.rows, self.learned = windows, windows.rows, windows.length - windows.free
+        self.windows = windows
+        self.rows: Storage = windows.rows
+        self.learned: int = windows.length - windows.free
         self.clear()
 
     def clear(self) -> None:
-        self.soonest = self.rows.count - self.windows.free  # the minimum of due
-        self.due = [self.soonest] * self.rows.streams  # by stream: the first row at which the next window may begin
+        self.soonest: int = self.rows.count - self.windows.free  # the minimum of due
+        # By stream: the first row at which the next window may begin.
+        self.due: list[int] = [self.soonest] * self.rows.streams
         self.queue: deque[int] = deque()
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reverie.core.types import State, Window
 from reverie.replay.samplers import Sampler
+from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, HandleQueue, Windows
 
 
@@ -49,15 +50,18 @@ class Sequence(Sampler):
         self, windows: Windows, rng: np.random.Generator, flags: FirstFlags, window: Window, reset_chance: float = 0.0
     ) -> None:
         super().__init__(windows, rng)
-        self.rows, self.flags, self.window, self.reset_chance = windows.rows, flags, window, reset_chance
-        self.ahead = window.context if window.crosses_episodes else 0  # rows of a first window before its episode
-        self.episodes = HandleQueue()
+        self.rows: Storage = windows.rows
+        self.flags = flags
+        self.window = window
+        self.reset_chance = reset_chance
+        self.ahead: int = window.context if window.crosses_episodes else 0  # rows of a first window before its episode
+        self.episodes: HandleQueue = HandleQueue()
         self.clear()
 
     def clear(self) -> None:
         self.episodes.clear()
         self.cursors: list[int] = []  # the handle of each one's last window
-        self.resets = np.empty(0, bool)
+        self.resets: np.ndarray = np.empty(0, bool)
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
         self.episodes.add(new[self.begins(new)])

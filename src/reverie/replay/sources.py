@@ -86,8 +86,9 @@ class Prefetch:
     """
 
     def __init__(self, source: Source, device: torch.device) -> None:
-        self.source, self.device = source, device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.source = source
+        self.device = device
+        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has not typed it
         storage: Any = getattr(source, "storage", None)
         if hasattr(storage, "pin"):
             storage.pin = True  # spares a copy
@@ -137,14 +138,14 @@ class Experience(Choice):
 class Collected(Experience):
     """All rows are collected during the run."""
 
-    recorded = 0.0
+    recorded: ClassVar[float] = 0.0
 
 
 @dataclass(frozen=True)
 class Recorded(Experience):
     """All rows are recorded data."""
 
-    recorded = 1.0
+    recorded: ClassVar[float] = 1.0
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ class MixedSource:
     """
 
     def __init__(self, recorded: Source, collected: Source) -> None:
-        self.recorded, self.collected = recorded, collected
+        self.recorded = recorded
+        self.collected = collected
         self._split = 0
 
     def __len__(self) -> int:

@@ -57,9 +57,12 @@ class Storage(ABC):
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
         """Make an empty storage with ``capacity`` rows per stream."""
-        self.specs, self.streams, self.capacity = dict(columns), streams, capacity
-        self.count = self.first = 0
-        self.nbytes = streams * capacity * bytes_of(columns)
+        self.specs: dict[str, Column] = dict(columns)
+        self.streams = streams
+        self.capacity = capacity
+        self.count: int = 0
+        self.first: int = 0
+        self.nbytes: int = streams * capacity * bytes_of(columns)
 
     @property
     def oldest(self) -> int:

@@ -49,10 +49,11 @@ class HandleQueue:
     def clear(self) -> None:
         """Drop all handles."""
         self._allocate(64)
-        self.head = self.tail = 0
+        self.head: int = 0
+        self.tail: int = 0
 
     def _allocate(self, size: int) -> None:
-        self.buffer = np.empty(size, np.int64)
+        self.buffer: np.ndarray = np.empty(size, np.int64)
         self._begin = self.buffer.ctypes.data  # asking NumPy for it is slow
 
     def __len__(self) -> int:
@@ -120,11 +121,13 @@ class Windows:
 
     def __init__(self, rows: Storage, length: int, free: int = 0, crosses: bool = False) -> None:
         """Offer windows of the storage ``rows``, which is empty. ``crosses``: they may contain several episodes."""
-        self.rows, self.length, self.free = rows, length, free
-        self.needed = 0 if crosses else length - free
+        self.rows = rows
+        self.length = length
+        self.free = free
+        self.needed: int = 0 if crosses else length - free
         """How many rows of one episode a window must end with; 0 if it may cross episodes."""
-        self.run = [0] * rows.streams  # by stream: number of rows from the newest is_first on
-        self.queue = HandleQueue()
+        self.run: list[int] = [0] * rows.streams  # by stream: number of rows from the newest is_first on
+        self.queue: HandleQueue = HandleQueue()
 
     @property
     def oldest(self) -> int:
@@ -215,8 +218,8 @@ class FirstFlags:
     def __init__(self, rows: Storage) -> None:
         """Keep the flags of the storage ``rows``."""
         self.rows = rows
-        self.ring = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
-        self.ended = [False] * rows.streams
+        self.ring: np.ndarray = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
+        self.ended: list[bool] = [False] * rows.streams
 
     def add(self, is_first: np.ndarray, is_last: np.ndarray) -> None:
         """Register ``n`` more rows of each stream, ``[N, n]``, already stored; at most the capacity."""

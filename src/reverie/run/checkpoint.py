@@ -44,7 +44,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path | str, keep: int = 3, say: Say = warn) -> None:
         """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one."""
-        self.folder, self.keep, self.say = Path(folder), keep, say
+        self.folder: Path = Path(folder)
+        self.keep = keep
+        self.say = say
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
         self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
         self._slim: set[str] = set()  # names of those without large spare files

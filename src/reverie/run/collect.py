@@ -41,7 +41,8 @@ class EpisodeCounter:
     """Adds up the rewards and decisions of N running episodes."""
 
     def __init__(self, num_envs: int) -> None:
-        self.score, self.length = [0.0] * num_envs, [0] * num_envs
+        self.score: list[float] = [0.0] * num_envs
+        self.length: list[int] = [0] * num_envs
 
     def add(
         self, step: Step, rewards: Sequence[float], logged: Mapping[int, Mapping[str, float]]
@@ -131,20 +132,26 @@ class Collector:
             exact: whether the rows loaded from a checkpoint are those that were saved; episodes then go on.
             say: called with a sentence if episodes cannot go on.
         """
-        self.exact, self.say = exact, say
+        self.exact = exact
+        self.say = say
         self._saved: State = {}
-        self.env, self.policy, self.sink, self.watcher = env, policy, sink, watcher
-        self.restorable = env if isinstance(env, Restorable) else None  # checked once, as isinstance is slow
+        self.env = env
+        self.policy = policy
+        self.sink = sink
+        self.watcher = watcher
+        self.restorable: Restorable | None = (
+            env if isinstance(env, Restorable) else None
+        )  # checked once, as isinstance is slow
         self.random_steps = random_steps
-        self.env_steps = 0
+        self.env_steps: int = 0
         self._restarts_before = 0  # of earlier processes of this run
-        self.rng = np.random.default_rng(seed)
+        self.rng: np.random.Generator = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while an answer is due
         self._rewards = [0.0] * env.num_envs
         self._logged: dict[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised in its place
-        self.state = initial_state(policy, env.num_envs)
-        self.counter = EpisodeCounter(env.num_envs)
+        self.state: Any = initial_state(policy, env.num_envs)
+        self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
         """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""

@@ -29,17 +29,18 @@ class RunFolder:
 
     def __init__(self, path: Path, given: Path | str | None = None) -> None:
         """``given``: the path as the user wrote it, if that is another."""
-        self.path, self._given = path, path if given is None else given
-        self.config = path / "config.yaml"  # resolved settings
-        self.spec = path / "spec.json"  # observations and actions of the networks; spaces of recorded data
-        self.metrics = path / "metrics.jsonl"  # all measurements, one JSON object per line
-        self.checkpoints = path / "checkpoints"  # one folder per checkpoint
-        self.replay = path / "replay"  # every collected row
-        self.curve = path / "curve.png"  # figure of the learning curve
-        self.videos = path / "videos"  # of the agent and of its predictions
-        self.evaluation = path / "eval.json"  # newest evaluation
-        self.estimate = path / "estimate.json"  # newest estimate from recorded data, for which nothing was played
-        self.dream = path / "dream"  # figures and numbers of the newest comparison of dream and truth
+        self.path = path
+        self._given = path if given is None else given
+        self.config: Path = path / "config.yaml"  # resolved settings
+        self.spec: Path = path / "spec.json"  # observations and actions of the networks; spaces of recorded data
+        self.metrics: Path = path / "metrics.jsonl"  # all measurements, one JSON object per line
+        self.checkpoints: Path = path / "checkpoints"  # one folder per checkpoint
+        self.replay: Path = path / "replay"  # every collected row
+        self.curve: Path = path / "curve.png"  # figure of the learning curve
+        self.videos: Path = path / "videos"  # of the agent and of its predictions
+        self.evaluation: Path = path / "eval.json"  # newest evaluation
+        self.estimate: Path = path / "estimate.json"  # newest estimate from recorded data, for which nothing was played
+        self.dream: Path = path / "dream"  # figures and numbers of the newest comparison of dream and truth
 
     @classmethod
     def at(cls, run: Path | str) -> RunFolder:

@@ -45,10 +45,14 @@ class MetricsLog:
         self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink], finished: list[EpisodeStats]
     ) -> None:
         """``finished``: the episodes until they are logged, a list that others may share."""
-        self.clock, self.meter, self.source, self.sinks, self.finished = clock, meter, source, sinks, finished
-        self.restarts = 0
-        self.begun = (clock.env_steps, clock.updates)
-        self.last = clock.logged or (clock.seconds, *self.begun)
+        self.clock = clock
+        self.meter = meter
+        self.source = source
+        self.sinks = sinks
+        self.finished = finished
+        self.restarts: int = 0
+        self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
+        self.last: tuple[float, int, int] = clock.logged or (clock.seconds, *self.begun)
 
     def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
         """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""

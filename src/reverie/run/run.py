@@ -213,14 +213,17 @@ class Life:
     """Saves a run: after a period, at the end, on errors, and as the best so far. It is a part of a checkpoint too."""
 
     def __init__(self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints, say: Say) -> None:
-        self.experiment, self.folder, self.checkpoints, self.say = experiment, folder, checkpoints, say
-        self.clock = experiment.clock
+        self.experiment = experiment
+        self.folder = folder
+        self.checkpoints = checkpoints
+        self.say = say
+        self.clock: Clock = experiment.clock
         self.best: float | None = None
-        self.best_step = 0
-        self.settings = as_read(experiment.saved.experiment)
+        self.best_step: int = 0
+        self.settings: dict[str, Any] = as_read(experiment.saved.experiment)
         self.before: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
         self.mark = f"{experiment.measures or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
-        self.file = folder.estimate if experiment.measures == "estimate" else folder.evaluation
+        self.file: Path = folder.estimate if experiment.measures == "estimate" else folder.evaluation
 
     def state_dict(self) -> State:
         """Return the best score, the step at which it was reached, and the settings."""

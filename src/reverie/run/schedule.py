@@ -54,12 +54,15 @@ class Every:
     """
 
     def __init__(self, period: int | str, clock: Clock, name: str) -> None:
+        self.amount: float
+        self.is_seconds: bool
         self.amount, self.is_seconds = parse_period(period)
-        self.clock, self.name = clock, name
-        self.last = self.now()
+        self.clock = clock
+        self.name = name
+        self.last: float = self.now()
         if self.amount and not self.is_seconds:
             self.last = clock.marks.get(name, self.last) // self.amount * self.amount
-        self.before = self.last
+        self.before: float = self.last
 
     def now(self) -> float:
         """Return the position of the run in the units of the period."""

@@ -78,7 +78,7 @@ class Interrupt(contextlib.ExitStack):
         super().__init__()
         self.clock = clock
         self.received: signal.Signals | None = None
-        self.since = 0.0
+        self.since: float = 0.0
 
     def __enter__(self) -> Self:
         self.enter_context(listening(self.handle))

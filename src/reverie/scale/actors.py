@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reverie.algos.base import Algorithm
 from reverie.core.columns import as_numpy
 from reverie.core.errors import ReverieError
 from reverie.core.protocols import Annealed, Env
@@ -45,7 +46,9 @@ class Blocks:
     """A ``RowSink`` that fills the blocks of a port."""
 
     def __init__(self, port: Port) -> None:
-        self.port, self.turns, self.begun = port, 0, 0.0
+        self.port = port
+        self.turns: int = 0
+        self.begun: float = 0.0
         self.rows: Rows = {}
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
@@ -71,14 +74,17 @@ class Actor:
         """Make the environments and the policy."""
         config, seeds = work.config, derived_seeds(work.seed)
         seed_everything(seeds["global"])
-        self.port, self.board, self.blocks, self.version = port, board, Blocks(port), -1
+        self.port = port
+        self.board = board
+        self.blocks: Blocks = Blocks(port)
+        self.version: int = -1
         self.env: Env = make_env(config.env, seed=seeds["env"], factory=work.factory, say=said(work.number), new=False)
-        self.algo = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
-        self.weights = acting(self.algo, self.env.obs_spec)
+        self.algo: Algorithm = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
+        self.weights: dict[str, Tensor] = acting(self.algo, self.env.obs_spec)
         while self.version < 0:
             self.look()
             port.check()
-        self.collector = Collector(
+        self.collector: Collector = Collector(
             self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps
         )
 

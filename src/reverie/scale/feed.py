@@ -16,11 +16,11 @@ import torch
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock, LooseRatio
-from reverie.core.columns import columns_of
+from reverie.core.columns import Column, columns_of
 from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Env, Meter
 from reverie.core.randomness import derived_seeds
-from reverie.core.specs import EXTRAS
+from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
 from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
@@ -49,16 +49,17 @@ class Lane:
     def __init__(self, number: int) -> None:
         self.number = number
         self.link: Link | None = None
-        self.taken = 0  # env steps of the present process
-        self.restarts, self.restarts_before = 0, 0  # of environments, in the present process and in earlier ones
+        self.taken: int = 0  # env steps of the present process
+        self.restarts: int = 0  # of environments, in the present process and in earlier ones
+        self.restarts_before: int = 0
         self.deaths: deque[float] = deque(maxlen=DEATHS)
-        self.starts = 0
-        self.acted = False  # whether any of its processes has sent rows
+        self.starts: int = 0
+        self.acted: bool = False  # whether any of its processes has sent rows
 
     def begin(self, link: Link, envs: int) -> None:
         """Go on with a new process, in new episodes: those of an earlier process end as truncated."""
         self.link, self.taken, self.starts = link, 0, self.starts + 1
-        self.ended = np.ones(envs, bool)  # no episode is running
+        self.ended: np.ndarray = np.ones(envs, bool)  # no episode is running
         self.restarts_before += self.restarts
         self.restarts = 0
 
@@ -84,19 +85,30 @@ class Feed:
     ) -> None:  # fmt: skip
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
         assert isinstance(clock.ratio, LooseRatio)
-        self.config, self.factory, self.seed = config, factory, seed
-        self.source, self.clock, self.meter, self.say = source, clock, meter, say
-        self.algo, self.obs_spec, self.ratio = algo, env.obs_spec, clock.ratio
-        self.columns = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
-        self.lanes = [Lane(number) for number in range(len(source.replays))]
-        self.rank, self.learners, self.dealt = 0, 1, False
+        self.config = config
+        self.factory = factory
+        self.seed = seed
+        self.source = source
+        self.clock = clock
+        self.meter = meter
+        self.say = say
+        self.algo = algo
+        self.obs_spec: ObsSpec = env.obs_spec
+        self.ratio: LooseRatio = clock.ratio
+        self.columns: dict[str, Column] = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
+        self.lanes: list[Lane] = [Lane(number) for number in range(len(source.replays))]
+        self.rank = 0
+        self.learners = 1
+        self.dealt = False
         """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
         self.home: Home | None = None  # not before the weights are those that the run begins with
         self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.arrived
         self.watch: Callable[[Step], None] | None = None if algo.watcher is None else algo.watcher.watch
-        self.sums = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
-        self.published, self.due = -1, 0.0  # version of the newest weights; when others may follow
-        self.taken, self.restarts_before = 0, 0  # env steps that the loop does not know of yet
+        self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
+        self.published: int = -1  # version of the newest weights; when others may follow
+        self.due: float = 0.0
+        self.taken: int = 0  # env steps that the loop does not know of yet
+        self.restarts_before: int = 0
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
         """Finished episodes that are not logged yet; see ``Collector``."""
@@ -181,7 +193,7 @@ class Feed:
         self.home = Nodes(self.columns, self.envs, self.say) if PLACES in os.environ else (
             Processes(self.columns, self.envs)
         )  # fmt: skip
-        self.weights = acting(self.algo, self.obs_spec)
+        self.weights: dict[str, torch.Tensor] = acting(self.algo, self.obs_spec)
         self.publish()
         for lane in self.lanes:
             lane.number += 0 if self.dealt else self.rank * len(self.lanes)

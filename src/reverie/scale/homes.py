@@ -61,7 +61,9 @@ class Processes:
 
     def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
-        self.columns, self.envs, self.selector = columns, envs, selectors.DefaultSelector()
+        self.columns = columns
+        self.envs = envs
+        self.selector: selectors.DefaultSelector = selectors.DefaultSelector()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self.context: Any = multiprocessing.get_context(method)
         self.board: Board | None = None  # not before the weights are those that the run begins with
@@ -86,11 +88,11 @@ class Child(Wire):
     def __init__(self, home: Processes, work: Callable[[], Work]) -> None:
         super().__init__(home.context, home.columns, home.envs)
         made: Any = work  # Gymnasium's wrapper is meant for environments
-        self.process = home.context.Process(target=act, args=(CloudpickleWrapper(made), self.port, home.board))
+        self.process: Any = home.context.Process(target=act, args=(CloudpickleWrapper(made), self.port, home.board))
         self.process.start()
         self.far.close()
-        self.kill = Finalize(self, kill, (self.process, self.pipe), exitpriority=0)
-        self.selector = home.selector
+        self.kill: Finalize[None] = Finalize(self, kill, (self.process, self.pipe), exitpriority=0)
+        self.selector: selectors.DefaultSelector = home.selector
         self.selector.register(self.pipe, selectors.EVENT_READ, self)
 
     def end(self, deadline: float) -> str:

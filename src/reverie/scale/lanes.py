@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.types import Batch, State, Step, Update
+from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.replay.replay import Replay
 from reverie.replay.run_store import RunStore
 from reverie.store.store import Store
@@ -26,15 +26,15 @@ class Lanes:
     """A ``Source`` of the windows of several replays, each window as likely as any other."""
 
     def __init__(self, replays: Sequence[Replay], seed: int) -> None:
-        self.replays = list(replays)
-        self.window = self.replays[0].window
-        self.rng = np.random.default_rng(seed)
+        self.replays: list[Replay] = list(replays)
+        self.window: Window = self.replays[0].window
+        self.rng: np.random.Generator = np.random.default_rng(seed)
         self.drawn: list[tuple[Replay, int]] = []
         storages = [replay.storage for replay in replays]
         streams = sum(storage.streams for storage in storages)
         on = {"device": storages[0].device} if hasattr(storages[0], "device") else {}
-        self.storage = SimpleNamespace(streams=streams, capacity=storages[0].capacity, **on)
-        self.nbytes = sum(replay.nbytes for replay in replays)
+        self.storage: SimpleNamespace = SimpleNamespace(streams=streams, capacity=storages[0].capacity, **on)
+        self.nbytes: int = sum(replay.nbytes for replay in replays)
 
     def __len__(self) -> int:
         return sum(map(len, self.replays))
@@ -82,7 +82,8 @@ class LaneStores:
     spare = True
 
     def __init__(self, stores: Sequence[RunStore], lanes: Lanes) -> None:
-        self.stores, self.lanes = list(stores), lanes
+        self.stores: list[RunStore] = list(stores)
+        self.lanes = lanes
 
     @property
     def part(self) -> LaneStores:

@@ -38,7 +38,8 @@ from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.learners import alone, average
 from reverie.core.learners import joined as learning
-from reverie.core.protocols import Annealed, Source, Stateful
+from reverie.core.protocols import Annealed, Source, Stateful, Watcher
+from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.core.words import Say, plural
 from reverie.experiment import ExperimentConfig, saved_settings
@@ -66,10 +67,15 @@ class Team:
 
     def __init__(self, group: Group | None = None) -> None:
         self.group = group
+        self.rank: int
+        self.count: int
         self.rank, self.count = (0, 1) if group is None else (group.rank, group.count)
-        self.before = self.count  # learners that the loaded checkpoint was written by
+        self.before: int = self.count  # learners that the loaded checkpoint was written by
         self.loaded: Path | None = None
-        self.windows, self.restarts, self.ended, self.seconds = 0, 0, False, 0.0
+        self.windows: int = 0
+        self.restarts = 0
+        self.ended = False
+        self.seconds: float = 0.0
         self.training = False  # whether the others have been told all that comes before the first turn
         self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
 
@@ -151,7 +157,9 @@ class SharedClock(Clock):
 
     def __init__(self, clock: Clock, team: Team) -> None:
         self.__dict__ = vars(clock)  # whoever has that one sees the same counters
-        self.team, self.asked, self.speaks = team, False, team.rank == 0
+        self.team = team
+        self.asked: bool = False
+        self.speaks: bool = team.rank == 0
 
     @property
     def own_seconds(self) -> float:
@@ -177,7 +185,10 @@ class SharedSource:
     """The batches of one learner, of which all have a part."""
 
     def __init__(self, source: Source, team: Team, clock: SharedClock, collects: bool) -> None:
-        self.source, self.team, self.clock, self.collects = source, team, clock, collects
+        self.source = source
+        self.team = team
+        self.clock = clock
+        self.collects = collects
         self.sample: Callable[[], Batch] = source.sample
         self.feedback: Callable[[Tensor, Update], None] = source.feedback
 
@@ -194,11 +205,17 @@ class SharedCollector:
 
     def __init__(self, own: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
         """``experiment``: of this learner."""
-        self.own, self.source, self.team, self.clock = own, experiment.source, team, clock
-        self.unlogged, self.close = own.unlogged, own.close
-        self.state_dict, self.load_state_dict = own.state_dict, own.load_state_dict
+        self.own = own
+        self.source: Source = experiment.source
+        self.team = team
+        self.clock = clock
+        self.unlogged: list[EpisodeStats] = own.unlogged
+        self.close: Callable[[], None] = own.close
+        self.state_dict: Callable[[], State] = own.state_dict
+        self.load_state_dict: Callable[[State], None] = own.load_state_dict
         self.seen: list[Step] = []
-        self.watcher, self.spec = experiment.algo.watcher, experiment.obs_spec
+        self.watcher: Watcher | None = experiment.algo.watcher
+        self.spec: ObsSpec = experiment.obs_spec
         if isinstance(own, Feed):
             own.rank, own.learners = team.rank, team.count
             own.watch = None if self.watcher is None else self.seen.append
@@ -245,7 +262,8 @@ class RanksPart:
     spare = False
 
     def __init__(self, team: Team, say: Say) -> None:
-        self.team, self.say = team, say
+        self.team = team
+        self.say = say
 
     def state_dict(self) -> State:
         """Return the number of learners."""
@@ -283,8 +301,12 @@ class ReplayPart:
     spare = True
 
     def __init__(self, team: Team, part: DurableReplay | LaneStores, run: Path, say: Say) -> None:
-        self.team, self.part, self.run, self.say = team, part, run, say
-        self.state_dict, self.save_files = part.state_dict, part.save_files
+        self.team = team
+        self.part = part
+        self.run = run
+        self.say = say
+        self.state_dict: Callable[[], State] = part.state_dict
+        self.save_files: Callable[[Path], None] = part.save_files
 
     def load_state_dict(self, state: State) -> None:
         """Load the rows."""
@@ -322,10 +344,12 @@ class CollectorPart:
     spare = False
 
     def __init__(self, team: Team, collector: Collector, clock: Clock) -> None:
-        self.team, self.collector, self.clock = team, collector, clock
-        self.state_dict, self.save_files, self.load_files = (
-            collector.state_dict, collector.save_files, collector.load_files
-        )  # fmt: skip
+        self.team = team
+        self.collector = collector
+        self.clock = clock
+        self.state_dict: Callable[[], State] = collector.state_dict
+        self.save_files: Callable[[Path], None] = collector.save_files
+        self.load_files: Callable[[Path], None] = collector.load_files
 
     def load_state_dict(self, state: State) -> None:
         """Continue; random actions at the beginning of the run are those of all learners together."""
@@ -338,7 +362,8 @@ class OwnPart:
     """What of a learner's state is not that of learner 0, such as the returns of its unfinished episodes."""
 
     def __init__(self, algo: Algorithm) -> None:
-        self.algo, self.main = algo, Path()
+        self.algo = algo
+        self.main: Path = Path()
 
     def state_dict(self) -> State:
         """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``.

@@ -26,7 +26,9 @@ class Group:
     """The process group that was joined: implements ``core/learners.py: Ranks``."""
 
     def __init__(self, store: Any) -> None:
-        self.store, self.rank, self.count = store, dist.get_rank(), dist.get_world_size()
+        self.store = store
+        self.rank: int = dist.get_rank()
+        self.count: int = dist.get_world_size()
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each of the tensors, of one dtype and device, by its mean over all ranks, in one call for all.

@@ -38,8 +38,8 @@ class Post:
     """What an actor is to Ray. Ray calls it in threads."""
 
     def __init__(self) -> None:
-        self.signs = Signs(0, 0, 0, 0, 0)
-        self.weights = (-1, b"")
+        self.signs: Signs = Signs(0, 0, 0, 0, 0)
+        self.weights: tuple[int, bytes] = (-1, b"")
         self.sent: queue.Queue[Block | Failure] = queue.Queue()
 
     def begin(self, work: Callable[[], Work], columns: Mapping[str, Column], envs: int, expected: str) -> str:
@@ -48,8 +48,10 @@ class Post:
 
         if expected != version():
             raise RuntimeError(f"its node has reverie {version()}, but the learner's has {expected}: install the same.")
-        self.columns, self.envs, self.slots = columns, envs, slots_of(columns, envs)
-        self.thread = threading.Thread(target=play, args=(work, self, self), daemon=True)
+        self.columns = columns
+        self.envs = envs
+        self.slots: int = slots_of(columns, envs)
+        self.thread: threading.Thread = threading.Thread(target=play, args=(work, self, self), daemon=True)
         self.thread.start()
         return str(ray.util.get_node_ip_address())
 
@@ -103,13 +105,15 @@ class Nodes:
 
     def __init__(self, columns: Mapping[str, Column], envs: int, say: Say) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
-        self.columns, self.envs, self.say = columns, envs, say
+        self.columns = columns
+        self.envs = envs
+        self.say = say
         self.places: dict[str, Any] = json.loads(os.environ[PLACES])
-        self.ray = connected(self.places["address"], self.places["namespace"])
-        self.group = self.ray.util.get_placement_group(self.places["group"])
+        self.ray: Any = connected(self.places["address"], self.places["namespace"])
+        self.group: Any = self.ray.util.get_placement_group(self.places["group"])
         self.newest: tuple[int, Any] = (-1, None)
         self.links: list[Distant] = []
-        self.due = 0.0
+        self.due: float = 0.0
 
     def start(self, work: Callable[[], Work], number: int) -> Link:
         """See ``Home``."""
@@ -150,9 +154,14 @@ class Distant:
     """A post: a ``homes.py: Link``."""
 
     def __init__(self, home: Nodes, work: Callable[[], Work], number: int) -> None:
-        self.home, self.work, self.number = home, work, number
-        self.signs, self.told, self.waiting = Signs(0, 0, 0, 0, 0), False, 0
-        self.node, self.since = "", time.monotonic()
+        self.home = home
+        self.work = work
+        self.number = number
+        self.signs: Signs = Signs(0, 0, 0, 0, 0)
+        self.told: bool = False
+        self.waiting: int = 0
+        self.node: str = ""
+        self.since: float = time.monotonic()
         self.place()
 
     def place(self) -> None:
@@ -162,7 +171,8 @@ class Distant:
         home = self.home
         bundle = PlacementGroupSchedulingStrategy(home.group, home.places["first"] + self.number)
         made = home.ray.remote(**amounts(home.places["each"]), max_concurrency=4, scheduling_strategy=bundle)(Post)
-        self.post, self.tried = made.remote(), time.monotonic()
+        self.post: Any = made.remote()
+        self.tried: float = time.monotonic()
         self.coming: Any = self.post.begin.remote(self.work, home.columns, home.envs, version())
 
     def asked(self) -> bool:

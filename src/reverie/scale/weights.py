@@ -22,7 +22,7 @@ from reverie.core.errors import RunError
 from reverie.core.randomness import left_as_found
 from reverie.core.specs import MASK, ObsSpec
 from reverie.core.types import Step
-from reverie.envs.worker import shared
+from reverie.envs.worker import Column, shared
 
 HEAD = struct.Struct("<qqI")
 """In front of the weights in shared memory: version, bytes, CRC-32 of them."""
@@ -101,8 +101,8 @@ class Board:
 
     def __init__(self, context: Any, size: int) -> None:
         """Make room for ``size`` bytes, for processes of the multiprocessing ``context``."""
-        self.memory = shared(context, (2, HEAD.size + size), "uint8")
-        self.newest = shared(context, (1,), "int64")
+        self.memory: Column = shared(context, (2, HEAD.size + size), "uint8")
+        self.newest: Column = shared(context, (1,), "int64")
 
     def publish(self, data: bytes, version: int) -> None:
         """Replace the weights."""

@@ -88,12 +88,14 @@ class Port:
 
     def open(self) -> Port:
         """Map the memory, in the process of the actor."""
+        self.pipe: Connection[Any, Any]
+        self.free: Any
         self.pipe, blocks, signs, self.free = self._given
         self.blocks: Rows = {name: column.array() for name, column in blocks.items()}
         self.signs: np.ndarray = signs.array()
-        self.slots = len(self.blocks["reward"])
-        self.used = 0
-        self.poll = select.poll()
+        self.slots: int = len(self.blocks["reward"])
+        self.used: int = 0
+        self.poll: select.poll = select.poll()
         self.poll.register(self.pipe.fileno(), select.POLLIN)  # nothing comes but its end
         return self
 
@@ -133,18 +135,20 @@ class Wire:
 
     def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
         """Allocate for rows with these ``columns`` of so many environments."""
-        self.slots = slots_of(columns, envs)
+        self.slots: int = slots_of(columns, envs)
         blocks = {
             name: shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
             for name, column in columns.items()
         }
         signs = shared(context, (len(Signs._fields),), "int64")
-        self.free_slots = context.Semaphore(self.slots)
+        self.free_slots: Any = context.Semaphore(self.slots)
+        self.pipe: Connection
+        self.far: Connection
         self.pipe, self.far = context.Pipe()
-        self.port = Port(self.far, blocks, signs, self.free_slots)
-        self.blocks = {name: column.array() for name, column in blocks.items()}
+        self.port: Port = Port(self.far, blocks, signs, self.free_slots)
+        self.blocks: dict[str, np.ndarray] = {name: column.array() for name, column in blocks.items()}
         self.signs: np.ndarray = signs.array()
-        self.received = 0
+        self.received: int = 0
 
     def sign(self, name: str, value: int) -> None:
         """Tell the actor a number of ``Signs``."""

@@ -28,12 +28,15 @@ class RemoteObjects(Objects):
 
     def __init__(self, url: str) -> None:
         """Prepare the file system of ``url``; no request is sent yet."""
-        self.where, self.threads, self.failures = url.rstrip("/"), 8, (Exception,)
-        self.kind = url.partition("://")[0]
+        self.where: str = url.rstrip("/")
+        self.threads: int = 8
+        self.failures: tuple[type[Exception], ...] = (Exception,)
+        self.kind: str = url.partition("://")[0]
+        self.fs: Any
         self.fs, path = file_system(url, self.kind)
         if hasattr(self.fs, "retries"):
             self.fs.retries = 1
-        self.root = path.rstrip("/")
+        self.root: str = path.rstrip("/")
 
     def get(self, name: str) -> bytes:
         data: bytes = self.fs.cat_file(self._path(name))

@@ -77,11 +77,13 @@ class LocalObjects(Objects):
 
     def __init__(self, folder: Path) -> None:
         """Open a folder; nothing is created until something is written."""
-        self.where, self.threads, self.failures = str(folder), 1, (OSError,)
+        self.where: str = str(folder)
+        self.threads: int = 1
+        self.failures: tuple[type[Exception], ...] = (OSError,)
         self.folder = folder
         self.staged: dict[Path, Path] = {}  # final path to the path of its .part file
         self.unwritten: dict[Path, files.Parts] = {}  # path of a .part file to its contents, not written yet
-        self.unwritten_bytes = 0
+        self.unwritten_bytes: int = 0
 
     def get(self, name: str) -> bytes:
         return (self.folder / name).read_bytes()

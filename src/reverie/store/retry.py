@@ -23,11 +23,12 @@ class Stopped(Exception):
 class Patience:
     """Repeats an action until it works or ``stop`` is set; says when trouble starts, when it lasts and when it ends."""
 
-    first_delay, longest_delay = 0.1, 10.0
+    first_delay: float = 0.1
+    longest_delay: float = 10.0
     """Seconds between attempts: doubled after each, up to the longest."""
-    silence = 30.0
+    silence: float = 30.0
     """Seconds without an answer that count as trouble."""
-    repeat = 60.0
+    repeat: float = 60.0
     """Seconds before the second message about the same trouble; doubled for each further one."""
 
     def __init__(self, where: str, failures: tuple[type[Exception], ...], say: Say, waiting: Callable[[], str]) -> None:
@@ -35,12 +36,16 @@ class Patience:
 
         ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages to ``say``.
         """
-        self.where, self.failures, self.say, self.waiting = where, failures, say, waiting
-        self.stop = threading.Event()
-        self.lock = threading.Lock()
+        self.where = where
+        self.failures = failures
+        self.say = say
+        self.waiting = waiting
+        self.stop: threading.Event = threading.Event()
+        self.lock: threading.Lock = threading.Lock()
         self.busy: float | None = None  # time of the last sign of life of the write in progress; None between writes
         self.since: float | None = None  # time of the first message about the present trouble
-        self.next_word, self.pause = 0.0, self.repeat
+        self.next_word: float = 0.0
+        self.pause: float = self.repeat
 
     def insist(self, action: Callable[[], T]) -> T:
         """Call ``action`` until it succeeds, and return its result."""

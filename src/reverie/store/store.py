@@ -26,7 +26,7 @@ from reverie.core.columns import Column, StepRows
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.words import Say, plural
 from reverie.store import segment as segments
-from reverie.store.places import LocalObjects, open_objects
+from reverie.store.places import LocalObjects, Objects, open_objects
 from reverie.store.read import Chunk, Damage, Room, read
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment
@@ -66,8 +66,12 @@ class Store:
             ConfigError: the kind of URL is unknown, or a package is missing.
             RunError: the place cannot be reached, or a segment is of a newer version.
         """
-        self.objects = open_objects(url)
-        self.say, self.buffer_bytes, self.keep, self.run, self.waits = say, buffer_bytes, keep, run, waits
+        self.objects: Objects = open_objects(url)
+        self.say = say
+        self.buffer_bytes = buffer_bytes
+        self.keep = keep
+        self.run = run
+        self.waits = waits
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while ``add`` waits for room in a full buffer; True lets it exceed the bound, as the run will end."""
         self.writer: Writer | None = None

@@ -46,18 +46,26 @@ class Writer:
 
         ``drop`` deletes rows of the ``ancestors``, too. Two blocks may always wait, whatever ``buffer_bytes``.
         """
-        self.objects, self.segment, self.commit, self.ancestors = objects, segment, commit, list(ancestors)
-        self.count = self.committed = self.wanted = segment.rows
-        self.checked, self.waits, self.stopping = False, waits, stopping
-        self.most_blocks = max(2, buffer_bytes // (segment.nbytes_of_row * segment.streams * segment.chunk))
+        self.objects = objects
+        self.segment: Segment = segment
+        self.commit = commit
+        self.ancestors: list[Part] = list(ancestors)
+        self.count: int = segment.rows
+        self.committed: int = segment.rows
+        self.wanted: int = segment.rows
+        self.checked: bool = False
+        self.waits = waits
+        self.stopping = stopping
+        self.most_blocks: int = max(2, buffer_bytes // (segment.nbytes_of_row * segment.streams * segment.chunk))
         self.blocks: dict[int, Block] = {}
         self.spare: list[Block] = []
         self.ring: RingBuffer | None = None  # of the newest block
-        self.oldest_wanted = self.dropped = 0
+        self.oldest_wanted: int = 0
+        self.dropped: int = 0
         self.failure: BaseException | None = None
-        self.changed = threading.Condition()
-        self.patience = Patience(objects.where, objects.failures if waits else (), say, self._waiting)
-        self.thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self.changed: threading.Condition = threading.Condition()
+        self.patience: Patience = Patience(objects.where, objects.failures if waits else (), say, self._waiting)
+        self.thread: threading.Thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
     def _place(self, row: int) -> tuple[int, int]:
