@@ -47,6 +47,13 @@ class Task(NamedTuple):
 
 MODELS = ("tdmpc2", "dreamer_v3", "r2dreamer", "sac")
 """Side by side where actions are continuous."""
+PIXELS = (
+    *("--replay-ratio", "0.25", "--learning-starts", "300", "--random-steps", "300", "--env.num", "4"),
+    *("--eval-envs", "10", "--algo.batch-size", "32", "--algo.discount", "0.9", "--algo.lr", "5e-4"),
+    *("--algo.encoder-lr", "5e-4", "--algo.samples", "64", "--algo.policy-samples", "8", "--algo.elites", "8"),
+    *("--algo.iterations", "3"),
+)
+"""Of a small TD-MPC2 whose pictures tell what to do at once."""
 TASKS = {
     "cartpole": Task("CartPole-v1", ("dreamer_v2",), 15_000, 500, goal=475),
     "minigrid": Task("MiniGrid-Empty-5x5-v0", ("dreamer_v2",), 15_000, 500, goal=0.93),
@@ -56,6 +63,7 @@ TASKS = {
     "models_walker": Task("dm_control/walker-walk-v0", MODELS, 50_000, 25_000),
     "models_cheetah": Task("HalfCheetah-v5", MODELS, 100_000, 50_000),
     "models_breakout": Task("MinAtar/Breakout-v1", ("dreamer_v3", "r2dreamer", "qr_dqn"), 100_000, 20_000),
+    "bar": Task("bar:Bar-v0", ("tdmpc2",), 3000, 500, PIXELS),
     "maze": Task("maze:Maze-v0", ("plan2explore_v3", "plan2explore_v1", "dreamer_v3"), 4000, 500),
     **{
         f"workshop_{tell}": Task(f"workshop:Workshop-{tell}-v0", ("dreamer_v3", "dqn", "discrete_sac"), 4000, 500)

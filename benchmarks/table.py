@@ -219,6 +219,7 @@ MODELS = {
     "models_walker": "dm_control/walker-walk-v0, two frames a step",
     "models_cheetah": "HalfCheetah-v5",
     "models_breakout": "MinAtar/Breakout-v1",
+    "bar": "pictures of `benchmarks/bar.py`",
 }
 """What tasks of dreamers.json that compare world models are called on the page."""
 
