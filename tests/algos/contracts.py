@@ -36,13 +36,10 @@ MODEL_FREE = {
     "ddpg": DDPGConfig(),
     "td3": TD3Config(),
     "sac": SACConfig(),
-    "discrete_sac": DiscreteSACConfig(),
     "dqn": DQNConfig(target_every=1),
     "qr_dqn": QRDQNConfig(target_every=1, quantiles=5),
-    "gail": _GAIL,
     "gail_discrete": _GAIL,
     "dqn_choices": DQNConfig(target_every=1, dueling=True, double=True),
-    "discrete_sac_choices": DiscreteSACConfig(),
     "sac_mixed": SACConfig(),
     "gail_mixed": _GAIL,
     "tdmpc2": TDMPC2Config(batch_length=2, episodic=True, samples=16, elites=4, policy_samples=3).merge(
@@ -69,7 +66,6 @@ OFFLINE = {
     "bc_stochastic": BCConfig(clone=Stochastic()),
     "td3_bc": TD3BCConfig(),
     "bcq": BCQConfig(samples=3).merge({"vae.units": (8, 8), "vae.encoder.depth": 2}),
-    "cql": CQLConfig(samples=2),
     "cql_lagrange": CQLConfig(samples=2, conservatism=Lagrange(), backup=Best(2)),
     "cql_floor": CQLConfig(samples=2, floor=MonteCarlo(), temperature_lr=0.0),
     "iql": IQLConfig(),
@@ -78,13 +74,9 @@ OFFLINE = {
     "bc_choice": BCConfig(),
     "bc_choices": BCConfig(clone=Categorical()),
     "discrete_bcq": DiscreteBCQConfig(threshold=0.8),
-    "discrete_bcq_hard": DiscreteBCQConfig(tau=1.0, target_every=2),
-    "discrete_cql": DiscreteCQLConfig(quantiles=5, target_every=2, double=True),
     "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
     "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
-    "discrete_bcq_choices": DiscreteBCQConfig(threshold=0.8),
-    "discrete_cql_choices": DiscreteCQLConfig(quantiles=5, target_every=2, dueling=True),
-    "discrete_crr_choices": DiscreteCRRConfig(target_every=2, critics=2, min_q_weight=1.0),
+    "discrete_cql_choices": DiscreteCQLConfig(quantiles=5, target_every=2, dueling=True, double=True),
     "iql_choices": IQLConfig(),
     "iql_mixed": IQLConfig(),
     "bc_mixed": BCConfig(),
@@ -106,6 +98,9 @@ ON_POLICY = {
 }
 """Those that learn from rollouts of their present policy."""
 CONFIGS = MODEL_FREE | OFFLINE | ON_POLICY
+ALIKE = {"sac", "sac_mixed", "gail_discrete", "dqn_lstm", "qr_dqn_gru", "bc_choices", "discrete_crr", "ppo", "a2c_lstm",
+         "ppo_transformer"}  # fmt: skip
+"""Those that run no line in updates and acting that none of the others runs; tests of single features need them."""
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
