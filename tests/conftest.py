@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -21,6 +22,19 @@ GOLDEN = Path(__file__).parent / "golden"
 def _one_thread():
     """Small tensors are faster on one thread, and tests then do not fight over cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def drawn():
+    """Figures are drawn, as a test looks at them."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request, monkeypatch):
+    """Figures are made and not drawn, which takes as long as a small run; but for tests that use ``drawn``."""
+    plot = sys.modules.get("reverie.log.plot")  # importing it takes long, too
+    if plot is not None and "drawn" not in request.fixturenames:
+        monkeypatch.setattr(plot, "save_figure", lambda figure, png: plot.write_atomic(png, b"a picture") or png)
 
 
 @pytest.fixture

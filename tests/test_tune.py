@@ -97,7 +97,7 @@ def search(trials: int, **more: Any) -> Any:
     return tune.tune_of(CONFIG, SPACE, **{"trials": trials, "jobs": 1, "run": "found", "say": say_nothing, **more})
 
 
-@pytest.mark.usefixtures("acted")
+@pytest.mark.usefixtures("acted", "drawn")
 def test_a_search_finds_what_is_good_and_ends_what_is_not(cast: list[Actor]) -> None:
     result = search(16)
     states = [trial.state for trial in result.trials]

@@ -27,6 +27,7 @@ from reverie.nn.rssm import Latent
 from tiny import SMALL
 
 
+@pytest.mark.usefixtures("drawn")
 def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(corridor, run)

@@ -49,6 +49,7 @@ def test_what_people_read(capsys: Captured) -> None:
     assert lines[-1].index("too few") == lines[-2].index("95 %")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_figure_of_their_curves(capsys: Captured) -> None:
     paths = [
         folder("td3", "Pendulum-v1", -150, -140),

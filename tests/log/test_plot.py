@@ -12,6 +12,8 @@ from reverie.log.aggregate import Measured, OfSeed, aggregate
 from reverie.log.metrics import FINAL, JsonlSink
 from reverie.log.plot import dream_traces, learning_curve, seeds_curve
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 
 def colours(png: Path) -> set[tuple[int, ...]]:
     """All RGB values of a picture."""
