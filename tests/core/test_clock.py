@@ -18,7 +18,7 @@ RATIOS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     ratio=RATIOS, envs=st.integers(1, 17), turns=st.lists(st.integers(0, 17), max_size=200), start=st.integers(0, 5000)
 )
@@ -32,7 +32,7 @@ def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
         assert updates == floor(ratio * (clock.env_steps - start))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ratio=RATIOS, steps=st.lists(st.integers(0, 9), min_size=1, max_size=60), cut=st.integers(0, 60))
 def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
     def run(resume: bool) -> int:
@@ -77,7 +77,7 @@ def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
     assert clock.ratio.credit == 0.5
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     ratio=RATIOS, turns=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60), cut=st.integers(0, 60)
 )

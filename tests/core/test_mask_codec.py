@@ -88,7 +88,7 @@ PARTS = st.recursive(
 
 
 @given(PARTS, st.integers(0, 2**31 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_actions_of_any_space_are_legal(space: spaces.Space[Any], seed: int) -> None:
     codec, rng = ActionCodec(space), np.random.default_rng(seed)
     legal = rng.random((5, codec.spec.width)) < 0.4

@@ -71,7 +71,7 @@ def test_observations(kind):
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_actions_lead_back(kind, seed):
     """The flat action of a recorded one means that one to the environment; nothing is done in last rows."""

@@ -66,7 +66,7 @@ def test_windows_are_rows_that_follow_each_other_in_one_episode(tmp_path, storag
         assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     lived=st.lists(st.integers(1, 6), min_size=1, max_size=8),
     blocks=st.tuples(st.integers(1, 30), st.integers(1, 30)),

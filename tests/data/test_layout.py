@@ -40,7 +40,7 @@ def filled(storage: HostStorage, source: Pieces) -> dict[str, np.ndarray]:
 RUN = st.lists(st.integers(0, 3).map(lambda x: x == 0), max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     pieces=st.lists(st.tuples(st.booleans(), RUN), max_size=6),
     streams=st.integers(1, 4),

@@ -55,7 +55,7 @@ def flags(data, streams: int) -> list[bool]:
     return data.draw(st.lists(st.integers(0, 5).map(lambda x: x == 0), min_size=streams, max_size=streams))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(life=lived(), data=st.data())
 def test_replay_agrees_with_a_list_of_rows(life, data):
     remembered = []

@@ -181,7 +181,7 @@ def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) 
 # ---------------------------------------------------------------------- the tree of priorities
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**20))
 def test_compiled_and_eager_trees_are_the_same_to_the_last_digit(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

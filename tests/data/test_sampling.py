@@ -165,7 +165,7 @@ def test_importance_weights_are_those_of_the_mixture() -> None:
 # ---------------------------------------------------------------- priorities
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(crosses=st.booleans(), free=st.booleans(), spare=st.integers(0, 8), data=st.data())
 def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: int, data) -> None:
     config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0, "priority": 1}, "priority.alpha": 1})
@@ -203,7 +203,7 @@ def test_a_negative_priority_and_settings_without_a_meaning_are_refused() -> Non
         ReplayConfig().merge({"sequence": True, "fractions.priority": 1}, "replay")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(size=st.integers(1, 5000), seed=st.integers(0, 2**31), rounds=st.integers(1, 6))
 def test_the_tree_finds_what_a_running_sum_finds(size: int, seed: int, rounds: int) -> None:
     rng, tree, weights = np.random.default_rng(seed), SumTree(size), np.zeros(size)

@@ -263,7 +263,7 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=30, stateful_step_count=16, deadline=None)
+TestStores.settings = settings(max_examples=12, stateful_step_count=16, deadline=None)
 
 
 def test_histories_have_each_row_once(tmp_path):

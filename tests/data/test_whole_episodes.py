@@ -28,7 +28,7 @@ def begins(life: Lived, stream: int, row: int) -> bool:
     return bool(rows[row + ahead]["first"] or (row == 0 and rows[0]["first"]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     length=st.integers(1, 4), context=st.integers(1, 2), crosses=st.booleans(), spare=st.integers(0, 25), data=st.data()
 )
@@ -57,7 +57,7 @@ def test_cursors_go_on_where_they_ended(length, context, crosses, spare, data) -
         before = now
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(length=st.integers(1, 4), spare=st.integers(0, 25), data=st.data())
 def test_a_carried_state_goes_on_exactly_where_it_ended(length, spare, data) -> None:
     """Rows of an episode come in order, and whatever else a window begins with is marked as a first row."""

@@ -23,7 +23,7 @@ def rows_of(streams: int, capacity: int) -> HostStorage:
     return HostStorage({"is_first": Column((), "bool"), "is_last": Column((), "bool")}, streams, capacity)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     streams=st.integers(1, 3), capacity=st.integers(5, 12), length=st.integers(1, 5), free=st.integers(0, 4),
     crosses=st.booleans(), first=st.sampled_from([0, 7]), blocks=st.lists(st.integers(0, 8), max_size=6),
@@ -50,7 +50,7 @@ def test_windows_are_those_of_their_definition(streams, capacity, length, free, 
         seen |= set(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), draws=st.lists(st.tuples(BOUNDS, st.integers(0, 60)), min_size=1, max_size=5))
 def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed, draws) -> None:
     assert kernels() is not None

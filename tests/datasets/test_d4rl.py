@@ -23,7 +23,7 @@ class Held:
         return self.values[start:stop]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     lived=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["terminal", "truncated"])), min_size=1, max_size=8),
     block=st.integers(1, 9),
@@ -66,7 +66,7 @@ def steps_of(rows):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), times=st.booleans())
 def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, times):
     """Shuffled, or some left out: an episode is cut where the next transition is not what came of the one before."""
@@ -91,7 +91,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
     )  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(terminal=st.lists(st.booleans(), min_size=1, max_size=30), limit=st.integers(1, 6))
 def test_limited(terminal, limit):
     out, count = [], 0

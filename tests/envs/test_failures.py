@@ -79,7 +79,7 @@ def check(got, undisturbed, failed):
         ),
     )
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_failures(undisturbed, plan):
     factory = functools.partial(env_zoo.Faulty, {SEEDS[number]: fault for number, fault in plan.items()})
     env = make_env(EnvConfig(num=3), seed=0, factory=factory, say=lambda line: None)

@@ -133,7 +133,7 @@ def test_another_process_goes_on_exactly(make, tmp_path):
     after=st.lists(st.integers(0, 12), min_size=1, max_size=4),
     name=st.sampled_from(["Count", "Cue", "Grid", "Look", "Match"]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_number_of_interruptions(first, after, name):
     config = EnvConfig(id=f"reverie/{name}-v0", num=2, frame_stack=2)
     env, reference = make_env(config, seed=1), make_env(config, seed=1)

@@ -55,7 +55,7 @@ def leaves(value, key=""):
 
 
 @given(space=any_space(actions=False), seed=st.integers(0, 2**31))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_samples_of_any_space_fit_their_spec_and_keep_their_values(space, seed):
     space.seed(seed)
     codec, value = ObsCodec(space), space.sample()
@@ -71,7 +71,7 @@ def test_samples_of_any_space_fit_their_spec_and_keep_their_values(space, seed):
 
 
 @given(space=any_space(actions=True), seed=st.integers(0, 2**31), scale=st.sampled_from([0.3, 1.0, 10.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_flat_action_is_inside_its_space(space, seed, scale):
     codec = ActionCodec(space)
     flat = np.random.default_rng(seed).normal(0, scale, codec.spec.width).astype(np.float32)

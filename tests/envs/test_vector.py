@@ -38,7 +38,7 @@ def test_rewards_are_also_there_as_they_were_given(make):
 
 
 @given(ends=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_rows_of_any_endings(ends):
     queue = list(ends)
     env = make_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))

@@ -93,7 +93,7 @@ def test_acting_sees_what_the_environment_would_show(count: int) -> None:
         past = later
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     count=st.integers(2, 5), length=st.integers(2, 4), envs=st.integers(1, 3), seed=st.integers(0, 999),
     spare=st.integers(0, 10), steps=st.integers(6, 40),

@@ -45,7 +45,7 @@ def by_hand(seen: torch.Tensor, x: torch.Tensor, clip: float = 10.0) -> np.ndarr
 # ---------------------------------------------------------------- moments
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     chunks=st.lists(st.integers(0, 5), min_size=1, max_size=12),
     offset=st.sampled_from([0.0, -3.0, 1e6]),
@@ -198,7 +198,7 @@ def test_rows_at_once_are_rows_one_by_one() -> None:
     assert all_.moments.count == one.moments.count
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 30), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2**32 - 1))
 def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(
     streams: int, rows: int, often: float, seed: int

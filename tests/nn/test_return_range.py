@@ -51,7 +51,7 @@ def test_rewards_that_never_end_bound_nothing_on_their_side():
     assert fitted([1.0], 1.0)(value).tolist() == [1.0, value[1].item()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=30),
     st.floats(0.0, 0.999),

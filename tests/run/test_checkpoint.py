@@ -66,7 +66,7 @@ STATES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(state=st.dictionaries(KEYS, STATES, max_size=4))
 @example(state={"a/b": torch.zeros(1), "a": {"b": torch.ones(2)}})  # whose tensors would have one name
 def test_any_state_comes_back_as_it_was(tmp_path, state):

@@ -229,7 +229,7 @@ def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
     assert evaluate(Exact([[2]]), fakes.Policy(), episodes=1).scores == [0.1 + 0.2]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=7),
     ratio=st.sampled_from([0.125, 0.3, 0.5, 1.0, 1.5]),
