@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -231,16 +232,21 @@ def test_named_files_and_functions_exist(page: str) -> None:
             assert name in defined(ast.parse(file.read_text(encoding="utf-8"))), f"{path}: {name}"
 
 
+@functools.cache
+def configs() -> list[ExperimentConfig]:
+    """The settings of a run of each algorithm."""
+    return [ExperimentConfig().merge({"algo": algorithm_config(name)()}) for name in algorithms()]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_named_settings_exist(page: str) -> None:
-    configs = [ExperimentConfig().merge({"algo": algorithm_config(name)()}) for name in algorithms()]
     text, known = PAGES[page], r"(?:algo|env|replay|schedule)(?:\.[a-z_-]+)+"
     if page.startswith("docs/from/"):  # of other libraries: ours stand in the second column
         cells = [row[1] for row in re.findall(r"^\|(.*)\|(.*)\|(.*)\|$", text, re.MULTILINE)]
         text, known = "\n".join(cells), r"[a-z_]+(?:\.[a-z_]+)*"
         assert len(re.findall(f"`{known}`", text)) > 12
     for path in re.findall(rf"`(?:--)?({known})(?:\s[\w.-]+)?`", text):
-        assert any(has(config, path.replace("-", "_").split(".")) for config in configs), path
+        assert any(has(config, path.replace("-", "_").split(".")) for config in configs()), path
 
 
 def has(value: Any, names: list[str]) -> bool:

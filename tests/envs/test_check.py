@@ -16,12 +16,9 @@ from reverie.core.errors import EnvError
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 
-SOUND = (
-    "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "FrozenLake-v1",
-    "Taxi-v4", "Blackjack-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "LunarLander-v3", "BipedalWalker-v3",
-    "HalfCheetah-v5", "Ant-v5",
-)  # fmt: skip
-NEEDS = {"LunarLander-v3": "Box2D", "BipedalWalker-v3": "Box2D", "HalfCheetah-v5": "mujoco", "Ant-v5": "mujoco"}
+SOUND = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "CliffWalking-v1",
+         "LunarLander-v3", "HalfCheetah-v5")  # fmt: skip
+NEEDS = {"LunarLander-v3": "Box2D", "HalfCheetah-v5": "mujoco"}
 
 
 class Walk(gymnasium.Env):
@@ -343,11 +340,10 @@ def test_each_fault_is_found_and_nothing_else(what):
 def test_sound_environments_have_no_fault_and_no_warning(name):
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
-    report = examine(None, EnvConfig(id=name), 2_000)
+    report = examine(None, EnvConfig(id=name), 1_000)
     assert report.ok
-    slips = name == "CliffWalkingSlippery-v1"  # by chance it may take very long
-    assert {one.severity for one in report.findings if not (slips and one.name == "endless")} <= {"note"}
-    assert report.facts["steps"] >= 2_000
+    assert {one.severity for one in report.findings} <= {"note"}
+    assert report.facts["steps"] >= 1_000
     assert report.facts["steps_per_second"] > 0
 
 
