@@ -11,12 +11,13 @@ from reverie.core.stats import Stats
 from reverie.kernels.capture import WARM_UPS, Captured
 
 V3 = {
-    "v3": {}, "v3_bfloat16": {"precision": "bfloat16"}, "v3_two_rows": {"replay_context": 2},
-    "v3_none": {"replay_context": 0}, "v3_p2e": {}, "r2_barlow": {}, "r2_pro": {},
+    "v3": {}, "v3_bfloat16": {"precision": "bfloat16"}, "v3_none": {"replay_context": 0}, "v3_p2e": {},
+    "r2_barlow": {}, "r2_pro": {},
 }  # fmt: skip
 KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
-every = pytest.mark.parametrize("name", [*CONFIGS, *V3, "r2_infonce", "r2_decoder"])
-most = pytest.mark.parametrize("name", [*CONFIGS, "v3_bfloat16", "v3_two_rows", "v3_p2e", "r2_barlow", "r2_pro"])
+EARLIER = [name for name in CONFIGS if name not in ("v1", "v1_cont", "v2")]  # those run what others run as well
+every = pytest.mark.parametrize("name", [*EARLIER, *V3, "r2_infonce", "r2_decoder"])
+most = pytest.mark.parametrize("name", [*EARLIER, "v3_bfloat16", "v3_p2e", "r2_barlow", "r2_pro"])
 
 
 def made(name, device="cpu", **more):
@@ -38,7 +39,7 @@ def tensors(agent):
 
 @every
 def test_an_update_trains_all_and_says_it_in_words(name):
-    agent, kind = made(name, slow_every=1) if name in ("v2", "pydreamer") else made(name)
+    agent, kind = made(name, slow_every=1) if name == "pydreamer" else made(name)
     before = copy.deepcopy(tensors(agent))
     torch.manual_seed(0)
     for i in range(2):

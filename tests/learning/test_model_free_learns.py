@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 import reverie
-from reverie.objectives.estimators import TD0, NStep, TDLambda
+from reverie.objectives.estimators import NStep, TDLambda
 
 SMALL = {
     "replay_ratio": 1, "learning_starts": 100, "random_steps": 300, "env.num": 4, "env.vector": "serial",
@@ -19,26 +19,17 @@ SMALL = {
 OWN = {
     "ddpg": {"algo.exploration": "gaussian(0.2)"},
     "td3": {"algo.exploration": "ornstein_uhlenbeck(0.5, 0.2)"},
-    "sac": {"algo.temperature_lr": 3e-3, "algo.temperature": 0.5},
 }
 
 
-@pytest.mark.parametrize(("name", "estimator"), [("ddpg", NStep(2)), ("td3", TDLambda(0.5)), ("sac", TD0())])
+@pytest.mark.parametrize(("name", "estimator"), [("ddpg", NStep(2)), ("td3", TDLambda(0.5))])
 def test_solved(name, estimator, tmp_path):
     """Best 0, -53 without looking, -160 at worst: the action is the target that is seen, in units of the space."""
-    rows = {"algo.value_estimator": estimator, "algo.batch_length": 2 if estimator == TD0() else 4}
+    rows = {"algo.value_estimator": estimator, "algo.batch_length": 4}
     settings = SMALL | OWN[name] | rows | {"steps": 1500, "schedule.eval_every": 100, "stop_score": -3.0}
     result = reverie.train(name, env="reverie/Match-v0", run=tmp_path / "run", **settings)
     mean = sum(result.evaluation.scores) / len(result.evaluation.scores)
     assert mean >= -4.0
-
-
-def test_choices_solved(tmp_path):
-    """Best 10, by chance 5: rewards go on when the clock ends an episode, and what to do is in a picture."""
-    settings = SMALL | {"steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.networks.encoder.depth": 4}
-    settings |= {"algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.batch_size": 32}
-    result = reverie.train("discrete_sac", env="reverie/Look-v0", run=tmp_path / "run", **settings)
-    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
 
 
 VALUES = {k: v for k, v in SMALL.items() if k not in ("algo.actor_lr", "algo.critic_lr")} | {
@@ -49,18 +40,17 @@ PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
 
 
 @pytest.mark.parametrize(
-    ("name", "env", "own"),
+    ("name", "own"),
     [
-        ("dqn", "Count", {}),
-        ("dqn", "Look", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_every": 20}),
-        ("dqn", "Look", {"algo.value_estimator": NStep(3), "algo.batch_length": 4, **PRIORITIES}),
-        ("qr_dqn", "Look", {"algo.quantiles": 20, "algo.kappa": 0.0, "algo.dueling": True, **PRIORITIES}),
+        ("dqn", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_every": 20,
+                 "algo.value_estimator": NStep(3), "algo.batch_length": 4}),
+        ("qr_dqn", {"algo.quantiles": 20, "algo.kappa": 0.0}),
     ],
-)
-def test_values_of_choices_solve(name, env, own, tmp_path):
-    """Best 10, by chance 5."""
-    settings = VALUES | {"algo.target_every": 1} | own
-    result = reverie.train(name, env=f"reverie/{env}-v0", run=tmp_path / "run", **settings)
+)  # fmt: skip
+def test_values_of_choices_solve(name, own, tmp_path):
+    """Best 10, by chance 5: rewards go on when the clock ends an episode, and what to do is in a picture."""
+    settings = VALUES | PRIORITIES | {"algo.target_every": 1} | own
+    result = reverie.train(name, env="reverie/Look-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
 
 
@@ -115,13 +105,11 @@ class Lock(gymnasium.Env[np.ndarray, Any]):
 
 SEVERAL = {
     "dqn": VALUES | {"algo.double": True, "algo.dueling": True, "algo.target_every": 20},
-    "discrete_sac": SMALL | {"algo.temperature": 0.05, "algo.temperature_lr": 0.0},
     "sac": SMALL | {"algo.temperature": 0.05, "algo.temperature_lr": 0.0},
 }
 
 
-@pytest.mark.parametrize(("name", "actions", "least"), [("dqn", "choices", 9.0), ("discrete_sac", "choices", 9.0),
-                                                        ("sac", "mixed", 7.5)])  # fmt: skip
+@pytest.mark.parametrize(("name", "actions", "least"), [("dqn", "choices", 9.0), ("sac", "mixed", 7.5)])
 def test_several_choices_are_learned_together(name, actions, least, tmp_path):
     """Best 10, by chance 1.1, or 0.6 with a number."""
     settings = {k: v for k, v in SEVERAL[name].items() if k != "algo.networks.encoder"}

@@ -6,20 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.algos.bc import BCConfig, Stochastic
+from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import RETURN, CQLConfig, Fixed
+from reverie.algos.cql import CQLConfig, Fixed
 from reverie.algos.crr import CRRConfig, Exp
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
-from reverie.algos.dqn import DQNConfig
 from reverie.algos.iql import IQLConfig
-from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.objectives.returns import returns_to_go
 from reverie.replay.config import ReplayConfig
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
@@ -31,18 +28,16 @@ FAST = {"batch_size": 128, "networks.units": (64, 64)}
 MILD = CQLConfig(critic_lr=1e-3, actor_lr=1e-3, tau=0.02, samples=5, conservatism=Fixed(0.3), temperature=0.03)
 CASES = {
     "bc": (BCConfig(lr=3e-3), 400, (-0.15, 0.05)),
-    "bc_stochastic": (BCConfig(lr=3e-3, clone=Stochastic()), 400, (-0.15, 0.05)),
     "td3_bc": (TD3BCConfig(actor_lr=1e-3, critic_lr=1e-3, tau=0.02), 1500, (0.1, 0.6)),
     "bcq": (BCQConfig(tau=0.02, latent=8).merge({"vae.units": (64, 64)}), 1200, (0.08, 0.6)),
     "cql": (MILD, 1000, (0.1, 0.6)),
-    "cal_ql": (MILD.merge({"floor": "monte_carlo"}), 1000, (0.1, 0.6)),
     "iql": (IQLConfig(actor_lr=1e-3, critic_lr=1e-3, value_lr=1e-3, tau=0.02, beta=20.0), 1000, (0.1, 0.5)),
     "crr": (CRRConfig(actor_lr=1e-3, critic_lr=1e-3, target_every=20, filter=Exp(0.2)), 1000, (0.1, 0.5)),
 }
 
 
 @cache
-def rows(truncated: bool = False) -> dict[str, np.ndarray]:
+def rows() -> dict[str, np.ndarray]:
     """Episodes of a few steps: what is seen is a sign and noise, what is earned 1 + sign x action.
 
     Actions are uniform in [-0.5, 0.4] times the sign: what is better than 0.4 was never tried.
@@ -59,7 +54,7 @@ def rows(truncated: bool = False) -> dict[str, np.ndarray]:
     state = np.stack([3 * sign + 10, g.normal(size=shape)], -1)
     columns = {
         "obs/state": state, "action": (action * ~last)[..., None], "reward": reward, "is_first": first, "is_last": last,
-        "is_terminal": last & (not truncated),
+        "is_terminal": last,
     }  # fmt: skip
     return {
         k: v.reshape(-1, *v.shape[2:]).astype(v.dtype if v.dtype == bool else np.float32) for k, v in columns.items()
@@ -69,11 +64,6 @@ def rows(truncated: bool = False) -> dict[str, np.ndarray]:
 def trained(config, updates, spec=ACTION):
     agent = config.merge({**FAST, "discount": 0.8} if hasattr(config, "discount") else FAST).build(OBS, spec, seed=0)
     columns = dict(rows() if spec is ACTION else choices())
-    if RETURN in agent.extra_spec:
-        columns[f"extras/{RETURN}"] = returns_to_go(
-            reward=columns["reward"], first=columns["is_first"], last=columns["is_last"],
-            terminal=columns["is_terminal"], discount=0.8,
-        )  # fmt: skip
     replay = ReplayConfig(capacity=EPISODES * (STEPS + 1)).build(
         obs_spec=OBS, action_spec=spec, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
     )
@@ -107,11 +97,6 @@ def test_the_better_actions_of_the_data_and_none_that_it_does_not_hold(name):
     config, updates, (low, high) = CASES[name]
     found = chosen(trained(config, updates))
     assert all(low < x < high for x in found), found
-
-
-def test_without_such_care_a_learner_does_what_was_never_tried():
-    found = chosen(trained(TD3Config(actor_lr=1e-3, critic_lr=1e-3, tau=0.02).merge({"normalise": "running"}), 1000))
-    assert max(found) > 0.8, found
 
 
 # ---------------------------------------------------------------- a choice among classes
@@ -156,8 +141,3 @@ def test_the_best_class_of_the_data_and_none_that_it_does_not_hold(name):
     config, updates, expected = CHOOSING[name]
     found = kinds(trained(config, updates, CHOICE))
     assert found[expected] > 0.9, found
-
-
-def test_without_such_care_a_learner_chooses_what_was_never_tried():
-    found = kinds(trained(DQNConfig(lr=3e-3, target_every=20).merge({"normalise": "running"}), 500, CHOICE))
-    assert found["never"] > 0.8, found

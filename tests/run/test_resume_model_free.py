@@ -17,7 +17,6 @@ from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.ppo import PPOConfig
-from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.build import build
@@ -52,7 +51,6 @@ ALGORITHMS = {
     ),
     "dqn, lstm": (DQNConfig(), {"algo.networks.memory": "lstm(4)", "algo.networks.burn_in": 2, "algo.frames": 2,
                                 "algo.frame_keys": ".*", "algo.target_every": 7}),
-    "sac, gru": (SACConfig(), {"algo.networks.memory": "gru(4)", "algo.normalise": "running"}),
     "ppo": (PPOConfig(), {
         "algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*",
         "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip": [[0, 0.2], [200, 0.1]],

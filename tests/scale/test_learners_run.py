@@ -94,13 +94,14 @@ def test_two_learners_learn_from_the_rows_of_actors(acted):
     assert [int(x[0, 0]) for x in moments] == [sum(len(first) for first, _ in rows)]
 
 
-def test_one_learner_goes_on_with_the_rows_of_two_and_other_actors(acted, tmp_path):
+@pytest.mark.parametrize("acted", [2], indirect=True, ids=["an actor each"])
+def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_path):
     alone, said = tmp_path / "alone", []
     shutil.copytree(acted, alone)
     before = sum(len(flags_of(folder)[0]) for folder in (acted / "replay", acted / "ranks/1/replay"))
     config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
     steps = int(logged(acted)["counters/env_steps"]) + 10  # actors may have been ahead of its end
-    made = train_config(config.merge({"learners": 1, "actors": 3, "steps": steps}), run=alone, say=said.append)
+    made = train_config(config.merge({"learners": 1, "actors": 1, "steps": steps}), run=alone, say=said.append)
     assert made.env_steps >= steps
     assert any("had 2 learners and has 1 learner now" in line for line in said)
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150

@@ -19,13 +19,13 @@ def found(tmp_path_factory):
     outs = [folder / f"{rank}.json" for rank in range(2)]
     words = [[sys.executable, str(WORKER), str(rank), str(folder / "meet"), str(out)] for rank, out in enumerate(outs)]
     started = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for each in words]
-    said = [each.communicate(timeout=300)[0] for each in started]
+    said = [each.communicate(timeout=900)[0] for each in started]
     assert [each.returncode for each in started] == [0, 0], "".join(said)
     return [json.loads(out.read_text()) for out in outs]
 
 
 def test_two_ranks_of_half_a_batch_learn_what_one_learns_of_the_whole(found):
-    """Weights, moments, targets, statistics and metrics, after ten updates on batches with ends of episodes."""
+    """Weights, moments, targets, statistics and metrics, after four updates on batches with ends of episodes."""
     ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
     assert {name.partition(":")[0] for name in found[0]} == ours
     far = [(name, part, *worst) for rank in found for name, each in rank.items() for part, worst in each.items()]

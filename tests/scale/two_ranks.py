@@ -1,4 +1,4 @@
-"""Run by two processes: ten updates of every algorithm by two ranks of half a batch, and by one of the whole batch."""
+"""Run by two processes: four updates of every algorithm by two ranks of half a batch, and by one of the whole batch."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from reverie.core.types import Step  # noqa: E402
 from reverie.nn.optim import Adam  # noqa: E402
 from reverie.scale.ranks import join  # noqa: E402
 
-UPDATES = 10
+UPDATES = 4
 EPS = 1e-2
 """Of all optimisers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
 error of one that is 0, as for any other."""
@@ -66,6 +66,8 @@ def one_number_a_draw():
 def learners():
     """Yield the name of each algorithm with what makes its learner and a batch."""
     for name, cfg in contracts.ON_POLICY.items():
+        if name in contracts.ALIKE:
+            continue
         size = "rollout" if name.startswith("a2c") else "batch_size"
         rows = {size: cfg.batch_length, "normalise": "running", "graph": False}
 
@@ -73,8 +75,8 @@ def learners():
             return contracts.build(name, **rows | {size: b * rows[size]})
 
         yield name, made, contracts.batch
-    for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys()):
-        scaled = {"reward_scale": "return_std"} if name in ("dqn", "sac", "iql") else {}
+    for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys() - contracts.ALIKE):
+        scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
         scaled |= {"networks.dropout": 0.0} if name == "tdmpc2" else {}  # each rank drops others
 
         def made(b, name=name, more=scaled):
