@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from tape import HostWork, Tapes, device_only
+from tape import Tapes
 
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError
@@ -240,35 +240,6 @@ def test_a_capture_on_cuda(monkeypatch):
     with pytest.raises(RunError, match=r"cannot be captured.*not permitted.*--algo\.no-graph"):
         graphs.capture(lambda: "outputs")
     cuda.set_stream.assert_called_once_with(current)  # that from before
-
-
-# ---------------------------------------------------------------- what a graph cannot hold
-
-
-class Backwards(torch.autograd.Function):
-    """Copies from the host on the way back."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * torch.tensor(2.0, device="meta")
-
-
-def test_host_work_is_found():
-    """Or the tests of learners that rest on it would find nothing."""
-    for fault in (
-        lambda x: x.sum().item(), lambda x: bool(x.sum() > 0), lambda x: x.nonzero(), lambda x: x[x > 0],
-        lambda x: x.__setitem__(x > 0, x[0, 0]), lambda x: x * torch.tensor(2.0, device="meta"), lambda x: x[[0, 1]],
-        lambda x: x * torch.rand(()), lambda x: torch.rand(3, 3).to("meta"), lambda x: torch.normal(x, x),
-        lambda x: x.repeat_interleave(x[0].long(), -1),
-        lambda x: Backwards.apply(x.clone().requires_grad_()).sum().backward(),
-    ):  # fmt: skip
-        x = torch.zeros(3, 3, device="meta")
-        with pytest.raises((HostWork, RuntimeError)), device_only():
-            fault(x)
 
 
 # ---------------------------------------------------------------- what changes between updates

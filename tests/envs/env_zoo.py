@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -255,22 +253,6 @@ class Waiting(gymnasium.Env):
                 return np.ones(1, np.float32), 1.0, False, False, {}
             time.sleep(0.01)
         raise TimeoutError("nobody came")
-
-
-class Telling(gymnasium.Env):
-    """Shows what its process is like: whether torch was imported, and how many threads a matrix product runs on."""
-
-    def __init__(self):
-        self.observation_space, self.action_space = spaces.Box(0, np.inf, (2,)), spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        square = np.ones((400, 400)) @ np.ones((400, 400))
-        assert square[0, 0] == 400
-        tasks = Path("/proc/self/task")  # Linux
-        return np.array(["torch" in sys.modules, len(list(tasks.glob("*"))) or 1], np.float32), {}
-
-    def step(self, action):
-        return self.reset()[0], 0.0, False, False, {}
 
 
 class Judged(gymnasium.Env):
