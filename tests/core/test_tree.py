@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reverie.core.errors import RunError
-from reverie.core.tree import filled, leaves, named
+from reverie.core.tree import filled, named
 
 
 class Pair(NamedTuple):
@@ -28,18 +28,16 @@ def tree(value: float, dtype: torch.dtype = torch.float32):
     return {"a": Pair(x, [x + 1, None, 3]), "b": Box(x + 2), "c": (x + 3, "text")}
 
 
-def test_leaves_come_from_left_to_right():
-    assert [leaf[0].item() for leaf in leaves(tree(5.0))] == [5.0, 6.0, 7.0, 8.0]
-
-
 def test_filled_has_the_types_of_the_template_and_the_values_of_the_tensors():
-    out = filled(tree(0.0), leaves(tree(5.0, torch.float64)))
+    saved = named(tree(5.0, torch.float64))
+    assert {place: x[0].item() for place, x in saved.items()} == {"a.left": 5, "a.right.0": 6, "b.inside": 7, "c.0": 8}
+    out = filled(tree(0.0), saved)
     assert isinstance(out["a"], Pair)
     assert out["b"].name == "box"
     assert out["c"][1] == "text"
     assert out["a"].right[1:] == [None, 3]
-    assert [leaf[0].item() for leaf in leaves(out)] == [5.0, 6.0, 7.0, 8.0]
-    assert all(leaf.dtype == torch.float32 for leaf in leaves(out))
+    assert [leaf[0].item() for leaf in named(out).values()] == [5.0, 6.0, 7.0, 8.0]
+    assert all(leaf.dtype == torch.float32 for leaf in named(out).values())
 
 
 def test_tensors_by_name_need_no_order():

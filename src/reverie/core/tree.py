@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -13,32 +13,28 @@ from reverie.core.errors import RunError
 T = TypeVar("T")
 
 
-def leaves(tree: Any) -> list[Tensor]:
-    """Return the tensors in ``tree``, from left to right; other leaves are skipped."""
-    return list(named(tree).values())
-
-
 def named(tree: Any, above: str = "") -> dict[str, Tensor]:
-    """Return the tensors in ``tree`` by their places, such as "obs.image"."""
+    """Return the tensors in ``tree`` by their places, such as "obs.image"; other leaves are skipped."""
     if isinstance(tree, Tensor):
         return {above: tree}
     branches = {f"{above}.{name}" if above else str(name): branch for name, branch in _branches(tree).items()}
     return {place: leaf for name, branch in branches.items() for place, leaf in named(branch, name).items()}
 
 
-def filled(template: T, tensors: Sequence[Tensor] | Mapping[str, Tensor]) -> T:
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of named tensors."""
+    return {place: tuple(tensor.shape) for place, tensor in tensors.items()}
+
+
+def filled(template: T, tensors: Mapping[str, Tensor]) -> T:
     """Return ``template`` with its tensors replaced by ``tensors``, moved to the same devices and dtypes.
 
-    ``tensors`` are in the order of ``leaves``, or by their places as from ``named``: then keys may have another order.
+    ``tensors`` are by their places as from ``named``, in any order.
     """
-    if isinstance(tensors, Mapping):
-        tensors = [tensors[place] for place in named(template) if place in tensors]
-    expected = leaves(template)
-    shapes = [tuple(leaf.shape) for leaf in expected]
-    if (given := [tuple(tensor.shape) for tensor in tensors]) != shapes:
+    expected = named(template)
+    if (given := shapes_of(tensors)) != (shapes := shapes_of(expected)):
         raise RunError(f"the tensors have shapes {given}: expected {shapes}.")
-    moved = (tensor.to(old.device, old.dtype) for tensor, old in zip(tensors, expected, strict=True))
-    return cast(T, _filled(template, moved))
+    return cast(T, _filled(template, (tensors[place].to(old.device, old.dtype) for place, old in expected.items())))
 
 
 def _filled(template: Any, tensors: Iterator[Tensor]) -> Any:

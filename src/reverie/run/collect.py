@@ -16,7 +16,7 @@ from torch import Tensor
 from reverie.core.errors import warn
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, Watcher
 from reverie.core.specs import MASK, ActionSpec
-from reverie.core.tree import filled, leaves, named
+from reverie.core.tree import filled, named, shapes_of
 from reverie.core.types import State, Step
 from reverie.core.words import Say
 
@@ -242,7 +242,7 @@ class Collector:
             "episodes": {"score": np.array(self.counter.score), "length": np.array(self.counter.length)},
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
-            "state": leaves(self.state),
+            "state": named(self.state),
         }
 
     def snapshots(self) -> list[bytes | None]:
@@ -266,8 +266,8 @@ class Collector:
         self._restarts_before = int(state["restarts"])
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
-        carried = state.get("state", [])
-        if [tensor.shape for tensor in carried] == [leaf.shape for leaf in leaves(self.state)]:
+        carried = state.get("state", {})
+        if shapes_of(carried) == shapes_of(named(self.state)):
             self.state = filled(self.state, carried)
         else:
             self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
