@@ -46,7 +46,7 @@ def test_ids_of_minigrid_and_babyai():
     load_suite("MiniGrid-Empty-5x5-v0")
     ids = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
     assert len(ids) > 150
-    for name in ids[::5]:
+    for name in ids[::20]:
         if "-WFC-" not in name:  # they read images that the package lacks
             env, _ = play(10, id=name)
             assert env.obs_spec["image"].shape[2] == 20, name
