@@ -7,9 +7,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import json
 import re
 import shlex
+import shutil
 import sys
 import textwrap
 import tomllib
@@ -19,9 +21,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
+import d4rl_files
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, sized
 from reverie.algos.sac import SACConfig
+from reverie.cli.main import COMMANDS
+from reverie.cli.parse import flags_of
 from reverie.core.clock import Clock
 from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -44,10 +50,15 @@ PAGES = {
 }
 
 
+def fenced(text: str) -> list[tuple[str, str, str]]:
+    """All fenced blocks: the HTML comment right above each, or an empty string; language; code."""
+    pattern = r"(?:<!--\s*((?:(?!-->).)*?)\s*-->\n)?^ *```(\w*)\n(.*?)^ *```$"
+    return re.findall(pattern, text, re.DOTALL | re.MULTILINE)
+
+
 def blocks(text: str, *languages: str) -> list[tuple[str, str]]:
-    """Fenced blocks and the HTML comment right above each, or an empty string."""
-    found = re.findall(r"(?:<!--\s*((?:(?!-->).)*?)\s*-->\n)?```(\w+)\n(.*?)```", text, re.DOTALL)
-    return [(comment, code) for comment, language, code in found if language in languages]
+    """The comments and codes of blocks in these languages."""
+    return [(comment, textwrap.dedent(code)) for comment, language, code in fenced(text) if language in languages]
 
 
 def rows(page: str, header: str) -> list[list[str]]:
@@ -70,30 +81,134 @@ def prose(text: str) -> str:
 
 # ---------------------------------------------------------------- snippets
 
-RUNNABLE = [page for page, text in PAGES.items() if any(c.startswith("test") for c, _ in blocks(text, "python"))]
+NOT_RUN = {
+    "train": "trains for long; its settings are resolved",
+    "tune": "trains for long; its settings are resolved",
+    "bench": "takes its time; its settings are resolved",
+    "look": "ends with Ctrl-C; tests/look has a browser",
+    "import": "needs a file of Stable-Baselines3; tests/agent/test_sb3.py has some",
+    "export": "takes its time; tests/agent/test_export.py runs each form",
+    "register": "needs a tracker; tests/run/test_trackers.py has one",
+    "estimate": "needs a run on data; tests/test_estimating.py has one",
+    "compare": "needs several seeds; tests/log has them",
+    "data download": "needs a network; tests/datasets has a server",
+}
+"""Commands of reverie in the pages that are read to their end, but not run, and why."""
+ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")
+"""Nor are those that name a place elsewhere: tests/agent/test_sharing.py has servers."""
+NOT_OURS = {
+    "pip install torch": "downloads PyTorch",
+    ".venv/bin/pre-commit": "changes the reader's repository",
+    "docker ": "needs Docker; tests/test_deploy.py reads the files",
+    "kubectl ": "needs a cluster; tests/test_deploy.py reads the files",
+    "ssh ": "needs another machine",
+}
+"""Other commands that are not run, and why."""
+OF_OTHERS = {
+    "stable_baselines3": "is no extra; tried by hand",
+}
+"""Modules that are not installed here: blocks that import them only have to be Python."""
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
-def test_snippets_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One page is one session. ``test: a -> b`` replaces, so that it takes a moment; ``test: x.py`` is a file."""
+def code_of(comment: str, code: str) -> str:
+    """The code of a block that is to be run: ``test: a -> b`` replaces, ``test: a -> b; c -> d`` twice."""
+    for change in comment.removeprefix("test").lstrip(": ").split("; "):
+        before, arrow, after = change.partition(" -> ")
+        assert not arrow or before in code, (before, code)
+        code = code.replace(before, after) if arrow else code
+    return code
+
+
+def file_of(comment: str) -> str:
+    """The name of the file that a block is; "" if it is none."""
+    found = re.fullmatch(r"test: (\w+\.py)", comment)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python", "sh")])
+def test_snippets_run(
+    page: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One page is one session. Runs that a page has from elsewhere are a tiny one."""
+    from reverie import cli
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     names: dict[str, Any] = {"__name__": "__main__"}
-    for comment, code in blocks(PAGES[page], "python"):
-        if not comment.startswith("test"):
+    for comment, language, code in fenced(PAGES[page]):
+        if file := file_of(comment):
+            Path(file).write_text(code, encoding="utf-8")
             continue
-        what = comment.removeprefix("test").lstrip(": ")
-        before, arrow, after = what.partition(" -> ")
-        if arrow:
-            assert before in code, (page, before)
-            code = code.replace(before, after)
-        elif what:
-            Path(what).write_text(code, encoding="utf-8")
-            continue
-        exec(compile(code, page, "exec", dont_inherit=True), names)
+        code = code_of(comment, code)
+        called = [*filter(is_run, map(words_of, code.splitlines()))] if language == "sh" else []
+        python = code if language == "python" and comment.startswith("test") else ""
+        lent = lend(" ".join([*itertools.chain(*called), python * ("reverie.train" not in PAGES[page])]), trained)
+        exec(compile(python, page, "exec", dont_inherit=True), names)
+        for words in called:
+            assert cli.main(words) == 0, (page, words, capsys.readouterr().err)
+        for run in lent:
+            shutil.rmtree(run)
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
+def lend(text: str, trained: Path) -> list[str]:
+    """Put a tiny run, or data, wherever ``text`` names a run or the data of D4RL that the page does not make."""
+    if "halfcheetah.hdf5" in text:
+        d4rl_files.write(Path("halfcheetah.hdf5"), d4rl_files.columns())
+    runs = [run for run in sorted({*re.findall(r"\bruns/\w+", text)}) if not Path(run).exists()]
+    for run in runs:
+        shutil.copytree(trained, run)
+    return runs
+
+
+def words_of(line: str) -> list[str]:
+    """The words after ``reverie`` of a line of a shell; none if it is another command."""
+    line = re.sub(r"(^|\s)#.*| \|\| .*", "", line)
+    line = re.sub(r"^python deploy/slurm.py .* -- ", "reverie train ", line)
+    found = re.search(r"(?:^|\s)reverie ((?:[a-z]+|--version)\b.*)", line)
+    return shlex.split(found[1]) if found and found[1].split()[0] in {*COMMANDS, "--version"} else []
+
+
+def is_run(words: list[str]) -> bool:
+    """Whether a command of reverie is run, and not only read."""
+    starts = (words[0], " ".join(words[:2])) if words else ("",)
+    return bool(words) and not ({*starts} & {*NOT_RUN}) and not any(word.startswith(ELSEWHERE) for word in words)
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    used = set()
+    for page, text in PAGES.items():
+        for comment, language, code in fenced(text):
+            if language == "python":
+                ast.parse(textwrap.dedent(code))
+                theirs = [name for name in OF_OTHERS if f"from {name}" in code]
+                used |= {*theirs}
+                assert comment.startswith(("test", "quote: ")) or theirs, (page, code)
+            elif language == "yaml":
+                assert isinstance(yaml.safe_load(code), dict), (page, code)
+            elif language == "sh":
+                for line in filter(None, (re.sub(r"(^|\s)#.*", "", line) for line in code.splitlines())):
+                    words = shlex.split(line)
+                    other = [start for start in NOT_OURS if line.startswith(start)]
+                    used |= {*other}
+                    if words_of(line) or other:
+                        continue
+                    if words[:3] == ["pip", "install", "-e"]:
+                        assert {*words[3].strip(".[]").split(",")} <= {*extras}, (page, line)
+                    elif words[0] == "make":
+                        assert words[1] in targets, (page, line)
+                    else:
+                        assert words[0] == "python", (page, line)
+                        assert all((ROOT / word).exists() for word in words[1:] if "/" in word), (page, line)
+            else:
+                assert language in ("text", "console"), (page, language, code)
+                used |= {start for start in NOT_OURS for line in code.splitlines() if line.startswith(start)}
+    assert used == {*NOT_OURS, *OF_OTHERS}
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python")])
 def test_each_snippet_imports_the_modules_that_it_uses(page: str) -> None:
     for _, code in blocks(PAGES[page], "python"):
         tree = ast.parse(textwrap.dedent(code))
@@ -119,69 +234,87 @@ def test_quotations_are_what_the_source_says() -> None:
         assert any(f"\n{textwrap.indent(code, ' ' * depth)}" in source for depth in range(0, 20, 4))
 
 
-NO_RUN = ("list", "info", "data", "check-env", "look", "help", "--version")
-"""Commands that need no run, or whose help shows that they exist."""
-
-
 class Understood(Exception):
     """The command line was read to its end."""
-
-
-def commands(*starts: str) -> list[tuple[str, str]]:
-    lines = [
-        (p, line.partition("#")[0].strip())
-        for p, t in PAGES.items()
-        for _, b in blocks(t, "sh")
-        for line in b.splitlines()
-    ]
-    return [(page, line) for page, line in lines if line.startswith(starts)]
 
 
 def test_commands_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Those of all blocks, also of text that is no tutorial's cell: each flag, value and preset is known."""
     from reverie import bench, cli
     from reverie.agent import estimate as estimation
     from reverie.agent import extract, loading
-    from reverie.cli import train
+    from reverie.cli import agent, check, data, info, look, runs, share, train, tune
+    from reverie.cli.parse import parse
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
 
-    monkeypatch.setattr(train, "train_config", stop)
-    monkeypatch.setattr(train, "train_seeds_of", stop)
-    monkeypatch.setattr(train, "launch", stop)
-    monkeypatch.setattr(train, "train_on_ray", stop)
+    def only_read(*args: Any, **kwargs: Any) -> None:
+        parse(*args, **kwargs)
+        raise Understood
+
+    for name in ("train_config", "train_seeds_of", "launch", "train_on_ray"):
+        monkeypatch.setattr(train, name, stop)
     monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
+    entry = sys.modules[cli.main.__module__]
+    monkeypatch.setattr(entry, "here", lambda command, words: [re.sub(r"^\w+:/+\S+", "there", x) for x in words])
+    for module in (agent, check, data, info, look, runs, share):
+        monkeypatch.setattr(module, "parse", only_read)
+    monkeypatch.setattr(tune, "search", stop)
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(loading, "load", stop)
     monkeypatch.setattr(estimation, "estimate", stop)
     monkeypatch.setattr(extract, "extract", stop)
-    monkeypatch.chdir(tmp_path)  # where the pages' own modules are
+    monkeypatch.chdir(tmp_path)  # where the pages' own files are
     monkeypatch.syspath_prepend(str(tmp_path))
-    for comment, code in [block for text in PAGES.values() for block in blocks(text, "python")]:
-        if re.fullmatch(r"test: \w+\.py", comment):
-            Path(comment.removeprefix("test: ")).write_text(code, encoding="utf-8")
-    found = commands("reverie ")
-    assert len(found) >= 10
-    for page, line in found:
-        words = shlex.split(line)[1:]
-        if {"--help", "--help-all"} & {*words} or words[0] in NO_RUN:
-            asked = [*words[: 2 if words[0] == "data" else 1], "--help"] if words[0] in NO_RUN[1:] else words
-            assert cli.main(asked) == 0, (page, line)
+    for text in PAGES.values():
+        for comment, _, code in fenced(text):
+            if file := file_of(comment) or "".join(re.findall(r"\A# (\S+\.yaml)\n", code)):
+                Path(file).parent.mkdir(exist_ok=True)
+                Path(file).write_text(code, encoding="utf-8")
+    shutil.copy("config/defaults.yaml", "my.yaml")
+    said = [(page, code) for page, text in PAGES.items() for _, language, code in fenced(text) if language != "python"]
+    lines = [(page, line.removeprefix("$ ")) for page, code in said for line in code.splitlines()]
+    found = [(page, words) for page, line in lines if (words := words_of(line))]
+    assert len(found) > 150
+    for page, words in found:
+        if {"--help", "--help-all", "--version"} & {*words} or words[0] == "help":
+            assert cli.main(words) == 0, (page, words)
         else:
             with pytest.raises(Understood):
-                print(page, line, cli.main(words))
+                print(page, words, cli.main(words))
     capsys.readouterr()
 
 
-def test_make_targets_and_scripts_exist() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for page, line in commands("make "):
-        assert line.split()[1] in targets, (page, line)
-    for page, line in commands("python "):
-        paths = [word for word in shlex.split(line)[1:] if "/" in word]
-        assert all((ROOT / path).exists() for path in paths), (page, line)
+def test_options_in_prose_exist() -> None:
+    """``--option`` in backticks, alone or after a command there, is one of some command or script."""
+    from reverie.cli import agent, asked, bench, check, data, estimate, info, look, runs, share, tune
+
+    kinds = [
+        kind
+        for module in (agent, asked, bench, check, data, estimate, info, look, runs, share, tune)
+        for kind in vars(module).values()
+        if dataclasses.is_dataclass(kind)
+    ]
+    known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in flags_of(one))}
+    known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}
+    found = 0
+    for page, text in PAGES.items():
+        for said in re.findall(r"`((?:reverie |--)[^`]+)`", prose(text)):
+            for flag in re.findall(r"--((?:no-)?[\w.-]+)", re.sub(r"--[\w.]*[A-Z]\w*|'.*?'", "", said)):
+                name = flag.replace("_", "-")
+                plain = re.sub(r"(^|\.)no-", r"\1", name)
+                assert name in known or plain in known, (page, said)
+                found += 1
+    assert found > 150
+
+
+@functools.cache
+def configs() -> list[ExperimentConfig]:
+    """The settings of each algorithm."""
+    return [ExperimentConfig().merge({"algo": algorithm_config(name)()}) for name in algorithms()]
 
 
 # ---------------------------------------------------------------- names
