@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -76,6 +77,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "cartpole"
     train(settings(steps=200), run=run, say=say_nothing)
     return run
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """Host and port of a stand-in for S3."""
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()
+    server.stop()
 
 
 @pytest.fixture

@@ -96,11 +96,15 @@ def test_the_page_says_what_it_is_and_how_to_get_it_again(trained, tmp_path, mon
     assert Path("runs/again/config.yaml").is_file()
 
 
-@pytest.mark.parametrize("place", ["memory://shelf/pole", "file://{}/pole", "{}/pole"])
-def test_storage_and_folders_hold_agents_and_nothing_else_is_overwritten(place, trained, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("place", ["memory://shelf/pole", "file://{}/pole", "{}/pole", "s3://shelf/pole"])
+def test_storage_and_folders_hold_agents_and_nothing_else_is_overwritten(
+    place, trained, tmp_path, monkeypatch, capsys, request
+):
     monkeypatch.chdir(tmp_path)
+    if place.startswith("s3"):
+        bucket(*request.getfixturevalue("s3_server"), monkeypatch)
     there = place.format(tmp_path / "shelf")
-    reverie.push(trained, there)
+    assert main(["push", str(trained), there]) == 0
     reverie.push(trained, there)
     assert played(reverie.load(there)) == played(reverie.load(trained))
     assert main(["list", there.removesuffix("/pole")]) == 0
@@ -109,6 +113,16 @@ def test_storage_and_folders_hold_agents_and_nothing_else_is_overwritten(place, 
     assert played(reverie.load("here")) == played(reverie.load(trained))
     with pytest.raises(ConfigError, match="and no agent that was pushed: choose another place"):
         reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")))
+
+
+def bucket(host, port, monkeypatch):
+    """An empty bucket at a stand-in for S3, which the environment names as users do."""
+    import boto3
+
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
+                        "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    boto3.client("s3").create_bucket(Bucket="shelf")
 
 
 def test_no_code_of_others_runs(trained, tmp_path, monkeypatch):

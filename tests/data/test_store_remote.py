@@ -1,7 +1,6 @@
 """Stores behind URLs: in memory, and S3 over HTTP from a server on this machine that can be made to fail."""
 
 import contextlib
-import logging
 import socket
 import socketserver
 import sys
@@ -90,22 +89,11 @@ class Passing(socketserver.BaseRequestHandler):
                 end.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture(scope="module")
-def server():
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()
-    server.stop()
-
-
 @pytest.fixture
-def proxy(server, monkeypatch):
+def proxy(s3_server, monkeypatch):
     import boto3
 
-    proxy = Proxy(server)
+    proxy = Proxy(s3_server)
     address = f"http://127.0.0.1:{proxy.server_address[1]}"
     environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
                    "AWS_ENDPOINT_URL": address}  # fmt: skip
