@@ -88,7 +88,7 @@ NOT_RUN = {
     "look": "ends with Ctrl-C; tests/look has a browser",
     "import": "needs a file of Stable-Baselines3; tests/agent/test_sb3.py has some",
     "export": "takes its time; tests/agent/test_export.py runs each form",
-    "register": "needs a tracker; tests/run/test_trackers.py has one",
+    "register": "needs a tracker; tests/log/test_trackers.py has one",
     "estimate": "needs a run on data; tests/test_estimating.py has one",
     "compare": "needs several seeds; tests/log has them",
     "data download": "needs a network; tests/datasets has a server",
@@ -105,7 +105,7 @@ NOT_OURS = {
 }
 """Other commands that are not run, and why."""
 OF_OTHERS = {
-    "stable_baselines3": "is no extra; tried by hand",
+    "stable_baselines3": "is no extra; docs/dreams.md says what it gave",
 }
 """Modules that are not installed here: blocks that import them only have to be Python."""
 
@@ -309,12 +309,6 @@ def test_options_in_prose_exist() -> None:
                 assert name in known or plain in known, (page, said)
                 found += 1
     assert found > 150
-
-
-@functools.cache
-def configs() -> list[ExperimentConfig]:
-    """The settings of each algorithm."""
-    return [ExperimentConfig().merge({"algo": algorithm_config(name)()}) for name in algorithms()]
 
 
 # ---------------------------------------------------------------- names
