@@ -319,16 +319,16 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", prose(PAGES[page])):
+def test_links_lead_somewhere() -> None:
+    links = [(page, link) for page, text in PAGES.items() for link in re.findall(r"\]\(([^)]+)\)", prose(text))]
+    for page, target in links:
         if target.startswith("https://"):
             continue
         path, _, anchor = target.partition("#")
         file = (ROOT / page).parent / path if path else ROOT / page
-        assert file.exists(), target
+        assert file.exists(), (page, target)
         if anchor:
-            assert anchor in anchors(file.read_text(encoding="utf-8")), target
+            assert anchor in anchors(file.read_text(encoding="utf-8")), (page, target)
 
 
 def defined(tree: ast.Module) -> set[str]:
@@ -345,18 +345,17 @@ def defined(tree: ast.Module) -> set[str]:
     return out
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_named_files_and_functions_exist(page: str) -> None:
+def test_named_files_and_functions_exist() -> None:
     """``path.py: name`` in backticks; paths are those below src/reverie or the repository's."""
     homes = (ROOT / "src" / "reverie", ROOT)
     planned = {"walk.py", "nn/actor.py", "nn/critic.py", "nn/recurrent.py"}  # the reader's own; those of the first plan
-    for path, _, name in re.findall(r"`([\w./]+\.(?:py|md|toml))(:\s([\w.]+))?`", prose(PAGES[page])):
+    known = functools.cache(lambda file: defined(ast.parse(file.read_text(encoding="utf-8"))))
+    for path, _, name in re.findall(r"`([\w./]+\.(?:py|md|toml))(:\s([\w.]+))?`", prose("\n".join(PAGES.values()))):
         if path in planned:
             continue
         file = next((home / path for home in homes if (home / path).is_file()), None)
         assert file is not None, path
-        if name:
-            assert name in defined(ast.parse(file.read_text(encoding="utf-8"))), f"{path}: {name}"
+        assert not name or name in known(file), f"{path}: {name}"
 
 
 @functools.cache
@@ -365,15 +364,15 @@ def configs() -> list[ExperimentConfig]:
     return [ExperimentConfig().merge({"algo": algorithm_config(name)()}) for name in algorithms()]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_named_settings_exist(page: str) -> None:
-    text, known = PAGES[page], r"(?:algo|env|replay|schedule)(?:\.[a-z_-]+)+"
-    if page.startswith("docs/from/"):  # of other libraries: ours stand in the second column
-        cells = [row[1] for row in re.findall(r"^\|(.*)\|(.*)\|(.*)\|$", text, re.MULTILINE)]
-        text, known = "\n".join(cells), r"[a-z_]+(?:\.[a-z_]+)*"
-        assert len(re.findall(f"`{known}`", text)) > 12
-    for path in re.findall(rf"`(?:--)?({known})(?:\s[\w.-]+)?`", text):
-        assert any(has(config, path.replace("-", "_").split(".")) for config in configs()), path
+def test_named_settings_exist() -> None:
+    for page, text in PAGES.items():
+        known = r"(?:algo|env|replay|schedule)(?:\.[a-z_-]+)+"
+        if page.startswith("docs/from/"):  # of other libraries: ours stand in the second column
+            cells = [row[1] for row in re.findall(r"^\|(.*)\|(.*)\|(.*)\|$", text, re.MULTILINE)]
+            text, known = "\n".join(cells), r"[a-z_]+(?:\.[a-z_]+)*"
+            assert len(re.findall(f"`{known}`", text)) > 12
+        for path in re.findall(rf"`(?:--)?({known})(?:\s[\w.-]+)?`", text):
+            assert any(has(config, path.replace("-", "_").split(".")) for config in configs()), (page, path)
 
 
 def has(value: Any, names: list[str]) -> bool:
