@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from reverie.core.files import write_atomic
 from reverie.core.statistics import Interval, running_mean
@@ -120,6 +120,9 @@ def tuned_figure(
             axes.plot(values, [score for score, _ in trials], mark, color=colour, label=label)
         if log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")  # its labels would run into each other
     grid[0].legend(frameon=False, loc="best")
     return save_figure(figure, png)
 
