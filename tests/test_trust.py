@@ -118,8 +118,8 @@ def test_a_run_on_an_importable_class_is_loaded(stranger):
 def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
     told = []
 
-    def commanded(runs, command, *_):
-        told.append("--trust" in command(runs[0]))
+    def commanded(turns, *_):
+        told.append("--trust" in turns.command(turns.runs[0]))
         raise InterruptedError
 
     monkeypatch.setattr("reverie.seeds.train_runs", commanded)

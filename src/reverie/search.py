@@ -8,7 +8,7 @@ import functools
 import io
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,7 +37,7 @@ from reverie.run.folder import (
     write_saved,
 )
 from reverie.scale.ray import Asked
-from reverie.seeds import SeedRun, check_seeds, children, train_runs
+from reverie.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
@@ -203,8 +203,8 @@ def tune_of(
         )  # fmt: skip
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune)
-        with children(config, on, say) as (start, most):
-            return search.run(trials, jobs or most, say, start)
+        with trainer(config, on) as (train, most):
+            return search.run(trials, jobs or most, say, train)
 
 
 def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
@@ -238,15 +238,15 @@ class Search:
         self.pruned: set[int] = set()
         self.tails: dict[int, Tail] = {}
 
-    def run(self, count: int, jobs: int, say: Say, start: Callable[..., Any]) -> TuneResult:
-        """Train what is missing of ``count`` trials, in processes that ``start`` starts."""
+    def run(self, count: int, jobs: int, say: Say, train: Train) -> TuneResult:
+        """Have what is missing of ``count`` trials trained by ``train``."""
         known = [trial.state.is_finished() for trial in self.study.trials]
         runs = [self.place(i) for i in range(count) if i >= len(known) or not known[i]]
         title = f"{self.config.name} on {self.config.subject}"
         if runs:
             say(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
         with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
-            signal = train_runs(runs, self.command, jobs, board, self.tell, say, start, unpromising=self.unpromising)
+            signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs, say)
         return self.result(signal)
 
     def place(self, number: int) -> SeedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -45,7 +46,7 @@ from reverie.run.folder import (
 )
 from reverie.run.schedule import parse_period
 from reverie.run.signals import HANGUP, heeded, listening
-from reverie.scale.ray import PATIENCE, RESTARTS, Asked, Learner, amounts, connected, missing, needs
+from reverie.scale.ray import Asked, connected, missing, needs
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
@@ -165,8 +166,8 @@ def train_seeds_of(
         for one in () if changes else finished:
             one.state, one.note = "finished", "already finished"
         try:
-            with children(config, on, say) as (start, most):
-                return _train_seeds(config, folder, runs, jobs or most, say, start)
+            with trainer(config, on) as (train, most):
+                return _train_seeds(config, folder, runs, jobs or most, say, train)
         except RunError:
             if before is None and not any(one.begun for one in runs):  # no run can begin with these settings
                 shutil.rmtree(path, ignore_errors=True)  # it was empty before
@@ -174,7 +175,7 @@ def train_seeds_of(
 
 
 def _train_seeds(
-    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say, start: Callable[..., Any]
+    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say, train: Train
 ) -> SeedsResult:
     title, left = f"{config.name} on {config.subject}", sum(one.state == "waiting" for one in runs)
     if left:
@@ -193,7 +194,7 @@ def _train_seeds(
         write_seeds(config, folder, runs)
 
     with contextlib.closing(Board(runs if left and config.console else [], title)) as board:
-        number = train_runs(runs, command, jobs, board, ended, say, start)
+        number = train_runs(Turns(runs, command, board, ended), train, jobs, say)
     if (found := write_seeds(config, folder, runs)) is not None:
         from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
 
@@ -272,22 +273,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
 # ---------------------------------------------------------------- the processes
 
 
-class Logged:
-    """A command whose output is appended to a file."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        self.begin: int = log.stat().st_size if log.exists() else 0
-
-    def last_words(self) -> str:
-        """Return the last line that the process wrote, or "" if it wrote none."""
-        with self.log.open("rb") as file:
-            file.seek(self.begin)
-            lines = file.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-class Child(Logged):
+class Child:
     """A command of reverie in a child process, whose output is appended to a file.
 
     The child has a session of its own, so Ctrl-C in the terminal does not reach it directly: the parent passes each
@@ -296,7 +282,8 @@ class Child(Logged):
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
-        super().__init__(log)
+        self.log = log
+        self.begin: int = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-u", "-m", "reverie", *command],
@@ -321,69 +308,23 @@ class Child(Logged):
         """Wait until the process has ended."""
         self.process.wait()
 
-
-class Remote(Logged):
-    """A command of reverie in a process on a node. If the node is lost, another goes on with the run."""
-
-    def __init__(self, words: Sequence[str], log: Path, each: Mapping[str, float], say: Say) -> None:
-        super().__init__(log)
-        self.words = words
-        self.each = each
-        self.say = say
-        self.losses: int = 0
-        self.start()
-
-    def start(self) -> None:
-        """Start the process as soon as there is a place for it."""
-        import ray
-
-        self.learner: Any = ray.remote(**amounts(self.each))(Learner).remote()
-        self.learner.start.remote(self.words, {}, os.getcwd())
-        self.asked: Any = self.learner.look.remote()
-        self.late: float = time.monotonic() + PATIENCE
-
-    def code(self) -> int | None:
-        """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
-        import ray
-
-        if not ray.wait([self.asked], timeout=0)[0]:
-            if time.monotonic() > self.late:
-                self.late = float("inf")
-                self.say(f"{self.log.stem} waits. {missing(ray, [self.each], 1, 'PACK')}")
-            return None
-        try:
-            text, code = ray.get(self.asked)
-        except ray.exceptions.RayActorError:
-            self.losses += 1
-            if self.losses > RESTARTS:
-                return 128 + signal.SIGKILL
-            self.say(f"{self.log.stem}: its node or Ray's process there has ended; it goes on elsewhere")
-            self.start()
-            return None
-        with self.log.open("ab") as out:
-            out.write(text)
-        self.asked, self.late = self.learner.look.remote(), float("inf")
-        return None if code is None else 128 - int(code) if code < 0 else int(code)
-
-    def tell(self, number: int) -> None:
-        """Send a signal to the process."""
-        self.learner.tell.remote(int(number))
-
-    def wait(self) -> None:
-        """Wait until the process has ended."""
-        while self.code() is None:
-            time.sleep(POLL)
+    def last_words(self) -> str:
+        """Return the last line that the process wrote, or "" if it wrote none."""
+        with self.log.open("rb") as file:
+            file.seek(self.begin)
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 @contextlib.contextmanager
-def children(config: ExperimentConfig, on: Asked | None, say: Say) -> Iterator[tuple[Callable[..., Any], int]]:
-    """Yield what starts the process of a run, here or on the Ray cluster of ``on``, and how many may run at a time.
+def trainer(config: ExperimentConfig, on: Asked | None) -> Iterator[tuple[Train, int]]:
+    """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time.
 
     Raises:
         ConfigError, RunError: the cluster cannot be reached, or none of its nodes has the resources of a run.
     """
     if on is None:
-        yield Child, default_jobs(config)
+        yield train_here, default_jobs(config)
         return
     ray = connected(on.address)
     try:
@@ -393,7 +334,9 @@ def children(config: ExperimentConfig, on: Asked | None, say: Say) -> Iterator[t
         room = sum(int(min((node.get(name, 0.0) / asked[name] for name in asked), default=1)) for node in nodes)
         if not room:
             raise RunError(missing(ray, [each], 1, "PACK"))
-        yield lambda words, log: Remote(words, log, each, say), room
+        from reverie.scale.tuner import train_placed  # imports Ray, which connected() has prepared
+
+        yield functools.partial(train_placed, each=asked), room
     finally:
         ray.shutdown()
 
@@ -416,67 +359,91 @@ def verdict(code: int, words: str) -> tuple[LaneState, str]:
     return "failed", f"failed: {words.removeprefix('reverie: ') or f'exit code {code}'}"
 
 
-def train_runs(
-    runs: Sequence[SeedRun],
-    command: Callable[[SeedRun], Sequence[str]],
-    jobs: int,
-    board: Board,
-    ended: Callable[[SeedRun], None],
-    say: Say,
-    start: Callable[..., Any],
-    *,
-    unpromising: Callable[[SeedRun], bool] = lambda run: False,
-) -> int | None:
-    """Train each of ``runs`` that waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
+@dataclass
+class Turns:
+    """Runs of which each waits for its turn, and how they end; asked by what trains them."""
 
-    Signals are passed on to the processes: after the second they stop at once, and the third kills them.
+    runs: Sequence[SeedRun]
+    """Their states are kept up to date."""
+    command: Callable[[SeedRun], Sequence[str]]
+    """Returns the words that train one, after ``reverie``."""
+    board: Board
+    """Shows them."""
+    ended: Callable[[SeedRun], None]
+    """Called with each run that has ended."""
+    unpromising: Callable[[SeedRun], bool] = lambda run: False
+    """Asked often of each run that runs, until it says that the run is to save and end."""
+    got: Sequence[int] = ()
+    """Signals that this process has received; after the first no run begins."""
+    dropped: set[int] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
 
-    Args:
-        runs: their states are kept up to date.
-        command: returns the words that train one, after ``reverie``.
-        jobs: most processes at a time.
-        board: shows them.
-        ended: called with each run that has ended.
-        say: called with a sentence about a signal.
-        start: starts a process for these words, with its output in a file; see :func:`children`.
-        unpromising: asked often of each run that runs, until it says that the run is to save and end.
+    def next(self) -> SeedRun | None:
+        """Return the run that begins next; None if none is left, or none is to begin any more."""
+        over = self.got or (self.refused and not any(run.begun for run in self.runs))
+        return None if over else next((run for run in self.runs if run.state == "waiting"), None)
+
+    def begin(self, run: SeedRun) -> list[str]:
+        """Return the words that train ``run``, which begins."""
+        words = list(self.command(run))
+        run.begin()
+        self.board.changed(run)
+        return words
+
+    def drop(self, run: SeedRun) -> bool:
+        """Return True, once, if a run that is being trained is to save and end."""
+        if run.seed in self.dropped or not self.unpromising(run):
+            return False
+        self.dropped.add(run.seed)
+        return True
+
+    def end(self, run: SeedRun, code: int, words: str) -> None:
+        """Take note that the process of ``run`` has ended. ``words``: the last line that it wrote."""
+        run.state, run.note = verdict(code, words)
+        if run.state == "failed" and words.startswith("reverie: ") and not run.begun:
+            self.refused.append(run.note.removeprefix("failed: "))
+        run.read()
+        self.ended(run)
+        self.board.changed(run)
+
+
+def train_runs(turns: Turns, train: Train, jobs: int, say: Say) -> int | None:
+    """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
 
     Raises:
         RunError: the first ones were refused and none has begun, so the others would be refused too.
     """
-    running: dict[int, Any] = {}
-    dropped: set[int] = set()
-    refused: list[str] = []
+    with collected_signals() as turns.got:
+        train(turns, jobs, say)
+    if turns.refused and not any(run.begun for run in turns.runs):
+        raise RunError(turns.refused[0])
+    return turns.got[0] if turns.got else None
+
+
+def train_here(turns: Turns, jobs: int, say: Say) -> None:
+    """Train runs in child processes.
+
+    Signals are passed on to the processes: after the second they stop at once, and the third kills them.
+    """
+    running: dict[int, Child] = {}
     told = 0
-
-    def starts() -> bool:
-        return not got and not (refused and not any(run.begun for run in runs))
-
-    with collected_signals() as got, ending(running):
-        while running or (starts() and any(run.state == "waiting" for run in runs)):
-            told = pass_on(got, told, running.values(), say)
-            for run in runs:
-                if run.state == "waiting" and len(running) < jobs and starts():
-                    with writing(run.log.parent):
-                        running[run.seed] = start(command(run), run.log)
-                    run.begin()
-                    board.changed(run)
-                elif run.seed in running and (code := running[run.seed].code()) is not None:
-                    words = running.pop(run.seed).last_words()
-                    run.state, run.note = verdict(code, words)
-                    if run.state == "failed" and words.startswith("reverie: ") and not run.begun:
-                        refused.append(run.note.removeprefix("failed: "))
-                    run.read()
-                    ended(run)
-                    board.changed(run)
-                elif run.seed in running and run.seed not in dropped and unpromising(run):
-                    dropped.add(run.seed)
+    with ending(running):
+        while running or turns.next():
+            told = pass_on(turns.got, told, running.values(), say)
+            while len(running) < jobs and (one := turns.next()):
+                with writing(one.log.parent):
+                    running[one.seed] = Child(turns.begin(one), one.log)
+            for run in [run for run in turns.runs if run.seed in running]:
+                if (code := running[run.seed].code()) is not None:
+                    turns.end(run, code, running.pop(run.seed).last_words())
+                elif turns.drop(run):
                     running[run.seed].tell(signal.SIGTERM)
-            board.update()
+            turns.board.update()
             time.sleep(POLL)
-    if refused and not any(run.begun for run in runs):
-        raise RunError(refused[0])
-    return got[0] if got else None
+
+
+Train = Callable[[Turns, int, Say], None]
+"""Trains runs, so many at a time, and says what is worth a sentence."""
 
 
 def pass_on(got: Sequence[int], told: int, children: Iterable[Any], say: Say) -> int:
