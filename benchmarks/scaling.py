@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What does scale cost, and where does a run with many actors and learners saturate?
 
-    python benchmarks/scaling.py [--cases cheetah camera] [--out benchmarks/scaling.json]
+    python benchmarks/scaling.py [--out benchmarks/scaling.json]
 
 Each part is measured alone, in seconds of a processor, since the machine may be busy: a row for its actor and for its
 learner, an update, weights, and an all-reduce between two processes. Then two nodes of Ray's run the whole; what Ray
@@ -48,9 +48,8 @@ QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0,
          "device": "cpu"}  # fmt: skip
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "cheetah": ("sac", "HalfCheetah-v5", {"replay_ratio": 1.0}),
-    "camera": ("dreamer_v3", "MiniGrid-Empty-5x5-v0", {"replay_ratio": 0.03}),
 }
-"""Algorithm, environment, settings: rows of 17 numbers; rows with an image."""
+"""Algorithm, environment, settings."""
 ACTORS, LEARNERS, RATIOS, ENVS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (1, 8), (1.0, 1 / 16, 1 / 256), (1, 8)
 STEP = 0.005
 """What is predicted: environments that take so many seconds a step, one after the other in an actor."""
@@ -282,7 +281,6 @@ def drawn(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     """Measure, predict and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--again", action="store_true", help="predict from the costs that were measured before")
     parser.add_argument("--reduce", nargs=2, help="be one of two processes: its rank, and where they meet")
@@ -297,7 +295,7 @@ def main() -> int:
             found = parts(args.parts) if args.parts else reduced(int(args.reduce[0]), args.reduce[1])
         print("\n" + json.dumps(found))
         return 0
-    table = json.loads(args.out.read_text()) if args.again else measured(args.cases)
+    table = json.loads(args.out.read_text()) if args.again else measured(list(CASES))
     table["predicted"] = [
         {"case": case, **predicted(cost, table["all_reduce"], actors, learners, ratio, envs)}
         for case, cost in table["costs"].items()
