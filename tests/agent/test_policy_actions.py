@@ -122,6 +122,13 @@ def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name):
         assert torch.equal(*acted)
 
 
+def test_a_policy_of_stacked_frames_hangs_on_earlier_rows():
+    config = algorithm_config("td3")().merge({"frames": 2, "frame_keys": ".*"})
+    action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)})
+    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
+    assert not policy.memoryless("eval")
+
+
 def seen(row, first):
     no = torch.zeros(len(row), dtype=torch.bool)
     return Step(obs={"row": row}, reward=row[:, 0], is_first=no | first, is_last=no, is_terminal=no)
