@@ -4,13 +4,19 @@
     python benchmarks/actors.py [--cases cheetah] [--ways overlap actors_2] [--out benchmarks/actors.json]
 
 Each way has two environments and a learner with one thread. Ways take turns, so that a busy hour meets all of them; a
-rate is the median of the rounds. Counting begins after some updates. Processor time is of all processes of a way.
+rate is the median of the rounds. Counting begins after some updates. Processor time is of all processes of a way. Rows
+replace earlier ones of the same case and way in the file. Beside other libraries (`actors_peers.json`), which get
+environments of their own under `--where`:
+
+    python benchmarks/actors.py --ways actors_2 torchrl_2 tianshou_2 rllib_2 --out benchmarks/actors_peers.json
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -19,8 +25,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-from machine import child, family_seconds, machine, write
+from acting import CASES, LEAST, SECONDS, STARTS, WARM_UP, Sleeping, family_seconds
+from installed import WHERE, installed
+from machine import child, machine, write
 
 from reverie.build import build
 from reverie.experiment import ExperimentConfig
@@ -28,35 +35,26 @@ from reverie.presets.layers import layered
 from reverie.run.train import train
 from reverie.scale.feed import feeding
 
-WARM_UP, SECONDS, ROUNDS = 100, 8.0, 3
-"""Updates before counting begins, seconds of counting, and how often each way is measured."""
+ROUNDS = 3
+"""How often each way is measured."""
 
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0,
-         "schedule.log_every": "5s", "learning_starts": 500, "threads": 1, "replay_ratio": 1.0}  # fmt: skip
-CASES = {"cheetah": "HalfCheetah-v5", "sleeping": "Pendulum-v1"}
-"""Environments; the second sleeps 5 ms a step."""
+         "schedule.log_every": "5s", "learning_starts": STARTS, "threads": 1, "replay_ratio": 1.0}  # fmt: skip
 WAYS: dict[str, dict[str, Any]] = {
     "overlap": {"env.num": 2, "env.vector": "process"},
     "actors_1": {"env.num": 2, "actors": 1},
     "actors_2": {"env.num": 1, "actors": 2},
     "free_2": {"env.num": 1, "actors": 2, "ratio_slack": None},
-    "torchrl_2": {},
 }
 """Environments in workers that step during the updates; one actor and two, held to one update an env step; two actors
-without a bound; and TorchRL's asynchronous collector with two processes, one update an env step."""
-PEER = Path(__file__).with_name("peers") / "actors_torchrl.py"
-
-
-class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that takes 5 ms a step without working, as a robot or a server does."""
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make(CASES["sleeping"]))
-
-    def step(self, action: Any) -> Any:
-        """Sleep, then step."""
-        time.sleep(0.005)
-        return self.env.step(action)
+without a bound."""
+PEERS: dict[str, tuple[str, ...]] = {
+    "torchrl_2": (),
+    "tianshou_2": ("tianshou==2.0.1", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6"),
+    "rllib_2": ("ray[rllib]==2.60.0", "gymnasium[mujoco]==1.2.2", "mujoco==4.0.0", "numpy==2.4.6"),
+}
+"""Two processes each and one update an env step: TorchRL's asynchronous collector, from this environment; Tianshou's
+collector and RLlib's env runners, for which they wait. What their environments hold."""
 
 
 class Last:
@@ -84,7 +82,8 @@ def measure(case: str, way: str) -> dict[str, Any]:
             feedback(*args)
             if clock.updates + 1 == WARM_UP:  # the loop counts this update after feedback
                 begun[:] = [time.perf_counter(), clock.env_steps, clock.updates + 1, family_seconds()]
-            if begun and time.perf_counter() - begun[0] > SECONDS and not clock.stop:
+            long = begun and time.perf_counter() - begun[0] > SECONDS and clock.env_steps - begun[1] > LEAST
+            if long and not clock.stop:
                 begun.append(family_seconds() - begun[3])
                 clock.stop = True
 
@@ -102,26 +101,34 @@ def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=[*WAYS, *PEERS])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments of peers")
     parser.add_argument("--child", action="store_true", help="measure the one case and way here and print it")
     args = parser.parse_args()
     if args.child:
         print(json.dumps(measure(args.cases[0], args.ways[0])))
         return 0
-    rows = []
-    for case in args.cases:
-        found: dict[str, list[dict[str, Any]]] = {way: [] for way in args.ways}
-        for _ in range(args.rounds):
-            for way in args.ways:
-                own = (Path(__file__), "--child", "--cases", case, "--ways", way)
-                found[way].append(child(PEER, case) if way == "torchrl_2" else child(*own))
-                print(case, way, json.dumps(found[way][-1]), flush=True)
-        for way, each in found.items():
-            middle = {name: statistics.median(one[name] for one in each) for name in each[0]}
-            rows.append({"case": case, "way": way, **middle})
-        write(args.out, machine(), rows)
+    pythons = installed({way: PEERS[way] for way in args.ways if PEERS.get(way)}, args.where)
+    ways = [way for way in args.ways if way in pythons or not PEERS.get(way)]
+    about, rows = machine(), json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for case, _, way in itertools.product(args.cases, range(args.rounds), ways):
+        own = (Path(__file__), "--child", "--cases", case, "--ways", way)
+        peer = (Path(__file__).with_name("peers") / f"actors_{way.removesuffix('_2')}.py", case)
+        try:
+            numbers = child(*(own if way in WAYS else peer), python=pythons.get(way, sys.executable))
+        except RuntimeError as error:
+            print(case, way, error, file=sys.stderr, flush=True)
+            continue
+        each = found.setdefault((case, way), [])
+        each.append({**numbers, "load": os.getloadavg()[0]})
+        print(case, way, json.dumps(each[-1]), flush=True)
+        middle = {name: statistics.median(one[name] for one in each) for name in each[0]}
+        rows = [row for row in rows if (row["case"], row["way"]) != (case, way)]
+        rows.append({"case": case, "way": way, "rounds": len(each), **middle})
+        write(args.out, about, rows)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -22,15 +21,18 @@ STARTED = "REVERIE_BENCH_STARTED"
 """Environment variable by which a child knows when it was started: seconds since 1970."""
 
 
-def child(script: Path, *words: str, under: Sequence[str] = (), setting: Mapping[str, str] | None = None) -> Any:
+def child(
+    script: Path, *words: str, under: Sequence[str] = (), setting: Mapping[str, str] | None = None,
+    python: Path | str = sys.executable,
+) -> Any:  # fmt: skip
     """What ``script`` prints as its last line, as JSON, from a fresh process: peaks and first calls are its own.
 
-    It runs under the command ``under``, with further environment variables ``setting``.
+    It runs under the command ``under`` in this ``python``, with further environment variables ``setting``.
 
     Raises:
         RuntimeError: it failed; shows what it said.
     """
-    command = [*under, sys.executable, str(script), *words]
+    command = [*under, str(python), str(script), *words]
     environment = {**os.environ, STARTED: repr(time.time()), **(setting or {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
@@ -41,20 +43,6 @@ def child(script: Path, *words: str, under: Sequence[str] = (), setting: Mapping
 def seconds_since_start() -> float:
     """Since the parent started this process; since now, if there is no such parent."""
     return time.time() - float(os.environ.get(STARTED, time.time()))
-
-
-def family_seconds() -> float:
-    """Processor seconds that this process and all below it have had; Linux."""
-    found: dict[int, tuple[int, float]] = {}
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal():
-            with contextlib.suppress(OSError):
-                words = (place / "stat").read_text().rpartition(") ")[2].split()
-                found[int(place.name)] = int(words[1]), int(words[11]) + int(words[12])
-    ours = {os.getpid()}
-    while more := {pid for pid, (parent, _) in found.items() if parent in ours} - ours:
-        ours |= more
-    return sum(found[pid][1] for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def machine(threads: int | None = None) -> dict[str, Any]:

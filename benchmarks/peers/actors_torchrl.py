@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from actors import CASES, SECONDS, WARM_UP, Sleeping
-from machine import family_seconds
+from acting import BATCH, BLOCK, RATE, ROWS, STARTS, UNITS, Count
+from acting import made as plain
 from tensordict.nn import InteractionType, NormalParamExtractor, TensorDictModule
 from torch import nn
 from torchrl.collectors import MultiAsyncCollector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs import DoubleToFloat, EnvBase, GymEnv, GymWrapper, TransformedEnv
+from torchrl.envs import DoubleToFloat, EnvBase, GymWrapper, TransformedEnv
 from torchrl.modules import MLP, ProbabilisticActor, TanhNormal, ValueOperator
 from torchrl.objectives import SACLoss, SoftUpdate
-
-BLOCK, STARTS, UNITS, BATCH = 16, 500, (256, 256), 256
-"""Rows that a collector sends at a time, rows before learning, networks, batch: ours."""
 
 
 def made(case: str) -> EnvBase:
     """The environment of a case; HalfCheetah observes in float64."""
-    return TransformedEnv(GymWrapper(Sleeping()) if case == "sleeping" else GymEnv(CASES[case]), DoubleToFloat())
+    return TransformedEnv(GymWrapper(plain(case)), DoubleToFloat())
 
 
 def main(case: str) -> None:
@@ -44,14 +39,13 @@ def main(case: str) -> None:
     critic = ValueOperator(MLP(in_features=obs + acts, out_features=1, num_cells=UNITS), ["action", "observation"])
     loss = SACLoss(actor, critic, num_qvalue_nets=2, loss_function="l2", delay_qvalue=True)
     loss.make_value_estimator(gamma=0.99)
-    targets, optim = SoftUpdate(loss, eps=0.995), torch.optim.Adam(loss.parameters(), lr=3e-4)
-    replay = TensorDictReplayBuffer(storage=LazyTensorStorage(100_000), batch_size=BATCH)
+    targets, optim = SoftUpdate(loss, eps=0.995), torch.optim.Adam(loss.parameters(), lr=RATE)
+    replay = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS), batch_size=BATCH)
     collector = MultiAsyncCollector(
         [lambda: made(case)] * 2, actor, frames_per_batch=BLOCK, total_frames=-1, storing_device="cpu", device="cpu",
         update_at_each_batch=False,
     )  # fmt: skip
-    rows = updates = 0
-    begun: list[float] = []
+    count, rows, updates = Count(), 0, 0
     for block in collector:
         replay.extend(block.reshape(-1))
         rows += block.numel()
@@ -65,15 +59,9 @@ def main(case: str) -> None:
             targets.step()
             updates += 1
         collector.update_policy_weights_()
-        if updates >= WARM_UP and not begun:
-            begun = [time.perf_counter(), rows, updates, family_seconds()]
-        if begun and time.perf_counter() - begun[0] > SECONDS:
+        if count.over(rows, updates):
             break
-    spent, own = time.perf_counter() - begun[0], family_seconds() - begun[3]
     collector.shutdown()
-    taken = rows - begun[1]
-    print(json.dumps({"env_steps_per_second": taken / spent, "updates_per_second": (updates - begun[2]) / spent,
-                      "processor_ms_per_env_step": 1000 * own / taken}))  # fmt: skip
 
 
 if __name__ == "__main__":
