@@ -560,6 +560,35 @@ def test_help_says_what_topics_there_are(capsys: Captured) -> None:
     assert "nothing is called 'algo.lrr'. Expected a command" in capsys.readouterr().err
 
 
+TYPED = {
+    "tr": {"train"},
+    "train dreamer_v": {"dreamer_v1", "dreamer_v2", "dreamer_v3"},
+    "train ppo --algo.clip-": {"--algo.clip-gradient", "--algo.clip-value"},
+    "tune sac --pru": {"--prune"},
+    "data convert --t": {"--time-limit", "--to", "--trust"},
+    "help ppo_at": {"ppo_atari"},
+    "eval no/such/fi": set(),
+}
+"""What is typed after `reverie`, and what the last word is completed to."""
+ASK = {
+    "bash": 'source "$0"; for t; do COMP_WORDS=(reverie $t) COMP_CWORD=$(wc -w <<< "$t"); COMPREPLY=(); _reverie; '
+    'echo "${COMPREPLY[*]}"; done',
+    "zsh": 'compdef() {}; compadd() { print -r -- ${(M)@:#${words[-1]}*} }; _files() {}; source "$0"; '
+    "for t; do words=(reverie ${=t}); CURRENT=$#words; _reverie; done",
+    "fish": 'source $argv[1]; for t in $argv[2..]; echo (complete -C "reverie $t"); end',
+}
+
+
+@pytest.mark.parametrize("shell", list(ASK))
+def test_shells_complete_what_is_typed(shell: str, elsewhere: Path, capsys: Captured) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    assert main(["completion", shell]) == 0
+    (elsewhere / "script").write_text(capsys.readouterr().out)
+    done = subprocess.run([shell, "-c", ASK[shell], "./script", *TYPED], capture_output=True, text=True, check=True)
+    assert [set(line.split()) for line in done.stdout.splitlines()] == list(TYPED.values()), done.stderr
+
+
 def test_the_version_says_what_it_runs_on(capsys: Captured) -> None:
     assert main(["--version"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()

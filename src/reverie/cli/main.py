@@ -36,6 +36,7 @@ COMMANDS = {
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
     "help": ("help", "explain a command, an algorithm, a preset or a setting"),
+    "completion": ("completion", "print a script by which bash, zsh or fish completes commands and options"),
 }
 """The module of each command, which has a function ``NAME_command``, and its line in ``reverie --help``."""
 SHARING = ("push", "pull", "list")
@@ -126,7 +127,7 @@ def overview() -> str:
     """Return the text of ``reverie --help``."""
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
-    lines += ["", *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
+    lines += ["", *(f"  {name:<11}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
     lines += [
         "  reverie dream runs/first",
