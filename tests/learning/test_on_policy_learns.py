@@ -1,4 +1,4 @@
-"""On-policy agents solve environments whose best returns are known: by numbers, choices and memory."""
+"""On-policy agents solve environments whose best returns are known: by numbers, choices and memory; and CartPole."""
 
 import pytest
 
@@ -24,3 +24,11 @@ def test_solved(name, env, goal, own, tmp_path):
     result = reverie.train(name, env=env, run=tmp_path / "run", **SMALL | own | {"steps": 20_000, "stop_score": goal})
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= goal - 0.2 * abs(goal)
     assert result.env_steps < 20_000
+
+
+def test_cartpole_is_solved_with_its_preset(tmp_path):
+    """Of 500 at most."""
+    quick = {"schedule.eval_every": 2500, "stop_score": 475.0, "console": False, "tensorboard": False}
+    result = reverie.train("ppo", env="CartPole-v1", run=tmp_path / "run", seed=0, **quick)
+    assert result.env_steps <= 40_000
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 450
