@@ -16,7 +16,7 @@ help:
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
-	@echo "make lint     ruff, mypy and the import laws"
+	@echo "make lint     ruff, mypy, the import laws and complete types of public names"
 	@echo "make wheel    a wheel with the kernels compiled for every processor of this architecture, in dist/"
 	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine"
 	@echo "make bench    the ten-seed tables of the demo and of CartPole, and the timings (an hour on two cores)"
@@ -43,11 +43,7 @@ demo: $(VENV)/.demo
 
 # Tests start hundreds of processes; each would compile the library anew if none may keep the bytecode.
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(VENV)/.dev $(TRITON)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+test: lint $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/kernels/test_gpu.py)
 
@@ -74,11 +70,14 @@ lowest: export PYTHONDONTWRITEBYTECODE =
 lowest: $(LOWEST)/.test
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS)
 
+# Last, whether every public name has a type that any type checker understands.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
+		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/documentation.py
