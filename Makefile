@@ -70,13 +70,13 @@ lowest: export PYTHONDONTWRITEBYTECODE =
 lowest: $(LOWEST)/.test
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS)
 
-# Last, whether every public name has a type that any type checker understands.
+# Last, whether every public name has a type that any type checker understands; pyright looks for Python in PATH.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
+	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
 		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)
 
 docs: $(VENV)/.dev

@@ -2,18 +2,23 @@
 """How long it takes from typing `reverie train ...` to the end of the first update, and what with.
 
     python benchmarks/start.py [--cases start_cartpole start_12m] [--kernels cold warm off] [--times 3]
+    python benchmarks/start.py --commands --times 21        what commands cost that do not need PyTorch
 
 The command itself, in a process of its own. `cold`: kernels are compiled first; `warm`: they were before; `off`:
-everything in PyTorch. `--times` runs of each, of which the medians count.
+everything in PyTorch. `--times` runs of each, of which the medians count. `--commands` measures processor time and
+writes `start_commands.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +34,13 @@ CASES = {
     "start_12m": ["--env", "reverie/Grid-v0", "--env.kwargs", "{size: 64}", "--size", "12m"],
 }
 """What `reverie train dreamer_v3` is told."""
+
+COMMANDS = {
+    "python": ["-c", "pass"],
+    "import reverie": ["-c", "import reverie"],
+    "reverie --help": ["-m", "reverie", "--help"],
+}
+"""What Python is told; the first is its own part of the others."""
 
 KERNELS = ("cold", "warm", "off")
 PARTS = ("imports", "compile", "build", "collect", "update")
@@ -111,6 +123,16 @@ def measure(case: str, kernels: str, times: int) -> dict[str, float]:
     return {**parts, "first_update_s": statistics.median(sum(run.values()) for run in runs)}
 
 
+def processor_seconds(words: list[str], times: int) -> float:
+    """Processor time of a whole process, its median; with bytecode, as after an installation."""
+    spent = []
+    for _ in range(times + 1):
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all children so far
+        spent.append(used.ru_utime + used.ru_stime)
+    return statistics.median(after - before for before, after in itertools.pairwise(spent))
+
+
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,6 +140,7 @@ def main() -> int:
     parser.add_argument("--kernels", nargs="*", default=list(KERNELS), choices=KERNELS)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--commands", action="store_true", help="measure these alone")
     parser.add_argument("--child", action="store_true", help="run the one case here and print its parts")
     args = parser.parse_args()
     if args.child:
@@ -125,6 +148,10 @@ def main() -> int:
         return 1
     from machine import machine, write
 
+    if args.commands:
+        rows = [{"case": name, "processor_s": processor_seconds(words, args.times)} for name, words in COMMANDS.items()]
+        write(args.out.with_name("start_commands.json"), machine(), rows)
+        return 0
     rows = []
     for case in args.cases:
         for kernels in args.kernels:

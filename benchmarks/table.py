@@ -98,6 +98,11 @@ def start_table(result: Result) -> list[str]:
     return grid(["run", "kernels", *parts], rows)
 
 
+def commands_table(result: Result) -> list[str]:
+    """One row a command: the processor time of its process."""
+    return grid(["", "processor time"], [[f"`{r['case']}`", time(r["processor_s"])] for r in result["rows"]])
+
+
 def peers_table(result: Result) -> list[str]:
     """One row a system and setting, those of one setting together, the fastest update first."""
     order = list(dict.fromkeys(r["setting"] for r in result["rows"]))
@@ -294,6 +299,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "act": act_table,
     "loop": loop_table,
     "start": start_table,
+    "start_commands": commands_table,
     "peers": peers_table,
     "dreamers_peers": peers_table,
     "dreamers": models_table,

@@ -20,7 +20,7 @@ from reverie.core.words import Say
 from reverie.scale.ray import RESTARTS, Learner, unlocked
 
 
-class Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
+class _Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
     """The process of a run, on a node. Whatever it has learned is in its folder, so that any node goes on with it."""
 
     def setup(self, config: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any her
             pass
 
 
-class Given(Searcher, tune.Stopper):  # type: ignore[misc]
+class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
     """What Ray Tune asks us: for the next run, whether a run is to end, and whether all are."""
 
     def __init__(self, turns: Any, say: Say) -> None:
@@ -62,7 +62,7 @@ class Given(Searcher, tune.Stopper):  # type: ignore[misc]
         return {}
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next run as the configuration of :class:`Placed`."""
+        """Return the next run as the configuration of :class:`_Placed`."""
         if (run := self.turns.next()) is None:
             return Searcher.FINISHED
         self.running[trial_id], words = run, self.turns.begin(run)
@@ -96,10 +96,10 @@ def train_placed(turns: Any, jobs: int, say: Say, *, each: Mapping[str, float]) 
     if turns.next() is None:
         return
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have logs of their own
-    given = Given(turns, say)
+    given = _Given(turns, say)
     with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
         apart.submit(
-            tune.run, Placed, name="ray", storage_path=str(turns.runs[0].run.parent), search_alg=given, stop=given,
+            tune.run, _Placed, name="ray", storage_path=str(turns.runs[0].run.parent), search_alg=given, stop=given,
             num_samples=len(turns.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
             resources_per_trial=tune.PlacementGroupFactory([dict(each)]), raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
