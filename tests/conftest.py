@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import base64
 import logging
 import os
 import sys
@@ -25,6 +26,10 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+DOT = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+"""A PNG of one pixel."""
+
+
 @pytest.fixture
 def drawn():
     """Figures are drawn, as a test looks at them."""
@@ -35,7 +40,7 @@ def _undrawn(request, monkeypatch):
     """Figures are made and not drawn, which takes as long as a small run; but for tests that use ``drawn``."""
     plot = sys.modules.get("reverie.log.plot")  # importing it takes long, too
     if plot is not None and "drawn" not in request.fixturenames:
-        monkeypatch.setattr(plot, "save_figure", lambda figure, png: plot.write_atomic(png, b"a picture") or png)
+        monkeypatch.setattr(plot, "save_figure", lambda figure, png: plot.write_atomic(png, DOT) or png)
 
 
 @pytest.fixture

@@ -383,7 +383,7 @@ class Planner:
     def __init__(self, learner: TDMPC2) -> None:
         self.learner = learner
         self.plans: dict[bool, Inference] = {
-            explore: Inference(partial(self.planned, explore), learner.objective, static=True)
+            explore: Inference(partial(self.planned, explore), learner.objective, static=learner.graph)
             for explore in (False, True)
         }
 
