@@ -133,19 +133,27 @@ def bars(axes: Axes, names: Sequence[str], scores: Sequence[Sequence[float]]) ->
     axes.margins(x=0.15, y=0.1)
 
 
+OF_PPO = {
+    "cartpole": "CartPole-v1", "pendulum_half": "Pendulum-v1", "acrobot_normalised": "Acrobot-v1",
+    "lunar_lander": "LunarLander-v3", "cheetah": "HalfCheetah-v5", "breakout": "MinAtar/Breakout-v1",
+    "doors": "MiniGrid-DoorKey-6x6", "doors_memory": "MiniGrid-DoorKey-6x6, LSTM", "cue": "Cue, no memory",
+    "cue_memory": "Cue, LSTM", "cue_window": "Cue, transformer",
+}  # fmt: skip
+"""Tasks of on_policy.json, and what they are called."""
+
+
 def seeds_of_ppo(data: Mapping[str, Any]) -> Figure:
     """PPO's returns, here and in Stable-Baselines3."""
-    rows = [row for row in data["rows"] if row["part"] == "results"]
-    tasks = sorted({row["task"] for row in rows})
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
-        mine = [row for row in rows if row["task"] == task]
-        bars(
-            styled(axes, "", "mean return"),
-            [row["system"].partition(" ")[0] for row in mine],
-            [r["scores"] for r in mine],
-        )
-        axes.set_title({"cue": "Cue, no memory", "cue_memory": "Cue, LSTM"}.get(task, mine[0]["env"]), fontsize=9)
+    found = {task: [r for r in data["rows"] if (r["part"], r["task"]) == ("results", task)] for task in OF_PPO}
+    tasks = [task for task, rows in found.items() if rows]
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    panels = figure.subplots(-(-len(tasks) // 4), 4).ravel()
+    for axes, task in zip(panels, tasks, strict=False):
+        systems = [row["system"].partition(" ")[0].replace("Stable-Baselines3", "SB3") for row in found[task]]
+        bars(styled(axes, "", "mean return"), systems, [row["scores"] for row in found[task]])
+        axes.set_title(OF_PPO[task], fontsize=9)
+    for axes in panels[len(tasks) :]:
+        axes.remove()
     return figure
 
 
