@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -150,6 +151,7 @@ def train_config(
         ReverieError: see :func:`reverie.run.run.run`.
     """
     with team_of(config) as team:
+        alarm = functools.partial(_of_learner, say, team.rank)
         say = say if team.rank == 0 else say_nothing
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
         if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
@@ -168,8 +170,9 @@ def train_config(
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
             own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
             found = build(
-                own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding, say=say
-            )
+                own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
+                actors=functools.partial(feeding, alarm), say=say,
+            )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()
             return shared(found, whole, team, folder.path)
@@ -189,6 +192,11 @@ def train_config(
         result = run_life(built, folder, saved_settings(config, env), opened, say)
         team.end(result)
         return result
+
+
+def _of_learner(say: Say, rank: int, text: str) -> None:
+    """Tell what only this learner knows, and which one it is."""
+    say(f"learner {rank}: {text}" if rank else text)
 
 
 @contextlib.contextmanager

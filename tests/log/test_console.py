@@ -99,6 +99,9 @@ def test_pace_knows_rate_and_time_left() -> None:
     now[0] += 1.0
     clock.position += 50
     assert pace.rate() == 50.0
+    now[0] += 65.0  # a display that asks once a minute
+    clock.position += 130
+    assert pace.rate() == 2.0
 
 
 def test_numbers_are_short() -> None:

@@ -91,9 +91,10 @@ class Pace:
         if phase != self._phase:
             self._phase, self._marks = phase, [(now, steps)]
             return self._rate
+        recent = [mark for mark in self._marks if now - mark[0] <= 60.0]
+        since, before = (recent or self._marks[-1:])[0]  # without a terminal it is asked about once a minute
         if now - self._marks[-1][0] >= 1.0:
-            self._marks = [*(m for m in self._marks if now - m[0] <= 60.0), (now, steps)]
-        since, before = self._marks[0]
+            self._marks = [*recent, (now, steps)]
         if now > since and (steps > before or now - since > 60.0):
             self._rate = (steps - before) / (now - since)
         return self._rate

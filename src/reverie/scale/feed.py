@@ -81,7 +81,7 @@ class Feed:
 
     def __init__(
         self, config: ExperimentConfig, factory: MakeEnv | None, algo: Algorithm, env: Env, source: Lanes,
-        clock: Clock, meter: Meter, seed: int, say: Say,
+        clock: Clock, meter: Meter, seed: int, say: Say, alarm: Say,
     ) -> None:  # fmt: skip
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
         assert isinstance(clock.ratio, LooseRatio)
@@ -92,6 +92,7 @@ class Feed:
         self.clock = clock
         self.meter = meter
         self.say = say
+        self.alarm = alarm
         self.algo = algo
         self.obs_spec: ObsSpec = env.obs_spec
         self.ratio: LooseRatio = clock.ratio
@@ -190,7 +191,7 @@ class Feed:
 
     def begin(self) -> None:
         """Publish the first weights, and start the actors."""
-        self.home = Nodes(self.columns, self.envs, self.say) if PLACES in os.environ else (
+        self.home = Nodes(self.columns, self.envs, self.alarm) if PLACES in os.environ else (
             Processes(self.columns, self.envs)
         )  # fmt: skip
         self.weights: dict[str, torch.Tensor] = acting(self.algo, self.obs_spec)
@@ -286,17 +287,18 @@ class Feed:
             early = "" if lane.acted else " before it acted"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
-        self.say(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
+        self.alarm(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
         self.start(lane)
 
 
 def feeding(
-    factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
-    seeds: Mapping[str, int], run: Path | None, say: Say, clock: Clock,
+    alarm: Say, factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env,
+    window: Window, seeds: Mapping[str, int], run: Path | None, say: Say, clock: Clock,
 ) -> tuple[Lanes, Feed, LaneStores | None]:  # fmt: skip
     """Build what takes the rows of actors and keeps them; ``build.py: collecting`` is the same without actors.
 
-    ``env`` has the spaces of the environments of actors.
+    ``env`` has the spaces of the environments of actors. ``alarm`` tells of lost actors, also of learners whose
+    ``say`` is silent.
     """
     each = lane_config(config, bytes_of(columns_of(env.obs_spec, env.action_spec, algo.extra_spec)))
     replays = []
@@ -322,7 +324,7 @@ def feeding(
     if run is not None:
         own = [RunStore(replay, each, run, say, stop=lambda: clock.stop) for replay in replays]
         stores = LaneStores(own, lanes)
-    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"], say), stores
+    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"], say, alarm), stores
 
 
 def lane_config(config: ExperimentConfig, row_bytes: int) -> ReplayConfig:
