@@ -171,7 +171,7 @@ def train_config(
             own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
             found = build(
                 own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
-                actors=functools.partial(feeding, alarm), say=say,
+                actors=functools.partial(feeding, alarm=alarm), say=say,
             )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()

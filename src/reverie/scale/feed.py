@@ -292,8 +292,8 @@ class Feed:
 
 
 def feeding(
-    alarm: Say, factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env,
-    window: Window, seeds: Mapping[str, int], run: Path | None, say: Say, clock: Clock,
+    factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
+    seeds: Mapping[str, int], run: Path | None, say: Say, clock: Clock, alarm: Say | None = None,
 ) -> tuple[Lanes, Feed, LaneStores | None]:  # fmt: skip
     """Build what takes the rows of actors and keeps them; ``build.py: collecting`` is the same without actors.
 
@@ -324,7 +324,7 @@ def feeding(
     if run is not None:
         own = [RunStore(replay, each, run, say, stop=lambda: clock.stop) for replay in replays]
         stores = LaneStores(own, lanes)
-    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"], say, alarm), stores
+    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"], say, alarm or say), stores
 
 
 def lane_config(config: ExperimentConfig, row_bytes: int) -> ReplayConfig:
