@@ -47,14 +47,15 @@ from reverie.replay.rollout import Rollout
 
 EPISODES = 20
 OURS, PEER = "reverie", "Stable-Baselines3 2.9.2"
-MUJOCO = ("gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
+IMAGES = ("minatar==1.0.15", "ale-py==0.12.1", "opencv-python-headless==5.0.0.93")
+MUJOCO = ("gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6", *IMAGES)
 PEERS = {
     PEER: ("sb3", ("stable-baselines3==2.9.2", "box2d==2.3.10", "pygame==2.6.1", *MUJOCO)),
     "TorchRL 0.14.1": ("torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", *MUJOCO)),
     "Tianshou 2.0.1": ("tianshou", ("tianshou==2.0.1", *MUJOCO)),
     "RLlib 2.60.0": (
         "rllib",
-        ("ray[rllib]==2.60.0", "gymnasium[mujoco]==1.2.2", "mujoco==4.0.0", "numpy==2.4.6", "pillow==12.1.0"),
+        ("ray[rllib]==2.60.0", "gymnasium[mujoco]==1.2.2", "mujoco==4.0.0", "numpy==2.4.6", "pillow==12.1.0", *IMAGES),
     ),
     "a script like CleanRL's": ("script", MUJOCO),
 }
@@ -99,7 +100,8 @@ TASKS = {
     "acrobot_normalised": Task("Acrobot-v1", 300_000),
     "lunar_lander": Task("LunarLander-v3", 1_000_000),
     "cheetah": Task("HalfCheetah-v5", 1_000_000, 12_288),
-    "breakout": Task("MinAtar/Breakout-v1", 1_000_000, peer=False),
+    "breakout": Task("MinAtar/Breakout-v1", 1_000_000, 16_384),
+    "pong": Task("ALE/Pong-v5", 0, 4096),
     "doors": Task("MiniGrid-DoorKey-6x6-v0", 300_000, peer=False),
     "doors_memory": Task("MiniGrid-DoorKey-6x6-v0", 300_000, 0, remembering("lstm(128)"), peer=False),
     "cue": Task("reverie/Cue-v0", 20_000, 0, CUE, peer=False),
@@ -112,6 +114,9 @@ TASKS = {
                            algo="dqn"),
 }  # fmt: skip
 
+FILTERS = {"Minatar": [[16, 3, 1]], "Nature": [[32, 8, 4], [64, 4, 2], [64, 3, 1]]}
+"""Channels, kernel and stride of the convolutions of images."""
+
 Numbers = dict[str, Any]
 """What a run prints: steps, wall_s, cpu_s, update_ms (of PPO), and the score of its episodes."""
 
@@ -123,12 +128,14 @@ def settings_of(task: Task, config: ExperimentConfig, seed: int, steps: int, epi
     """The same settings for the peer."""
     c: Any = config.algo
     lr, clip = (getattr(value, "points", value) for value in (c.lr, c.clip))
+    filters = FILTERS.get(type(c.networks.encoder).__name__)
+    images = {"filters": filters, "units": c.networks.units, "atari": task.env.startswith("ALE/")} if filters else {}
     return {
         "env": task.env, "envs": config.env.num, "seed": seed, "steps": steps, "episodes": episodes,
         "rollout": c.rollout, "batch_size": c.batch_size, "epochs": c.epochs, "discount": c.discount,
         "lambda": c.value_estimator.lam, "lr": lr, "clip": clip, "normalise": c.normalise is not None,
         "factor": getattr(c.reward_scale, "factor", 1.0), "entropy": c.entropy_coef, "log_std": c.networks.log_std,
-    }  # fmt: skip
+    } | images  # fmt: skip
 
 
 class Stopwatch:

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 import gymnasium
+import numpy as np
 import ray
 import torch
 from on_policy_wrapped import made
@@ -36,14 +37,28 @@ class Timed(PPOTorchLearner):
         return found
 
 
+def channels_last(env: gymnasium.Env) -> gymnasium.Env:
+    """Images as its convolutions want them, of at most 1."""
+    seen = env.observation_space
+    if len(seen.shape) != 3:
+        return env
+    scale = 255.0 if seen.dtype == np.uint8 else 1.0
+    space = gymnasium.spaces.Box(0, 1, np.roll(seen.shape, -1), np.float32)
+    return gymnasium.wrappers.TransformObservation(
+        env, lambda obs: np.asarray(obs, np.float32).transpose(1, 2, 0) / scale, space
+    )
+
+
 def config(s: dict[str, Any]) -> PPOConfig:
     """The settings."""
-    register_env("task", lambda _: made(s))
+    register_env("task", lambda _: channels_last(made(s)))
     continuous = isinstance(made(s).action_space, gymnasium.spaces.Box)
     rows = s["envs"] * s["rollout"]
     clip = s["clip"] if isinstance(s["clip"], float) else s["clip"][0][1]
     rate = s["lr"] if isinstance(s["lr"], float) else [[int(at), value] for at, value in s["lr"]]
-    model = DefaultModelConfig(
+    images = {"vf_share_layers": True, "conv_filters": s.get("filters"), "conv_activation": "relu"}
+    images |= {"head_fcnet_hiddens": s["units"], "head_fcnet_activation": "relu"}
+    model = DefaultModelConfig(**images) if s.get("filters") else DefaultModelConfig(
         fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False, free_log_std=continuous,
         fcnet_kernel_initializer="orthogonal_",
     )  # fmt: skip

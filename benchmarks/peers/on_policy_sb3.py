@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from on_policy_wrapped import ramp, wrapped
+from on_policy_wrapped import Pictures, ramp, raw, wrapped
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 
@@ -33,17 +34,34 @@ class Timed(PPO):
         self.learning += time.thread_time() - started
 
 
+class Features(BaseFeaturesExtractor):
+    """The convolutions of ours, which policy and value share."""
+
+    def __init__(self, space: Any, filters: Any) -> None:
+        pictures = Pictures(space, filters)
+        super().__init__(space, pictures.size)
+        self.pictures = pictures
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.pictures(obs)
+
+
 def main(s: dict[str, Any]) -> dict[str, Any]:
     """Train and evaluate."""
     wall, cpu = time.perf_counter(), time.process_time()
-    kinds = {"wrapper_class": wrapped, "wrapper_kwargs": {"factor": s["factor"]}}
-    envs = make_vec_env(s["env"], n_envs=s["envs"], seed=s["seed"], **kinds)
+    kinds = {"wrapper_class": wrapped, "env_kwargs": raw(s)}
+    given = {"factor": s["factor"], "atari": s.get("atari", False)}
+    envs = make_vec_env(s["env"], n_envs=s["envs"], seed=s["seed"], wrapper_kwargs=given, **kinds)
     if s["normalise"]:
         envs = VecNormalize(envs, gamma=s["discount"])
+    nets: dict[str, Any] = {"log_std_init": s["log_std"]}
+    if s.get("filters"):
+        nets = {"features_extractor_class": Features, "features_extractor_kwargs": {"filters": s["filters"]}}
+        nets |= {"net_arch": s["units"], "activation_fn": torch.nn.ReLU, "normalize_images": False}
     model = Timed(
         "MlpPolicy", envs, n_steps=s["rollout"], batch_size=s["batch_size"], n_epochs=s["epochs"], gamma=s["discount"],
         gae_lambda=s["lambda"], learning_rate=ramp(s["lr"], s["steps"]), clip_range=ramp(s["clip"], s["steps"]),
-        ent_coef=s["entropy"], policy_kwargs={"log_std_init": s["log_std"]}, seed=s["seed"], device="cpu",
+        ent_coef=s["entropy"], policy_kwargs=nets, seed=s["seed"], device="cpu",
     ).learn(s["steps"])  # fmt: skip
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     taken = model.num_timesteps
@@ -51,9 +69,8 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     found = {"steps": taken, "wall_s": wall, "cpu_s": cpu, "update_ms": 1e3 * model.learning / updates}
     if not s["episodes"]:
         return found
-    fresh = make_vec_env(
-        s["env"], n_envs=1, seed=10_000 + s["seed"], wrapper_class=wrapped, wrapper_kwargs={"factor": 1}
-    )
+    given = {"factor": 1, "atari": s.get("atari", False)}
+    fresh = make_vec_env(s["env"], n_envs=1, seed=10_000 + s["seed"], wrapper_kwargs=given, **kinds)
     if s["normalise"]:
         fresh = VecNormalize(fresh, training=False, norm_reward=False)
         fresh.obs_rms = envs.obs_rms

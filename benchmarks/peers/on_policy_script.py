@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from on_policy_wrapped import made, ramp
+from on_policy_wrapped import Pictures, made, ramp
 from torch import Tensor, nn
 
 
@@ -32,25 +32,42 @@ def perceptron(inputs: int, outputs: int, gain: float) -> nn.Sequential:
     return nn.Sequential(layer(inputs, 64), nn.Tanh(), layer(64, 64), nn.Tanh(), layer(64, outputs, gain))
 
 
+def head(inputs: int, units: int, outputs: int, gain: float) -> nn.Sequential:
+    """One hidden layer above convolutions."""
+    return nn.Sequential(layer(inputs, units), nn.ReLU(), layer(units, outputs, gain))
+
+
 class Agent(nn.Module):
     """Policy and value."""
 
-    def __init__(self, inputs: int, actions: gymnasium.Space[Any], log_std: float) -> None:
+    def __init__(self, seen: gymnasium.spaces.Box, actions: gymnasium.Space[Any], s: dict[str, Any]) -> None:
         super().__init__()
         self.discrete = isinstance(actions, gymnasium.spaces.Discrete)
         outputs = int(actions.n) if self.discrete else int(np.prod(actions.shape))
-        self.actor, self.critic = perceptron(inputs, outputs, 0.01), perceptron(inputs, 1, 1.0)
-        self.log_std = nn.Parameter(torch.full((outputs,), log_std)) if not self.discrete else None
+        self.body: nn.Module = nn.Identity()
+        if s.get("filters"):
+            self.body = pictures = Pictures(seen, s["filters"])
+            units = s["units"][0]
+            self.actor, self.value = head(pictures.size, units, outputs, 0.01), head(pictures.size, units, 1, 1.0)
+        else:
+            inputs = int(np.prod(seen.shape))
+            self.actor, self.value = perceptron(inputs, outputs, 0.01), perceptron(inputs, 1, 1.0)
+        self.log_std = nn.Parameter(torch.full((outputs,), s["log_std"])) if not self.discrete else None
+
+    def critic(self, obs: Tensor) -> Tensor:
+        """The value."""
+        return self.value(self.body(obs))
 
     def act(self, obs: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Action, its log-probability, the entropy, the value."""
-        found = self.actor(obs)
+        body = self.body(obs)
+        found = self.actor(body)
         if self.log_std is None:
             policy: Any = torch.distributions.Categorical(logits=found)
         else:
             policy = torch.distributions.Independent(torch.distributions.Normal(found, self.log_std.exp()), 1)
         action = policy.sample() if action is None else action
-        return action, policy.log_prob(action), policy.entropy(), self.critic(obs).squeeze(-1)
+        return action, policy.log_prob(action), policy.entropy(), self.value(body).squeeze(-1)
 
 
 def main(s: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +76,7 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(s["seed"])
     same = gymnasium.vector.AutoresetMode.SAME_STEP
     envs = gymnasium.vector.SyncVectorEnv([lambda: made(s) for _ in range(s["envs"])], autoreset_mode=same)
-    agent = Agent(int(np.prod(envs.single_observation_space.shape)), envs.single_action_space, s["log_std"])
+    agent = Agent(envs.single_observation_space, envs.single_action_space, s)
     optim = torch.optim.Adam(agent.parameters(), lr=1.0, eps=1e-5)
     n, t, size = s["envs"], s["rollout"], s["batch_size"]
     shape = envs.single_action_space.shape

@@ -15,14 +15,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from on_policy_wrapped import made, ramp
+from on_policy_wrapped import Pictures, made, ramp
 from tianshou.algorithm import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy, ProbabilisticActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OnPolicyTrainerParams
-from tianshou.utils.net.common import Net
+from tianshou.utils.net.common import ModuleWithVectorOutput, Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
@@ -40,6 +40,18 @@ class Timed(PPO):
         return found
 
 
+class Features(ModuleWithVectorOutput):
+    """The convolutions of ours, which policy and value share."""
+
+    def __init__(self, space: Any, filters: Any) -> None:
+        pictures = Pictures(space, filters)
+        super().__init__(pictures.size)
+        self.pictures = pictures
+
+    def forward(self, obs: Any, state: Any = None, info: Any = None) -> tuple[torch.Tensor, Any]:
+        return self.pictures(torch.as_tensor(obs)), state
+
+
 def learner(s: dict[str, Any], env: gymnasium.Env) -> Timed:
     """Networks, policy and algorithm."""
     seen, acts = env.observation_space, env.action_space
@@ -48,8 +60,12 @@ def learner(s: dict[str, Any], env: gymnasium.Env) -> Timed:
         return Net(state_shape=seen.shape, hidden_sizes=(64, 64), activation=nn.Tanh)
 
     if isinstance(acts, gymnasium.spaces.Discrete):
-        actor: Any = DiscreteActor(preprocess_net=body(), action_shape=int(acts.n), softmax_output=False)
-        critic: Any = DiscreteCritic(preprocess_net=body())
+        shared, hidden = (Features(seen, s["filters"]), s["units"]) if s.get("filters") else (None, [])
+        more = {"hidden_sizes": hidden}
+        actor: Any = DiscreteActor(
+            preprocess_net=shared or body(), action_shape=int(acts.n), softmax_output=False, **more
+        )
+        critic: Any = DiscreteCritic(preprocess_net=shared or body(), **more)
         policy: Any = DiscreteActorPolicy(actor=actor, action_space=acts, observation_space=seen)
     else:
         actor = ContinuousActorProbabilistic(preprocess_net=body(), action_shape=acts.shape, unbounded=True)

@@ -14,14 +14,21 @@ import warnings
 from typing import Any
 
 import torch
-from on_policy_wrapped import made, ramp
+from on_policy_wrapped import Pictures, made, ramp
 from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
 from torchrl.envs import DoubleToFloat, GymWrapper, SerialEnv, TransformedEnv
-from torchrl.modules import MLP, IndependentNormal, OneHotCategorical, ProbabilisticActor, ValueOperator
+from torchrl.modules import (
+    MLP,
+    ActorValueOperator,
+    IndependentNormal,
+    OneHotCategorical,
+    ProbabilisticActor,
+    ValueOperator,
+)
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
@@ -36,8 +43,34 @@ def perceptron(inputs: int, outputs: int, gain: float) -> MLP:
     return body
 
 
-def networks(env: Any, log_std: float) -> tuple[ProbabilisticActor, ValueOperator]:
+def head(inputs: int, units: int, outputs: int, gain: float) -> nn.Sequential:
+    """One hidden layer above convolutions, orthogonal."""
+    body = nn.Sequential(nn.Linear(inputs, units), nn.ReLU(), nn.Linear(units, outputs))
+    for layer, scale in ((body[0], 2**0.5), (body[2], gain)):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return body
+
+
+def sharing(env: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+    """Policy and value of images, on the same convolutions."""
+    pictures = Pictures(made(s).observation_space, s["filters"])
+    units, spec = s["units"][0], env.action_spec_unbatched
+    actor = ProbabilisticActor(
+        TensorDictModule(head(pictures.size, units, spec.shape[-1], 0.01), in_keys=["hidden"], out_keys=["logits"]),
+        in_keys=["logits"], distribution_class=OneHotCategorical, return_log_prob=True, spec=spec,
+    )  # fmt: skip
+    value = ValueOperator(head(pictures.size, units, 1, 1.0), in_keys=["hidden"])
+    common = TensorDictModule(pictures, in_keys=["observation"], out_keys=["hidden"])
+    whole = ActorValueOperator(common, actor, value)
+    return whole.get_policy_operator(), whole.get_value_operator()
+
+
+def networks(env: Any, s: dict[str, Any]) -> tuple[Any, Any]:
     """Policy and value."""
+    if s.get("filters"):
+        return sharing(env, s)
+    log_std = s["log_std"]
     inputs, spec = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
     body, keys, extra = perceptron(inputs, spec.shape[-1], 0.01), ["logits"], {}
     kind: Any = OneHotCategorical
@@ -59,7 +92,7 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(s["seed"])
     env = TransformedEnv(SerialEnv(s["envs"], lambda: GymWrapper(made(s))), DoubleToFloat())
     env.set_seed(s["seed"])
-    actor, critic = networks(env, s["log_std"])
+    actor, critic = networks(env, s)
     rows = s["envs"] * s["rollout"]
     collector = Collector(env, actor, frames_per_batch=rows, total_frames=-(-s["steps"] // rows) * rows)
     advantages = GAE(gamma=s["discount"], lmbda=s["lambda"], value_network=critic)
