@@ -24,7 +24,6 @@ from reverie.core.words import Say, plural
 from reverie.experiment import NO_ENV, ExperimentConfig, resolved
 from reverie.log.console import Board, Tail, tell
 from reverie.log.metrics import FINAL
-from reverie.log.plot import tuned_figure
 from reverie.run.folder import (
     RunFolder,
     Saved,
@@ -324,6 +323,8 @@ class Search:
                 [(one.score, one.settings) for one in found if one.state == state and one.score is not None]
                 for state in ("finished", "pruned")
             )
+            from reverie.log.plot import tuned_figure  # matplotlib takes a third of the time of all imports
+
             if drawn := tuned_figure(self.path / "tune.png", logs, points, pruned, title):
                 files["figure"] = drawn
         return TuneResult(run=self.path, trials=found, signal=signal, files=files)

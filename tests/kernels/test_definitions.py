@@ -131,6 +131,20 @@ def polyak(normal, s):
     return [normal(s["m"], s["n"]), normal(s["k"])], [normal(s["m"], s["n"]), normal(s["k"])], 0.3
 
 
+def moments(normal, s, rows):
+    """Of ``rows`` earlier rows, float64 ``[3, n]``."""
+    return torch.stack([torch.full((s["n"],), float(rows)), normal(s["n"]), rows * normal(s["n"]).abs()]).double()
+
+
+def rows(normal, s, count, before):
+    return moments(normal, s, before), normal(count, s["n"]), normal(s["n"]), normal(s["n"])
+
+
+def returns(normal, s):
+    one = moments(normal, s | {"n": 1}, 3)
+    return normal(s["m"]).double(), normal(s["m"]), normal(s["m"]) > 0.5, 0.9, one, torch.ones(())
+
+
 CASES: dict[str, list[Case]] = {
     "losses.td0": [Case(td0, settings={"discount": 0.9}, unfit=())],
     "losses.mean_over": [
@@ -227,6 +241,11 @@ CASES: dict[str, list[Case]] = {
         Case(adam, unfit=("strided",), settings=DECAYED),
     ],
     "optim.fused_adam": [Case(adam, settings=DECAYED, unfit=("strided",))],
+    "rows.take_and_standardise": [
+        Case(lambda normal, s: rows(normal, s, s["m"], 5), unfit=("strided",)),
+        Case(lambda normal, s: rows(normal, s, 1, 0), unfit=("strided",)),
+    ],
+    "rows.take_returns": [Case(returns, unfit=("strided",))],
     "optim.polyak": [
         Case(lambda normal, s: (*polyak(normal, s), None, 1), unfit=("strided",)),
         Case(lambda normal, s: (*polyak(normal, s), torch.tensor(6), 3), unfit=("strided",)),
@@ -385,7 +404,7 @@ def test_what_does_not_fit_runs_the_definition(alone):
 @pytest.mark.parametrize("alone", EACH, indirect=True)
 def test_gradients_that_a_kernel_lacks_come_from_the_definition(alone):
     definition, case, _, device = alone
-    if definition.func.__name__ in ("adam", "polyak"):  # in place
+    if definition.func.__name__ in ("adam", "polyak", "take_and_standardise", "take_returns"):  # in place
         return
     every = tuple(i for i, x in enumerate(tensors(inputs(case, "plain"))) if x.is_floating_point())
     ours, theirs = (

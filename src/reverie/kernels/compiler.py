@@ -33,6 +33,7 @@ _PROTOTYPE = re.compile(r"^(void|int) (\w+)\(((?:[^(){};]|\(\*\w+\)\([^()]*\))*)
 """The start of an exported function in a C file: its type, name and parameters."""
 _TYPES: dict[str, type[Any] | None] = {
     "void": None, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32, "float": ctypes.c_float,
+    "double": ctypes.c_double,
 }  # fmt: skip
 
 # Never -ffast-math: NaN must stay NaN, because that is how a run detects that it has diverged.

@@ -1,4 +1,4 @@
-"""Rows, sum trees and random integers in compiled calls (``rows.c``, ``tree.c``, ``randint.c``).
+"""Rows, their statistics, sum trees and random integers in compiled calls (``rows.c``, ``moments.c``, ``tree.c``, ...).
 
 Copying a small row takes less time than looking up the addresses of its source and target in Python. So the addresses
 that do not change are looked up once, and hang on the object whose they are (``fast``).
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_shape
 from reverie.kernels.compiler import kernels
+from reverie.nn.normalise import LEAST, NOISE, TOGETHER
 
 PARALLEL = 2**20
 """Bytes of a batch from which several threads are faster than one."""
@@ -122,6 +123,45 @@ def tree_draw(tree: Any, numbers: np.ndarray) -> np.ndarray:
     slots, target = np.zeros(len(numbers), np.int64), numbers * tree.total
     library.tree_draw(address, count, target.ctypes.data, len(target), slots.ctypes.data)
     return slots
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def _dense(x: Tensor, count: int, dtype: torch.dtype = torch.float32) -> bool:
+    return x.is_cpu and x.dtype is dtype and x.numel() == count and x.is_contiguous()
+
+
+def fits_standard(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> bool:
+    """Return whether the rows are not too many, and all is dense on the CPU."""
+    width, count = factor.numel(), len(x)
+    dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
+    return dense and count <= TOGETHER and _dense(x, count * width) and kernels() is not None
+
+
+def take_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+    """See ``nn.normalise``: NumPy and PyTorch take 100 us for one row, a call of a whole step of HalfCheetah."""
+    library: Any = kernels()
+    library.take_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], NOISE, LEAST, shift.data_ptr(),
+                      factor.data_ptr())  # fmt: skip
+
+
+def fits_returns(
+    returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
+) -> bool:
+    """Return whether all is dense on the CPU."""
+    count, double = len(returns), torch.float64
+    dense = _dense(returns, count, double) and _dense(reward, count) and _dense(is_first, count, torch.bool)
+    return dense and _dense(moments, 3, double) and _dense(factor, 1) and kernels() is not None
+
+
+def take_returns(
+    returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
+) -> None:
+    """See ``nn.rewards``."""
+    library: Any = kernels()
+    library.take_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), len(returns), discount,
+                         moments.data_ptr(), LEAST, factor.data_ptr())  # fmt: skip
 
 
 # ---------------------------------------------------------------- random integers

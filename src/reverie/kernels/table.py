@@ -30,7 +30,7 @@ from reverie.kernels import (
     upsample,
 )
 from reverie.kernels.compiler import state
-from reverie.nn import distributions, exploration, functional, layers, target
+from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, target
 from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import rssm as nn_rssm
@@ -75,6 +75,8 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (columns.put_rows, Kernel(rows.known, rows.put_rows)),
     (columns.extend_rows, Kernel(rows.known, rows.extend_rows)),
     (columns.gather_rows, Kernel(rows.known, rows.gather_rows)),
+    (normalise.take_and_standardise, Kernel(rows.fits_standard, rows.take_and_standardise)),
+    (rewards.take_returns, Kernel(rows.fits_returns, rows.take_returns)),
     (priority.tree_set, Kernel(rows.known, rows.tree_set)),
     (priority.tree_draw, Kernel(rows.known, rows.tree_draw)),
     (windows.random_integers, Kernel(rows.fits_integers, rows.random_integers)),

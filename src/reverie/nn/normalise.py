@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten, warn
@@ -107,7 +108,7 @@ class Moments(HostBuffers):
     @property
     def count(self) -> int:
         """Number of rows added so far."""
-        return int(self.moments[0, 0])
+        return int(self.moments.numpy()[0, 0])
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -115,25 +116,33 @@ class Moments(HostBuffers):
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``; of several learners, those of all."""
-        rows = x.numpy(force=True).reshape(len(x), self.moments.shape[1])  # [M, D]
         if not several():
-            return self._take(self.moments.numpy(), rows)
+            return take(self.moments, x)
         own = torch.zeros_like(self.moments)
-        self._take(own.numpy(), rows)
+        take(own, x)
         for count, mean, spread in gathered(own).numpy():
             if count[0]:
                 merge(self.moments.numpy(), int(count[0]), mean, spread)
 
-    def _take(self, moments: np.ndarray, rows: np.ndarray) -> None:
-        for start in range(0, len(rows), TOGETHER):
-            part = rows[start : start + TOGETHER].astype(np.float64)
-            mean = part.sum(0) / len(part)
-            merge(moments, len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
-
     def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and population standard deviation (divided by n), each ``[*shape]``; 0 without rows."""
-        count, mean, spread = self.moments.numpy()
-        return mean.reshape(self.shape), np.sqrt(spread / np.maximum(count, 1)).reshape(self.shape)
+        mean, std = mean_and_std(self.moments)
+        return mean.reshape(self.shape), std.reshape(self.shape)
+
+
+def take(moments: Tensor, x: Tensor) -> None:
+    """Add rows ``x`` ``[M, ...]`` of D numbers to ``moments`` ``[3, D]``, on the CPU, in place."""
+    rows = x.numpy(force=True).reshape(len(x), moments.shape[1])  # [M, D]
+    for start in range(0, len(rows), TOGETHER):
+        part = rows[start : start + TOGETHER].astype(np.float64)
+        mean = part.sum(0) / len(part)
+        merge(moments.numpy(), len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
+
+
+def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and population standard deviation of ``moments`` ``[3, D]``, each ``[D]``."""
+    count, mean, spread = moments.numpy()
+    return mean, np.sqrt(spread / np.maximum(count, 1))
 
 
 def merge(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
@@ -159,14 +168,24 @@ class Standard(Moments):
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``. Numbers that have not varied are only shifted, never divided by 0."""
-        super().add(x)
-        mean, std = self.mean_and_std()
-        self.shift.copy_(torch.as_tensor(mean), non_blocking=True)
-        self.factor.copy_(torch.as_tensor(1 / np.where(constant(mean, std), 1.0, std)), non_blocking=True)
+        if several():
+            super().add(x)
+            x = x[:0]
+        take_and_standardise(self.moments, x, self.shift, self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` standardised, ``[..., *shape]``."""
         return (x - self.shift) * self.factor
+
+
+@accelerated
+def take_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+    """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
+    take(moments, x)
+    mean, std = mean_and_std(moments)
+    inverse = 1 / np.where(constant(mean, std), 1.0, std)
+    shift.copy_(torch.from_numpy(mean).view(shift.shape), non_blocking=True)
+    factor.copy_(torch.from_numpy(inverse).view(shift.shape), non_blocking=True)
 
 
 def constant(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -197,42 +216,40 @@ class Normaliser(nn.Module):
             )
         self.cfg = cfg
         self.keys: list[str] = list(vectors)
-        self.parts: nn.ModuleList = nn.ModuleList([Standard(part.shape) for part in vectors.values()])
+        self._each: list[tuple[str, Standard]] = [(key, Standard(part.shape)) for key, part in vectors.items()]
+        self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self._each])
 
     def forward(self, obs: Obs) -> Obs:
         """Return the observations with normalised vectors ``[..., *shape]``; stacked frames count as leading axes."""
         clip = self.cfg.clip
-        return obs | {key: part(obs[key]).clamp(-clip, clip) for key, part in self._each() if key in obs}
+        return obs | {key: part(obs[key]).clamp(-clip, clip) for key, part in self._each if key in obs}
 
     def fit(self, obs: Mapping[str, Tensor]) -> None:
         """Replace all rows by these, ``[M, *shape]`` of each vector, in their order."""
-        for _, part in self._each():
+        for _, part in self._each:
             part.clear()
         self.add(obs)
 
     def add(self, obs: Mapping[str, Tensor]) -> None:
         """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`Normalise`."""
-        before = self.count
-        room = None if self.cfg.limit is None else max(0, self.cfg.limit - before)
-        if room == 0:
-            return
-        for key, part in self._each():
-            part.add(obs[key][:room])
-        look = LOOKED_AT if self.cfg.limit is None else self.cfg.limit
-        if before < look <= self.count:
+        before, limit = self.count, self.cfg.limit
+        if limit is not None:
+            if before >= limit:
+                return
+            obs = {key: obs[key][: limit - before] for key in self.keys}
+        for key, part in self._each:
+            part.add(obs[key])
+        if before < (limit or LOOKED_AT) <= self.count:
             self._warn()
 
     @property
     def count(self) -> int:
         """Number of rows added so far."""
-        return self._each()[0][1].count
-
-    def _each(self) -> list[tuple[str, Standard]]:
-        return [(key, part) for key, part in zip(self.keys, self.parts, strict=True) if isinstance(part, Standard)]
+        return self._each[0][1].count
 
     def _warn(self) -> None:
         """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
-        for key, part in self._each():
+        for key, part in self._each:
             if len(where := np.argwhere(constant(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 warn(

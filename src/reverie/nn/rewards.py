@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above
 from reverie.core.config import Choice
-from reverie.core.learners import gathered
-from reverie.nn.normalise import LEAST, HostBuffers, Moments
+from reverie.core.learners import gathered, several
+from reverie.nn.normalise import LEAST, HostBuffers, Moments, mean_and_std, take
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,28 @@ def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> n
     return returns.reshape(first.shape)
 
 
+def going_on(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
+    """Set ``returns`` ``[N]`` (float64, on the CPU) to those of the next rows: G <- r + gamma G, 0 at a first row."""
+    earned, first = reward.numpy(force=True), is_first.numpy(force=True)
+    returns.copy_(torch.from_numpy(np.where(first, 0.0, discount * returns.numpy() + earned)))
+
+
+def set_factor(moments: Tensor, factor: Tensor) -> None:
+    """Set ``factor`` to 1 / the standard deviation of ``moments``, or to 1 while that is 0."""
+    std = mean_and_std(moments)[1].item()
+    factor.fill_(1 / std if std > LEAST else 1.0)
+
+
+@accelerated
+def take_returns(
+    returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
+) -> None:
+    """Go on to the next rows ``[N]`` of ``returns``, add these to ``moments`` ``[3, 1]`` and set ``factor``."""
+    going_on(returns, reward, is_first, discount)
+    take(moments, returns[~is_first.cpu()])
+    set_factor(moments, factor)
+
+
 class ReturnScaler(HostBuffers):
     """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0.
 
@@ -142,10 +165,10 @@ class ReturnScaler(HostBuffers):
         """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
-        earned, first = reward.numpy(force=True), is_first.numpy(force=True)
-        returns = np.where(first, 0.0, self.discount * self.returns.numpy() + earned)
-        self.returns.copy_(torch.from_numpy(returns))
-        self._count(returns[~first])
+        if not several():
+            return take_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
+        going_on(self.returns, reward, is_first, self.discount)
+        self._count(self.returns.numpy()[~is_first.numpy(force=True)])
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
         """Replace all rows by these of N streams, ``[N, n]``. The next row added begins a new episode."""
@@ -157,8 +180,7 @@ class ReturnScaler(HostBuffers):
 
     def _count(self, returns: np.ndarray) -> None:
         self.moments.add(torch.from_numpy(returns))
-        _, std = self.moments.mean_and_std()
-        self.factor.fill_(1 / std.item() if std > LEAST else 1.0)
+        set_factor(self.moments.moments, self.factor)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
         """Accept a state saved with another number of environments."""
