@@ -341,11 +341,16 @@ class GlobalAdam(Optim):
         if c.decay:
             torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
         self.updates.add_(1)
+        if torchs:
+            rate = self.rate if isinstance(self.rate, Tensor) else None
+            settings = AdamSettings(first(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
+            moments = self._parts(self.momentum), self._parts(self.square)
+            adam(self.params, self._parts(flat), *moments, self.updates.long(), settings)
+            return {"opt/grad_norm": norm}
         self.momentum.lerp_(flat, 1 - c.beta1)
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
-        correction = (1 - c.beta2**self.updates).sqrt()
-        rate = self.rate * correction / (1 - c.beta1**self.updates)
-        step = self.momentum * rate / (self.square.sqrt() + (c.eps * correction if torchs else c.eps))  # [count]
+        rate = self.rate * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
+        step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         return {"opt/grad_norm": norm}
 
