@@ -4,16 +4,17 @@
     python benchmarks/on_policy.py results [--tasks cartpole pendulum ...] [--first 0] [--seeds 5] [--peer-seeds 3]
     python benchmarks/on_policy.py speed [--tasks cartpole pendulum cheetah] [--rounds 3]
 
-Each run is a process of its own with one thread: a whole training, without evaluations, then episodes that decide
+Each run is a process of its own: a whole training, without evaluations, then episodes that decide
 nothing. Ours keeps every row for good, logs and writes checkpoints, its defaults; the others write nothing. They have
 the same settings, `peers/on_policy_*.py`, also of actions and rewards; details are their own. Scores are compared with
 those of Stable-Baselines3 alone.
 
 `results`: the mean score over seeds with reverie's own intervals, written after each run. Seeds are added to those that
 the file has with the same settings, so a part can be done today and the rest tomorrow: `--first 3` begins at seed 3.
-Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of all in turn;
-medians over the rounds, and ratios of runs of one round. An update is a minibatch with its sampling. Processor time is
-of the whole process without its start. Rows of tasks that were not measured stay as they are.
+Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of all in turn, with
+`--threads 2` also with two threads; medians over the rounds, and ratios of runs of one round. An update is a minibatch
+with its sampling. Processor time is of the whole process without its start. Rows of tasks that were not measured stay
+as they are.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
             steps=steps,
             seed=seed,
             eval_episodes=0,
-            threads=1,
+            threads=torch.get_num_threads(),
             console=False,
             **task.own,
         )
@@ -190,11 +191,12 @@ def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
 
 
 class Runs:
-    """Runs of both systems, each in a fresh process with one thread."""
+    """Runs of both systems, each in a fresh process."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         wanted = [name for name in PEERS if args.part == "speed" or name == PEER]
         found = installed({PEERS[name][0]: PEERS[name][1] for name in wanted}, args.where)
+        self.threads = str(args.threads)
         self.pythons = {name: found[PEERS[name][0]] for name in wanted if PEERS[name][0] in found}
 
     def systems(self, task: Task) -> list[str]:
@@ -213,7 +215,7 @@ class Runs:
             said = settings_of(task, resolved(task), seed, steps, episodes)
             script = Path(__file__).parent / "peers" / f"on_policy_{PEERS[system][0]}.py"
             command = [self.pythons[system], script, json.dumps(said)]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+        env = os.environ | {"OMP_NUM_THREADS": self.threads, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{system}, {name}, seed {seed}: {done.stderr[-2000:]}")
@@ -270,7 +272,8 @@ def speed(runs: Runs, name: str, args: argparse.Namespace) -> list[dict[str, Any
     for number in range(args.rounds):
         for system, each in found.items():
             each.append(rates(runs.run(system, name, number, steps, 0)))
-    return [speed_row(name, system, each, found[OURS]) | {"steps": steps} for system, each in found.items()]
+    more = {"steps": steps, "threads": args.threads}
+    return [speed_row(name, system, each, found[OURS]) | more for system, each in found.items()]
 
 
 def rates(run: Numbers) -> Numbers:
@@ -291,8 +294,9 @@ def speed_row(name: str, system: str, found: Sequence[Numbers], first: Sequence[
 def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """``old`` with ``new`` in the place of the rows of its part, task and system, in the order of the tasks."""
 
-    def key(row: Mapping[str, Any]) -> tuple[str, int, int]:
-        return row["part"], list(TASKS).index(row["task"]), [OURS, *PEERS].index(row["system"])
+    def key(row: Mapping[str, Any]) -> tuple[str, int, int, int]:
+        order = list(TASKS).index(row["task"]), [OURS, *PEERS].index(row["system"])
+        return row["part"], row.get("threads", 1), *order
 
     found = {key(row): row for row in old if row["task"] in TASKS}
     for row in new:
@@ -304,7 +308,7 @@ def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list
 def main() -> int:
     """Measure and write, or be one run."""
     if sys.argv[1:2] == ["one"]:
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         print(json.dumps(ours(TASKS[sys.argv[2]], *map(int, sys.argv[3:]))))
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -315,6 +319,7 @@ def main() -> int:
     parser.add_argument("--peer-seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, for results")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--share", type=int, default=1, help="take one part of so many of the env steps, for speed")
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the others' environments")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))

@@ -175,6 +175,7 @@ ON_POLICY = {
     "lunar_lander": "LunarLander-v3",
     "cheetah": "HalfCheetah-v5",
     "breakout": "MinAtar/Breakout-v1",
+    "pong": "ALE/Pong-v5",
     "doors": "MiniGrid-DoorKey-6x6-v0",
     "doors_memory": "MiniGrid-DoorKey-6x6-v0, LSTM of 128",
     "cue": "reverie/Cue-v0, without memory",
@@ -189,19 +190,19 @@ ON_POLICY = {
 
 def on_policy_table(result: Result) -> list[str]:
     """Scores, one row a task and one column a system; then how many a second, and how many times as many ours does."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for r in result["rows"]:
-        found.setdefault((r["part"], r["task"]), {})[r["system"]] = r
+        found.setdefault((r["part"], r["task"], r.get("threads", 1)), {})[r["system"]] = r
     systems = list(dict.fromkeys(r["system"] for r in result["rows"] if r["part"] == "results"))
     scores = []
-    for (part, task), of in found.items():
+    for (part, task, _), of in found.items():
         if part == "results":
             steps = f"{next(iter(of.values()))['steps']:,}"
             scores.append([ON_POLICY[task], steps, *(scored(of[s]) if s in of else "-" for s in systems)])
     speeds = []
-    for (part, task), of in found.items():
+    for (part, task, threads), of in found.items():
         for system, r in of.items() if part == "speed" else ():
-            row = [ON_POLICY[task].partition(",")[0], system]
+            row = [ON_POLICY[task].partition(",")[0] + f", {threads} threads" * (threads > 1), system]
             for what in ("per_cpu_s", "per_s", "updates_per_s"):
                 row += [f"{r[what]:,.0f}", digits(r[f"ratio_{what}"])]
             speeds.append(row)

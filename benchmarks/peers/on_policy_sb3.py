@@ -9,6 +9,7 @@ time of an update, the mean score of episodes at the end.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -79,5 +80,5 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -8,6 +8,7 @@ See `on_policy_sb3.py`. It neither evaluates nor logs.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -130,5 +131,5 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     print(json.dumps(main(json.loads(sys.argv[1]))))
