@@ -50,8 +50,9 @@ EPISODES = 20
 OURS, PEER = "reverie", "Stable-Baselines3 2.9.2"
 IMAGES = ("minatar==1.0.15", "ale-py==0.12.1", "opencv-python-headless==5.0.0.93")
 MUJOCO = ("gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6", *IMAGES)
+GAMES = ("box2d==2.3.10", "pygame==2.6.1", "minigrid==3.2.0")
 PEERS = {
-    PEER: ("sb3", ("stable-baselines3==2.9.2", "box2d==2.3.10", "pygame==2.6.1", *MUJOCO)),
+    PEER: ("sb3", ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", *GAMES, *MUJOCO)),
     "TorchRL 0.14.1": ("torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", *MUJOCO)),
     "Tianshou 2.0.1": ("tianshou", ("tianshou==2.0.1", *MUJOCO)),
     "RLlib 2.60.0": (
@@ -103,8 +104,8 @@ TASKS = {
     "cheetah": Task("HalfCheetah-v5", 1_000_000, 40_960),
     "breakout": Task("MinAtar/Breakout-v1", 1_000_000, 65_536),
     "pong": Task("ALE/Pong-v5", 0, 8192),
-    "doors": Task("MiniGrid-DoorKey-6x6-v0", 300_000, peer=False),
-    "doors_memory": Task("MiniGrid-DoorKey-6x6-v0", 300_000, 0, remembering("lstm(128)"), peer=False),
+    "doors": Task("MiniGrid-DoorKey-6x6-v0", 300_000),
+    "doors_memory": Task("MiniGrid-DoorKey-6x6-v0", 300_000, 0, remembering("lstm(128)")),
     "cue": Task("reverie/Cue-v0", 20_000, 0, CUE, peer=False),
     "cue_memory": Task("reverie/Cue-v0", 20_000, 0, CUE | remembering("lstm(16)"), peer=False),
     "cue_window": Task("reverie/Cue-v0", 20_000, 0, CUE | {"algo.networks.memory": "transformer(8, 16, 2)"},
@@ -131,6 +132,7 @@ def settings_of(task: Task, config: ExperimentConfig, seed: int, steps: int, epi
     lr, clip = (getattr(value, "points", value) for value in (c.lr, c.clip))
     filters = FILTERS.get(type(c.networks.encoder).__name__)
     images = {"filters": filters, "units": c.networks.units, "atari": task.env.startswith("ALE/")} if filters else {}
+    images |= {"activation": c.networks.activation, "lstm": getattr(c.networks.memory, "units", 0)} if filters else {}
     return {
         "env": task.env, "envs": config.env.num, "seed": seed, "steps": steps, "episodes": episodes,
         "rollout": c.rollout, "batch_size": c.batch_size, "epochs": c.epochs, "discount": c.discount,

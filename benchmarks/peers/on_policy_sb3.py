@@ -14,9 +14,11 @@ import sys
 import time
 from typing import Any
 
+import minigrid  # noqa: F401  # registers its environments
 import numpy as np
 import torch
 from on_policy_wrapped import Pictures, ramp, raw, wrapped
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -24,15 +26,23 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 
-class Timed(PPO):
+class Stopwatch:
     """Counts the seconds of this thread that `train` takes: minibatches and their updates."""
 
     learning = 0.0
 
     def train(self) -> None:
         started = time.thread_time()
-        super().train()
+        super().train()  # type: ignore[misc]
         self.learning += time.thread_time() - started
+
+
+class Timed(Stopwatch, PPO):
+    """With its stopwatch."""
+
+
+class TimedRecurrent(Stopwatch, RecurrentPPO):
+    """With its stopwatch."""
 
 
 class Features(BaseFeaturesExtractor):
@@ -58,9 +68,12 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     nets: dict[str, Any] = {"log_std_init": s["log_std"]}
     if s.get("filters"):
         nets = {"features_extractor_class": Features, "features_extractor_kwargs": {"filters": s["filters"]}}
-        nets |= {"net_arch": s["units"], "activation_fn": torch.nn.ReLU, "normalize_images": False}
-    model = Timed(
-        "MlpPolicy", envs, n_steps=s["rollout"], batch_size=s["batch_size"], n_epochs=s["epochs"], gamma=s["discount"],
+        nets |= {"net_arch": list(s["units"]), "normalize_images": False}
+        nets["activation_fn"] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[s["activation"]]
+    nets |= {"lstm_hidden_size": s["lstm"]} if s.get("lstm") else {}
+    kind, policy = (TimedRecurrent, "MlpLstmPolicy") if s.get("lstm") else (Timed, "MlpPolicy")
+    model = kind(
+        policy, envs, n_steps=s["rollout"], batch_size=s["batch_size"], n_epochs=s["epochs"], gamma=s["discount"],
         gae_lambda=s["lambda"], learning_rate=ramp(s["lr"], s["steps"]), clip_range=ramp(s["clip"], s["steps"]),
         ent_coef=s["entropy"], policy_kwargs=nets, seed=s["seed"], device="cpu",
     ).learn(s["steps"])  # fmt: skip

@@ -31,8 +31,10 @@ def wrapped(env: gymnasium.Env, factor: float, atari: bool = False) -> gymnasium
     if atari:  # life loss as everywhere else, four grey frames, the signs of rewards
         env = Fire(wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, terminal_on_life_loss=True))
         env = wrappers.TransformReward(wrappers.FrameStackObservation(env, 4), np.sign)
-    elif len(env.observation_space.shape) == 3:
-        planes = gymnasium.spaces.Box(0, 1, np.roll(env.observation_space.shape, 1), np.float32)
+    elif isinstance(env.observation_space, gymnasium.spaces.Dict):  # MiniGrid's: its symbols alone
+        env = wrappers.TransformObservation(env, lambda obs: obs["image"], env.observation_space["image"])
+    if not atari and env.observation_space.shape is not None and len(env.observation_space.shape) == 3:
+        planes = gymnasium.spaces.Box(0, 255, np.roll(env.observation_space.shape, 1), np.float32)
         env = wrappers.TransformObservation(env, lambda obs: obs.transpose(2, 0, 1).astype(np.float32), planes)
     if isinstance(env.action_space, gymnasium.spaces.Box):
         env = wrappers.RescaleAction(env, -1.0, 1.0)
