@@ -58,7 +58,7 @@ def config(s: dict[str, Any]) -> PPOConfig:
     clip = s["clip"] if isinstance(s["clip"], float) else s["clip"][0][1]
     rate = s["lr"] if isinstance(s["lr"], float) else [[int(at), value] for at, value in s["lr"]]
     images = {"vf_share_layers": True, "conv_filters": s.get("filters"), "conv_activation": "relu"}
-    images |= {"head_fcnet_hiddens": s["units"], "head_fcnet_activation": "relu"}
+    images |= {"head_fcnet_hiddens": s.get("units"), "head_fcnet_activation": "relu"}
     model = DefaultModelConfig(**images) if s.get("filters") else DefaultModelConfig(
         fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False, free_log_std=continuous,
         fcnet_kernel_initializer="orthogonal_",
