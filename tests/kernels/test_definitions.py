@@ -22,7 +22,7 @@ from reverie.nn.perceptron import Layout
 from reverie.objectives.estimators import TD0, TD1, NStep
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
-VARIANTS = ["plain", "odd", "one", "none", "strided", "nan", "threads", "large"]
+VARIANTS = ["odd", "one", "none", "strided", "nan", "threads", "large"]
 
 
 class Case(NamedTuple):

@@ -210,9 +210,9 @@ def test_nan_is_not_swallowed(path, rows, units, outputs):
 
 @pytest.mark.parametrize(
     ("inputs", "units", "outputs", "copies"),
-    [(4, (64, 64), 2, None), (17, (40, 70), 1, 2), (3, (5,), 9, 3), (70, (129, 8), 3, None), (6, (), 4, 2)],
+    [(4, (64, 64), 2, None), (17, (40, 70), 1, 2), (3, (5,), 9, 3), (70, (129, 8), 3, None)],
 )
-@pytest.mark.parametrize("rows", [1, 7, 65, 600])
+@pytest.mark.parametrize("rows", [1, 65, 600])
 def test_tanh_between_layers(inputs, units, outputs, copies, rows, path):
     torch.manual_seed(0)
     net, x = ReluMLP(inputs, units, outputs, copies, tanh=True), torch.randn(rows, inputs, requires_grad=True)
