@@ -26,6 +26,7 @@ from reverie.nn.actor_critic import (
     NetworkConfig,
     TanhGaussianActor,
 )
+from reverie.nn.cnn import Minatar
 from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, Inference, NoisyPolicy, SampledPolicy
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is recorded without a compiler")
@@ -35,6 +36,7 @@ SPEC = {
     "choice": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,)),
     "table": ObsPart(kind="vector", shape=(2, 3), dtype="float32"),
 }
+IMAGE = {"image": ObsPart(kind="image", shape=(10, 10, 3), dtype="uint8", low=0, high=255)}
 SMALL = NetworkConfig(units=(20, 7))
 CPU = torch.device("cpu")
 
@@ -44,6 +46,7 @@ def seen(rows: int) -> dict[str, Tensor]:
         "vector": torch.randn(rows, 5),
         "choice": torch.randint(-1, 4, (rows,)),
         "table": torch.randn(rows, 2, 3),
+        "image": torch.randint(0, 256, (rows, 10, 10, 3), dtype=torch.uint8),
     }
 
 
@@ -195,8 +198,9 @@ def test_two_threads_do_not_answer_each_others_questions(monkeypatch: pytest.Mon
 # ---------------------------------------------------------------- policies
 
 
-def greedy(dueling: bool) -> GreedyPolicy:
-    values = DiscreteQNetwork(SPEC, (4,), SMALL, dueling=dueling)
+def greedy(dueling: bool, image: bool = False) -> GreedyPolicy:
+    config = NetworkConfig(units=(20,), encoder=Minatar()) if image else SMALL
+    values = DiscreteQNetwork(SPEC | IMAGE if image else SPEC, (4,), config, dueling=dueling)
     return GreedyPolicy(Inference(values, values), EpsilonGreedy(0.5), (4,), CPU)
 
 
@@ -207,6 +211,7 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "steady": lambda: SampledPolicy(FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
     "greedy": lambda: greedy(False),
     "dueling": lambda: greedy(True),
+    "pictures": lambda: greedy(False, image=True),
 }
 
 

@@ -1,9 +1,9 @@
 """Fast inference of small networks on CPUs: the forward pass is captured once and then replayed (``kernels/tape.py``).
 
 Multiplying one row with weights of 256 x 256 takes 5 us. The overhead of that call is 90 us after an update, which
-evicts its code from the caches; with a tape it is 40 us. On CPUs, networks of :class:`ReluMLP` are captured, as they
-have no state but their parameters, and functions that say that they are ``static``; all others are called. A replay
-draws new random numbers.
+evicts its code from the caches; with a tape it is 40 us. On CPUs, networks of :class:`ReluMLP` and convolutions are
+captured, as they have no state but their parameters, and functions that say that they are ``static``; all others are
+called. A replay draws new random numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from reverie.core.types import Obs
 from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Tape
+from reverie.nn.cnn import Convolution
 from reverie.nn.exploration import Inference
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.policy_value import Actor
@@ -46,7 +47,7 @@ class Captures:
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        known = bool(owners) and all(type(owner) in (ReluMLP, Actor) for owner in owners)
+        known = bool(owners) and all(type(owner) in (ReluMLP, Actor, Convolution) for owner in owners)
         self.supported: bool = inference.static or known
 
 
