@@ -17,6 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature
+from reverie.nn.policy_value import PolicyValue, PolicyValueConfig
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
 
@@ -168,3 +169,12 @@ def test_one_of_your_own_learns_with_the_rest(config):
     encoders = {name for name in before if name.endswith("encoder.weight")}
     assert len(encoders) >= 3
     assert encoders <= learned
+
+
+def test_convolutions_of_policy_and_value_begin_orthogonal() -> None:
+    config = PolicyValueConfig(encoder=Nature(), share_encoder=True)
+    network = PolicyValue({"image": image(84, 84, 4)}, CHOICE, config)
+    for convolution in network.actor.inputs.encoder.stacks[0]:
+        weight = convolution.weight.detach().flatten(1)
+        torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(len(weight)), rtol=0, atol=1e-4)
+        assert not convolution.bias.any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, NamedTuple
@@ -129,6 +130,12 @@ class Convolution(nn.Module):
         # Viewed as [outputs, inputs, kernel, kernel], this memory layout is PyTorch's channels_last.
         self.weight: nn.Parameter = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
         self.bias: nn.Parameter = nn.Parameter(like.bias.detach())
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Draw orthogonal weights with the gain of a ReLU, and set biases to 0."""
+        nn.init.orthogonal_(self.weight.flatten(1), math.sqrt(2))  # a view
+        self.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""

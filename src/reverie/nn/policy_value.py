@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, kind_of
+from reverie.nn.cnn import Convolution
 from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import masked
@@ -26,7 +27,8 @@ class PolicyValueConfig(NetworkConfig):
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation between the layers."""
     orthogonal: bool = True
-    """Orthogonal initial weights and biases of 0, the policy's last layer with gain 0.01; else as in PyTorch."""
+    """Orthogonal initial weights, also of convolutions, and biases of 0, the policy's last layer with gain 0.01; else as
+    in PyTorch."""
     log_std: float = 0.0
     """Initial ln sigma of continuous actions, which does not depend on the state."""
     share_encoder: bool = False
@@ -73,6 +75,9 @@ class Branch(nn.Module):
         self.body: ReluMLP = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
         if cfg.orthogonal:
             self.body.initialise(gain)
+            for part in self.modules():
+                if isinstance(part, Convolution):
+                    part.initialise()
 
     @property
     def width(self) -> int:
