@@ -27,8 +27,8 @@ class PolicyValueConfig(NetworkConfig):
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation between the layers."""
     orthogonal: bool = True
-    """Orthogonal initial weights, also of convolutions, and biases of 0, the policy's last layer with gain 0.01; else as
-    in PyTorch."""
+    """Orthogonal initial weights, also of convolutions, and biases of 0, the policy's last layer with gain 0.01; else
+    as in PyTorch."""
     log_std: float = 0.0
     """Initial ln sigma of continuous actions, which does not depend on the state."""
     share_encoder: bool = False
