@@ -59,6 +59,7 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
 TOGETHER = {
     "strided": ("strided.strided_conv", "strided.transposed_conv"),
     "files": ("files.write_files", "files.place"),
+    "statistics": ("rows.take_and_standardise", "rows.take_returns"),
     "tree": ("rows.tree_set", "rows.tree_draw"),
 }
 """Kernels that are of no use without one another."""
@@ -122,6 +123,19 @@ def acts(learner: Any, obs: Any) -> Call:
     step = noise_step(obs, 1)
     state = learner.policy.initial(1)
     return lambda: learner.policy.act(step, state, "explore")
+
+
+def normalised() -> Call:
+    """A step of PPO with the settings of MuJoCo: statistics of the row, and an action."""
+    settings = {"normalise": "running", "reward_scale": "return_std"}
+    learner = algorithm_config("ppo")().merge(settings).build(MUJOCO, FORCES, "cpu")
+    step, act = noise_step(MUJOCO, 1), acts(learner, MUJOCO)
+
+    def call() -> None:
+        learner.preprocess.watch(step)
+        act()
+
+    return call
 
 
 def small(algorithm: str, action: ActionSpec) -> Any:
@@ -196,6 +210,7 @@ HEADLINES: dict[str, Callable[[], Call]] = {
     "act V": lambda: acts(build("V"), VECTOR),
     "act I": lambda: acts(build("I"), IMAGE),
     "act td3": lambda: acts(small("td3", FORCES), MUJOCO),
+    "step ppo": normalised,
     **{name: partial(updates, name, MUJOCO, FORCES) for name in ("ddpg", "td3", "sac", "cql", "iql", "bc")},
     **{
         name: partial(updates, name, MUJOCO, CHOICE)
