@@ -423,8 +423,10 @@ def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
         array = _array(value, shape, dtype, INTEGERS, lead)
         if plain and array.dtype == np.uint8:
             return array
-        _check_between(array, low, high)
-        stretched: np.ndarray = table[array.astype(np.int64) - low]
+        binary = array.dtype == np.bool_ and low == 0  # MinAtar's planes cannot be out of bounds
+        if not binary:
+            _check_between(array, low, high)
+        stretched: np.ndarray = table[array.view(np.uint8) if binary else array.astype(np.int64) - low]
         return stretched
 
     def decode(values: np.ndarray) -> np.ndarray:
