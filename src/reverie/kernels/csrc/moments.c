@@ -3,12 +3,20 @@
 #include <math.h>
 #include <stdint.h>
 
+/* Statistics go on where NumPy's ended, on another device say: so products are rounded before they are added, as there. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("-ffp-contract=off")
+#else
+#pragma STDC FP_CONTRACT OFF
+#endif
+
 /* Merge `count` numbers of this mean and sum of squared deviations into those of one column of moments [3, width]: Chan,
  * Golub and LeVeque (1979). */
 static inline void merge(double *moments, int64_t width, int64_t count, double fresh, double scatter) {
     double *mean = moments + width, *spread = moments + 2 * width, before = *moments;
     double shift = fresh - *mean, share = (double)count / ((double)count + before);
-    *spread += shift * shift * before * share + scatter;
+    *spread += shift * shift * before * share;
+    *spread += scatter;
     *mean += shift * share;
     *moments = before + (double)count;
 }
