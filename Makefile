@@ -13,7 +13,7 @@ SEED ?= 1
 help:
 	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
 	@echo "make test     set up and run all tests"
-	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (5 minutes)"
+	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
@@ -48,7 +48,7 @@ test: lint $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/kernels/test_gpu.py)
 
-# Apart from the others: Ray is large, and its tests take minutes.
+# Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "ray[tune]"
 	$(BIN)/python -m pytest tests/scale/test_ray.py
