@@ -78,6 +78,14 @@ def test_a_recording_answers_as_the_network_does() -> None:
     assert len(captures_of(taped).by_key) == MAX_KEYS
 
 
+@torch.no_grad()
+def test_convolutions_are_recorded() -> None:
+    values = greedy(False, image=True).values
+    assert isinstance(values, Inference)
+    values(seen(2))
+    assert all(captures_of(values).by_key.values())
+
+
 def test_it_follows_parameters_that_change_and_that_move() -> None:
     network = actor()
     taped = Inference(network, network)

@@ -1,6 +1,7 @@
 """A run of two learners from outside: its checkpoints, its continuation, and another number of learners."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,15 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     assert made.env_steps >= steps
     assert any("had 2 learners and has 1 learner now" in line for line in said)
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
+
+
+def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("MORTAL", str(tmp_path / "mark"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+    flags = [*FLAGS, "--env", "mortal:Mortal-v0", "--actors", "2", "--steps", "200"]
+    said = reverie("train", "dqn", *flags, "--run", str(tmp_path / "run"))
+    assert said.count("is started again") == 1
+    assert "learner 1: actor " in said
 
 
 def flags_of(folder):
