@@ -59,7 +59,7 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
 TOGETHER = {
     "strided": ("strided.strided_conv", "strided.transposed_conv"),
     "files": ("files.write_files", "files.place"),
-    "statistics": ("rows.take_and_standardise", "rows.take_returns"),
+    "statistics": ("rows.add_and_standardise", "rows.add_returns"),
     "tree": ("rows.tree_set", "rows.tree_draw"),
 }
 """Kernels that are of no use without one another."""

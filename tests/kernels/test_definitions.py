@@ -241,11 +241,11 @@ CASES: dict[str, list[Case]] = {
         Case(adam, unfit=("strided",), settings=DECAYED),
     ],
     "optim.fused_adam": [Case(adam, settings=DECAYED, unfit=("strided",))],
-    "rows.take_and_standardise": [
+    "rows.add_and_standardise": [
         Case(lambda normal, s: rows(normal, s, s["m"], 5), unfit=("strided",)),
         Case(lambda normal, s: rows(normal, s, 1, 0), unfit=("strided",)),
     ],
-    "rows.take_returns": [Case(returns, unfit=("strided",))],
+    "rows.add_returns": [Case(returns, unfit=("strided",))],
     "optim.polyak": [
         Case(lambda normal, s: (*polyak(normal, s), None, 1), unfit=("strided",)),
         Case(lambda normal, s: (*polyak(normal, s), torch.tensor(6), 3), unfit=("strided",)),
@@ -404,7 +404,7 @@ def test_what_does_not_fit_runs_the_definition(alone):
 @pytest.mark.parametrize("alone", EACH, indirect=True)
 def test_gradients_that_a_kernel_lacks_come_from_the_definition(alone):
     definition, case, _, device = alone
-    if definition.func.__name__ in ("adam", "polyak", "take_and_standardise", "take_returns"):  # in place
+    if definition.func.__name__ in ("adam", "polyak", "add_and_standardise", "add_returns"):  # in place
         return
     every = tuple(i for i, x in enumerate(tensors(inputs(case, "plain"))) if x.is_floating_point())
     ours, theirs = (

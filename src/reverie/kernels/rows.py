@@ -139,10 +139,10 @@ def fits_standard(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> 
     return dense and count <= TOGETHER and _dense(x, count * width) and kernels() is not None
 
 
-def take_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
-    """See ``nn.normalise``: NumPy and PyTorch take 100 us for one row, a call of a whole step of HalfCheetah."""
+def add_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+    """See ``nn.normalise``: NumPy and PyTorch take as long for one row as MuJoCo for a step of HalfCheetah."""
     library: Any = kernels()
-    library.take_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], NOISE, LEAST, shift.data_ptr(),
+    library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], NOISE, LEAST, shift.data_ptr(),
                       factor.data_ptr())  # fmt: skip
 
 
@@ -155,12 +155,12 @@ def fits_returns(
     return dense and _dense(moments, 3, double) and _dense(factor, 1) and kernels() is not None
 
 
-def take_returns(
+def add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """See ``nn.rewards``."""
     library: Any = kernels()
-    library.take_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), len(returns), discount,
+    library.add_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), len(returns), discount,
                          moments.data_ptr(), LEAST, factor.data_ptr())  # fmt: skip
 
 

@@ -117,9 +117,9 @@ class Moments(HostBuffers):
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``; of several learners, those of all."""
         if not several():
-            return take(self.moments, x)
+            return add_rows(self.moments, x)
         own = torch.zeros_like(self.moments)
-        take(own, x)
+        add_rows(own, x)
         for count, mean, spread in gathered(own).numpy():
             if count[0]:
                 merge(self.moments.numpy(), int(count[0]), mean, spread)
@@ -130,7 +130,7 @@ class Moments(HostBuffers):
         return mean.reshape(self.shape), std.reshape(self.shape)
 
 
-def take(moments: Tensor, x: Tensor) -> None:
+def add_rows(moments: Tensor, x: Tensor) -> None:
     """Add rows ``x`` ``[M, ...]`` of D numbers to ``moments`` ``[3, D]``, on the CPU, in place."""
     rows = x.numpy(force=True).reshape(len(x), moments.shape[1])  # [M, D]
     for start in range(0, len(rows), TOGETHER):
@@ -171,7 +171,7 @@ class Standard(Moments):
         if several():
             super().add(x)
             x = x[:0]
-        take_and_standardise(self.moments, x, self.shift, self.factor)
+        add_and_standardise(self.moments, x, self.shift, self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` standardised, ``[..., *shape]``."""
@@ -179,9 +179,9 @@ class Standard(Moments):
 
 
 @accelerated
-def take_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+def add_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
-    take(moments, x)
+    add_rows(moments, x)
     mean, std = mean_and_std(moments)
     inverse = 1 / np.where(constant(mean, std), 1.0, std)
     shift.copy_(torch.from_numpy(mean).view(shift.shape), non_blocking=True)

@@ -15,7 +15,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above
 from reverie.core.config import Choice
 from reverie.core.learners import gathered, several
-from reverie.nn.normalise import LEAST, HostBuffers, Moments, mean_and_std, take
+from reverie.nn.normalise import LEAST, HostBuffers, Moments, add_rows, mean_and_std
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> n
     return returns.reshape(first.shape)
 
 
-def going_on(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
+def update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
     """Set ``returns`` ``[N]`` (float64, on the CPU) to those of the next rows: G <- r + gamma G, 0 at a first row."""
     earned, first = reward.numpy(force=True), is_first.numpy(force=True)
     returns.copy_(torch.from_numpy(np.where(first, 0.0, discount * returns.numpy() + earned)))
@@ -129,12 +129,12 @@ def set_factor(moments: Tensor, factor: Tensor) -> None:
 
 
 @accelerated
-def take_returns(
+def add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """Go on to the next rows ``[N]`` of ``returns``, add these to ``moments`` ``[3, 1]`` and set ``factor``."""
-    going_on(returns, reward, is_first, discount)
-    take(moments, returns[~is_first.cpu()])
+    update_returns(returns, reward, is_first, discount)
+    add_rows(moments, returns[~is_first.cpu()])
     set_factor(moments, factor)
 
 
@@ -166,8 +166,8 @@ class ReturnScaler(HostBuffers):
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
         if not several():
-            return take_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
-        going_on(self.returns, reward, is_first, self.discount)
+            return add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
+        update_returns(self.returns, reward, is_first, self.discount)
         self._count(self.returns.numpy()[~is_first.numpy(force=True)])
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:

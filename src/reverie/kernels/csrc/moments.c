@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdint.h>
 
-/* Statistics go on where NumPy's ended, on another device say: so products are rounded before they are added, as there. */
+/* A run may go on without this file: so products are rounded before they are added, as NumPy does. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("-ffp-contract=off")
 #else
@@ -27,7 +27,7 @@ static inline double deviation(const double *moments, int64_t width) {
 
 /* Add rows [count, width] to moments [3, width]; set shift and factor [width] to mean 0 and deviation 1. Deviations of at
  * most `noise` times the mean, or `least`, count as 0. */
-void take_rows(double *moments, const float *rows, int64_t count, int64_t width, double noise, double least, float *shift,
+void add_rows(double *moments, const float *rows, int64_t count, int64_t width, double noise, double least, float *shift,
                float *factor) {
     for (int64_t d = 0; d < width; d++) {
         double sum = 0, scatter = 0;
@@ -47,7 +47,7 @@ void take_rows(double *moments, const float *rows, int64_t count, int64_t width,
 
 /* Go on to the next rows of returns [count]: G <- r + gamma G, 0 at a first row. Add all but those to moments [3, 1]; set
  * factor to 1 / their deviation. */
-void take_returns(double *returns, const float *reward, const uint8_t *first, int64_t count, double discount,
+void add_returns(double *returns, const float *reward, const uint8_t *first, int64_t count, double discount,
                   double *moments, double least, float *factor) {
     double sum = 0, scatter = 0;
     int64_t taken = 0;
