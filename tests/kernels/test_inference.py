@@ -83,6 +83,7 @@ def test_convolutions_are_recorded() -> None:
     values = greedy(False, image=True).values
     assert isinstance(values, Inference)
     values(seen(2))
+    assert len(captures_of(values).by_key) == 1
     assert all(captures_of(values).by_key.values())
 
 
