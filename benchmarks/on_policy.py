@@ -41,6 +41,7 @@ from machine import machine, write
 import reverie
 from reverie.agent.evaluation import evaluate_run
 from reverie.algos.ppo import PPO
+from reverie.core.waiting import spin_briefly
 from reverie.envs.make import make_gym
 from reverie.experiment import ExperimentConfig
 from reverie.log.aggregate import intervals_of, plain
@@ -221,6 +222,8 @@ class Runs:
             script = Path(__file__).parent / "peers" / f"on_policy_{PEERS[system][0]}.py"
             command = [self.pythons[system], script, json.dumps(said)]
         env = os.environ | {"OMP_NUM_THREADS": self.threads, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+        if system == OURS:
+            spin_briefly(env)  # as `reverie train` does; here PyTorch is imported first
         done = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{system}, {name}, seed {seed}: {done.stderr[-2000:]}")
