@@ -21,8 +21,8 @@ import pytest
 import yaml
 
 from reverie.algos.dreamer_v3 import SIZES
-from reverie.cli.asked import Common
 from reverie.cli.main import COMMANDS, main
+from reverie.cli.options import Common
 from reverie.cli.parse import flags_of, parse
 from reverie.core import accelerate
 from reverie.core.discover import algorithms

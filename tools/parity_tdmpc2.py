@@ -299,16 +299,16 @@ class Recording:
         parameters = {id(p): name for name, p in self.agent.named_parameters()}
         grads: dict[str, Tensor] = {}
 
-        def descend(loss: Tensor, optims: Any, limit: float) -> Tensor:
+        def gradient_steps(loss: Tensor, optims: Any, limit: float) -> Tensor:
             held = [p for optim in optims for p in optim.params]
             found = torch.autograd.grad(loss, held, retain_graph=True)
             grads.update({parameters[id(p)]: x for p, x in zip(held, found, strict=True)})
             seen.setdefault("total", loss.detach())
             return step(loss, optims, limit)
 
-        step = tdmpc2.descend_together
+        step = tdmpc2.joint_gradient_step
         with (
-            mock.patch.object(tdmpc2, "descend_together", descend),
+            mock.patch.object(tdmpc2, "joint_gradient_step", gradient_steps),
             self.watched(o, "number", lambda found, x: logits.append(x.detach())),
             self.watched(o, "unroll", lambda found, batch: seen.update(unrolled=found)),
             self.watched(o, "policy_loss", lambda found, z: seen.update(policy=found)),

@@ -1,4 +1,4 @@
-"""Reinforcement learning from experience: lived, recorded or imagined."""
+"""Reinforcement learning from experience: collected, recorded or imagined."""
 
 from __future__ import annotations
 

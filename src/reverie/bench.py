@@ -198,7 +198,7 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         seed=0,
         most=(MAX_TURNS + window.rows) * env.num_envs,
     )
-    collector = Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher)
+    collector = Collector(env, learner.policy, replay, seed=0, running_statistics=learner.running_statistics)
     if isinstance(replay, Rollout) and isinstance(learner, OnPolicy):
         replay.prepare, replay.ahead = learner.estimated, lambda: collector.step
     source = prefetch(replay, learner.device)

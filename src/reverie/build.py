@@ -137,11 +137,11 @@ class Experiment(Trainable):
         given: list[Replay] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
             given.append(self.replay)
-        if (watcher := self.algo.watcher) is None:
+        if (running_statistics := self.algo.running_statistics) is None:
             return
         for number, replay in enumerate(given):
             rows = held(replay, self.obs_spec)
-            (watcher.fit if number == 0 and self.config.init is None else watcher.widen)(rows)
+            (running_statistics.fit if number == 0 and self.config.init is None else running_statistics.widen)(rows)
 
     def close(self, *, failed: bool = False) -> None:
         if self.store is not None:
@@ -355,7 +355,7 @@ def collecting(
         most=most_rows(config.replay, config.steps, config.env.num),
         scratch=run,
     )
-    replay.hindsight = algo.hindsight
+    replay.annotator = algo.annotator
     check_memory(config.replay, replay, config.steps)
     check_capacity(config.replay, replay, config.learning_starts)
     store = None if run is None else RunStore(replay, config.replay, run, say, stop=lambda: clock.stop)
@@ -365,7 +365,7 @@ def collecting(
         replay,
         seed=seeds["collector"],
         random_steps=config.random_steps,
-        watcher=algo.watcher,
+        running_statistics=algo.running_statistics,
         exact=lambda: store is not None and store.part.exact,
         say=say,
     )

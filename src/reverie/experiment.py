@@ -137,7 +137,7 @@ class ExperimentConfig(Config):
         if not self.data.path:
             return 0.0
         try:
-            self.algo.check_data(recorded=True, lived=False)
+            self.algo.check_data(recorded=True, collected=False)
         except ConfigError:
             return Mixed().recorded
         return 1.0
@@ -212,7 +212,7 @@ class ExperimentConfig(Config):
             given = f"data.path = '{path}'" if recorded else "no data: pass --data PATH, in Python data=..."
             assert self.experience is not None
             raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
-        self.algo.check_data(recorded=recorded, lived=not self.offline)
+        self.algo.check_data(recorded=recorded, collected=not self.offline)
         self._check_on_policy()
         if self.actors:
             self._check_actors()

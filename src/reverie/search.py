@@ -35,7 +35,7 @@ from reverie.run.folder import (
     settings_changes,
     write_saved,
 )
-from reverie.scale.ray import Asked
+from reverie.scale.ray import ClusterRequest
 from reverie.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
 
 RUNGS = 3
@@ -149,7 +149,7 @@ def tune_of(
     run: Path | str | None = None,
     where: str = "space",
     say: Say = tell,
-    on: Asked | None = None,
+    on: ClusterRequest | None = None,
 ) -> TuneResult:
     """Search for the settings with the best final evaluation; continue a search that has begun.
 
@@ -232,7 +232,7 @@ class Search:
         self.config = config
         self.path = path
         self.prune = prune
-        self.asked: dict[int, Any] = {}  # trials of this process
+        self.trials: dict[int, Any] = {}  # trials of this process
         self.reported: dict[int, set[int]] = {}  # steps of which Optuna knows the score
         self.pruned: set[int] = set()
         self.tails: dict[int, Tail] = {}
@@ -258,13 +258,13 @@ class Search:
 
         begun = self.study.trials
         if one.seed < len(begun):
-            self.asked[one.seed] = optuna.trial.Trial(self.study, begun[one.seed]._trial_id)
+            self.trials[one.seed] = optuna.trial.Trial(self.study, begun[one.seed]._trial_id)
             self.reported[one.seed] = {*begun[one.seed].intermediate_values}
         else:
-            self.asked[one.seed] = self.study.ask({name: d.distribution for name, d in self.dimensions.items()})
+            self.trials[one.seed] = self.study.ask({name: d.distribution for name, d in self.dimensions.items()})
         own = self.path / f"trial-{one.seed}.yaml"
         with writing(own):
-            write_atomic(own, yaml.safe_dump(self.settings(self.asked[one.seed].params), sort_keys=False))
+            write_atomic(own, yaml.safe_dump(self.settings(self.trials[one.seed].params), sort_keys=False))
         files = [str(self.path / "settings.yaml"), str(own)]
         return ["train", self.config.name, "--config", *files, "--run", str(one.run), *["--trust"] * trusts()]
 
@@ -274,7 +274,7 @@ class Search:
 
     def unpromising(self, one: SeedRun) -> bool:
         """Report new evaluations of a running trial, and return whether it is to end."""
-        trial, known = self.asked[one.seed], self.reported.setdefault(one.seed, set())
+        trial, known = self.trials[one.seed], self.reported.setdefault(one.seed, set())
         tail = self.tails.setdefault(one.seed, Tail(RunFolder(one.run).metrics))
         for row in tail.read():
             score, step = row.get("eval/score"), int(row["step"])
@@ -290,7 +290,7 @@ class Search:
         from optuna.trial import TrialState
 
         score = (found_at_end(RunFolder(one.run).evaluation) or {}).get("score", {}).get("mean")
-        trial = self.asked[one.seed]
+        trial = self.trials[one.seed]
         if one.state == "finished" and score is not None:
             self.study.tell(trial, score)
             one.note = f"score {score:.2f}"

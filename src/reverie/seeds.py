@@ -46,7 +46,7 @@ from reverie.run.folder import (
 )
 from reverie.run.schedule import parse_period
 from reverie.run.signals import HANGUP, heeded, listening
-from reverie.scale.ray import Asked, connected, missing, needs
+from reverie.scale.ray import ClusterRequest, connected, missing, needs
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
@@ -118,7 +118,7 @@ class SeedsResult:
 
 def train_seeds_of(
     config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell,
-    on: Asked | None = None,
+    on: ClusterRequest | None = None,
 ) -> SeedsResult:  # fmt: skip
     """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
 
@@ -317,7 +317,7 @@ class Child:
 
 
 @contextlib.contextmanager
-def trainer(config: ExperimentConfig, on: Asked | None) -> Iterator[tuple[Train, int]]:
+def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time.
 
     Raises:
@@ -372,7 +372,7 @@ class Turns:
     ended: Callable[[SeedRun], None]
     """Called with each run that has ended."""
     unpromising: Callable[[SeedRun], bool] = lambda run: False
-    """Asked often of each run that runs, until it says that the run is to save and end."""
+    """ClusterRequest often of each run that runs, until it says that the run is to save and end."""
     got: Sequence[int] = ()
     """Signals that this process has received; after the first no run begins."""
     dropped: set[int] = field(default_factory=set)

@@ -330,7 +330,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
     """As a plain agent learns from a batch preprocessed by hand; and statistics move by rows that are lived alone."""
     agent = build(name, spec, **PREPARED, bound_values=False) if name == "crr" else build(name, spec, **PREPARED)
     for step in lived(spec, 20):
-        agent.watcher.watch(step)
+        agent.running_statistics.watch(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
     none = {"normalise": None} | ({"bound_values": False} if name == "crr" else {})
     plain = tiny(name, none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
@@ -361,7 +361,7 @@ def test_replays_see_statistics_that_have_moved(name, functions):
     for agent in (eager, replayed):
         torch.manual_seed(5)
         for i, row in enumerate(lived("everything", 2 * WARM_UPS + 4, seed=5)):
-            agent.watcher.watch(row)
+            agent.running_statistics.watch(row)
             agent.update(batch(agent, "everything", i))
     torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
 

@@ -260,7 +260,7 @@ def replace_module(agent):
 
 def replace_tensor(agent):
     agent.counts[0] = torch.zeros(())
-    agent.rest()
+    agent.enter_eval_mode()
 
 
 class Adding(Mean):

@@ -10,7 +10,7 @@ from windows import ACTS, MOVE, OBS, batch, steps
 
 from reverie.algos.bc import BCConfig, Categorical, Stochastic
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import RETURN, CQLConfig, Lagrange, MonteCarlo, ReturnsInHindsight
+from reverie.algos.cql import RETURN, CQLConfig, Lagrange, MonteCarlo, ReturnsToGo
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
@@ -287,7 +287,7 @@ def test_returns_in_hindsight_are_those_of_all_rows():
     """Row by row, in a ring that forgets, and after it was filled again."""
     g = torch.Generator().manual_seed(0)
     storage = HostStorage(COLUMNS, 2, 12)
-    hindsight, seen = ReturnsInHindsight(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
+    annotator, seen = ReturnsToGo(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
     last = torch.ones(2, dtype=torch.bool)
     for t in range(60):
         ends = torch.rand(2, generator=g) < (0.0 if 15 < t < 32 else 0.25)  # one is longer than the ring
@@ -297,10 +297,10 @@ def test_returns_in_hindsight_are_those_of_all_rows():
             seen[name].append(value)
         storage.add({"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal,
                      "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
-        hindsight.added(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
+        annotator.added(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
         if t == 40:
-            hindsight = ReturnsInHindsight(0.9)
-            hindsight.filled(storage)
+            annotator = ReturnsToGo(0.9)
+            annotator.filled(storage)
         held = storage.read(storage.oldest, storage.count)["extras/return"]
         for stream in range(2):
             whole = {name: torch.stack(values)[:, stream].numpy() for name, values in seen.items()}

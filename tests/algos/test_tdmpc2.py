@@ -112,7 +112,7 @@ def test_what_is_said_of_rows_is_what_acting_saw():
     agent = build("tdmpc2", "everything", batch_length=6, normalise="running", frames=3, frame_keys=".*",
                   reward_scale="factor(0.5)")  # fmt: skip
     for i in range(20):
-        agent.watcher.watch(shown("everything", seed=i))
+        agent.running_statistics.watch(shown("everything", seed=i))
     with torch.no_grad():
         torch.nn.init.normal_(agent.objective.reward.layers[-1].weight)
     steps = [shown("everything", seed=i, first=i == 0) for i in range(5)]

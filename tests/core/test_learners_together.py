@@ -2,7 +2,7 @@
 
 import torch
 
-from reverie.core.learners import alone, at_least, average, averaged, gathered, joined, several
+from reverie.core.learners import alone, at_least, average, averaged, gathered, is_distributed, joined
 
 
 class Beside:
@@ -25,9 +25,9 @@ def test_one_learner_has_what_it_is_given_and_several_the_mean():
     x = torch.tensor(1.0, requires_grad=True)
     assert averaged(x) is x
     assert gathered(x).tolist() == [1.0]
-    assert not several()
+    assert not is_distributed()
     with joined(Beside(4.0)):
-        assert several()
+        assert is_distributed()
         assert averaged(x).item() == 2.5
         assert gathered(x).tolist() == [1.0, 4.0]
         own = torch.tensor(2.0)

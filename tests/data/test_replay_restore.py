@@ -90,7 +90,7 @@ def test_a_damaged_chunk_is_not_taken() -> None:
 
 
 class Seen:
-    """A hindsight that notes what it was shown."""
+    """An annotator that notes what it was shown."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -106,7 +106,7 @@ class Seen:
 def test_hindsight_sees_all_rows_before_they_are_sampled(placed: bool) -> None:
     life = Lived(1, 100, Window(batch=1, length=2), 0)
     replay = life.replay
-    replay.hindsight = seen = Seen()
+    replay.annotator = seen = Seen()
 
     def fill() -> None:
         rows = {name: np.zeros((1, 5, *spec.shape), spec.dtype) for name, spec in columns_of(OBS, ACTION, {}).items()}

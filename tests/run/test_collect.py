@@ -61,7 +61,7 @@ def test_a_watcher_is_shown_every_row_once_and_before_the_policy(fakes):
 
     env, policy, sink = fakes.Env([[2], [-3]]), fakes.Policy(), fakes.Rows()
     notes = Notes(policy)
-    collector = Collector(env, policy, sink, seed=7, random_steps=3, watcher=notes)
+    collector = Collector(env, policy, sink, seed=7, random_steps=3, running_statistics=notes)
     for _ in range(9):
         collector.collect()
     assert all(seen is stored for seen, (stored, _, _) in zip(notes.seen, sink.rows, strict=True))
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
 
 
 class Notes:
-    """A watcher that remembers the ids of the rows it was shown."""
+    """A running_statistics that remembers the ids of the rows it was shown."""
 
     def __init__(self):
         self.watched = []
@@ -178,12 +178,12 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
             return super().act(step, state, mode)
 
     seen, sink, notes = [], Sink(), Notes()
-    one = Collector(Restorable([[3]]), Policy(), sink, seed=7, random_steps=10, watcher=notes)
+    one = Collector(Restorable([[3]]), Policy(), sink, seed=7, random_steps=10, running_statistics=notes)
     one.collect()
     one.collect()
     with pytest.raises((KeyboardInterrupt, RunError)):
         one.collect()
-    other = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10, watcher=notes)
+    other = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10, running_statistics=notes)
     state = one.state_dict()
     other.load_state_dict(state)
     assert other.resume(state, one.snapshots()) == 0

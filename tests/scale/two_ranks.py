@@ -110,8 +110,8 @@ def trained(agent, batches, envs):
             optim.cfg = replace(optim.cfg, eps=EPS)
     with one_number_a_draw():
         for i, batch in enumerate(batches):
-            if agent.watcher is not None:
-                agent.watcher.watch(shown(agent, i, envs))
+            if agent.running_statistics is not None:
+                agent.running_statistics.watch(shown(agent, i, envs))
             update = agent.update(batch)
     return contracts.learned(agent), update.metrics
 

@@ -330,8 +330,8 @@ def actions_of(
 ) -> np.ndarray:
     """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``.
 
-    A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``): it is
-    then the same as if the policy had lived the episodes. A ``Memoryless`` policy sees rows in the order of storage.
+    A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``), as if
+    the policy had collected the episodes. A ``Memoryless`` policy sees rows in the order of storage.
 
     ``columns`` are all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
     ``is_terminal``; ``width`` is A; ``draws`` is the number of actions per row.

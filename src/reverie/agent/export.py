@@ -294,7 +294,7 @@ def compared(
             values |= seen.inputs()
             with Draws() as draws, only() if function.noise else contextlib.nullcontext():  # some kernels draw in C
                 flat, state = agent.decide(seen.obs, state, actions, seen.first, seen.reward, seen.masks)
-            values |= function.answers(draws.drawn)
+            values |= function.noise_inputs(draws.drawn)
             start = time.perf_counter()
             found = call([values[port.name] for port in function.read])
             took.append(time.perf_counter() - start)

@@ -164,13 +164,13 @@ class PolicyFunction(nn.Module):
             for path, leaf in self.leaves
         ]
         self.kept: list[str]
-        self.asked: list[str]
-        self.kept, self.asked = ([port.name for port in ports] for ports in (self.carried, self.inputs))
+        self.used: list[str]
+        self.kept, self.used = ([port.name for port in ports] for ports in (self.carried, self.inputs))
 
     @property
     def read(self) -> list[Port]:
         """The inputs that are asked for."""
-        return [port for port in self.inputs if port.name in self.asked]
+        return [port for port in self.inputs if port.name in self.used]
 
     @property
     def outputs(self) -> list[Port]:
@@ -182,7 +182,7 @@ class PolicyFunction(nn.Module):
         """Return the inputs that hold a ``state`` of the agent's policy."""
         return {name: x for name, x in _leaves(state, self.inner) if name in self.kept}
 
-    def answers(self, drawn: Sequence[Noise]) -> dict[str, Tensor]:
+    def noise_inputs(self, drawn: Sequence[Noise]) -> dict[str, Tensor]:
         """Return the noise that a policy has drawn as inputs; it may not have drawn all, as it can decide without."""
         left, found = list(drawn), {}
         for port in self.noise:
@@ -227,7 +227,7 @@ class PolicyFunction(nn.Module):
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of :attr:`outputs` for those of :attr:`read`."""
-        values = {port.name: port.example for port in self.inputs} | dict(zip(self.asked, given, strict=True))
+        values = {port.name: port.example for port in self.inputs} | dict(zip(self.used, given, strict=True))
         with Draws([values[port.name] for port in self.noise]):
             action, state = self._act(values)
         after = [x for port, x in zip(self.carried, _tensors(state), strict=True) if port.name in self.kept]
@@ -243,7 +243,7 @@ class PolicyFunction(nn.Module):
     def _reduce(self, program: torch.export.ExportedProgram) -> bool:
         """Keep what actions depend on, now or later; return whether something else was there."""
         nodes = {node.name: node for node in program.graph.nodes}
-        given = dict(zip(program.graph_signature.user_inputs, self.asked, strict=True))
+        given = dict(zip(program.graph_signature.user_inputs, self.used, strict=True))
         ends = [nodes.get(str(name)) for name in program.graph_signature.user_outputs]
         after = dict(zip(self.kept, ends[len(self.leaves) :], strict=True))
         seen: set[Any] = set()
@@ -254,9 +254,9 @@ class PolicyFunction(nn.Module):
                 seen.add(node)
                 waiting += [*node.all_input_nodes, after.get(given.get(node.name, ""))]
         live = {name for node, name in given.items() if nodes[node] in seen}
-        less = live < set(self.asked)
+        less = live < set(self.used)
         self.kept = [name for name in self.kept if name in live]
-        self.asked = [name for name in self.asked if name in live]
+        self.used = [name for name in self.used if name in live]
         held = program.graph_signature.inputs_to_parameters | program.graph_signature.inputs_to_buffers
         for node, place in held.items():
             if not nodes[node].users:

@@ -18,8 +18,8 @@ from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, brief, unwritten
-from reverie.core.learners import averaged, several
-from reverie.core.protocols import Hindsight, Policy, Watcher
+from reverie.core.learners import averaged, is_distributed
+from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.ramp import Ramp
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
@@ -104,12 +104,12 @@ class AlgorithmConfig(Config):
             frame_stack: frames that the environments stack themselves.
         """
 
-    def check_data(self, *, recorded: bool, lived: bool) -> None:
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
         """Raise ConfigError if a source of rows that the algorithm needs is missing.
 
         Args:
             recorded: whether the run has recorded data.
-            lived: whether the run collects rows in an environment.
+            collected: whether the run collects rows in an environment.
         """
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
@@ -124,7 +124,7 @@ class AlgorithmConfig(Config):
             kind = self.learner_for(action_spec)
             learner: Algorithm = kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
         if isinstance(learner, Algorithm):
-            learner.rest()
+            learner.enter_eval_mode()
         return learner
 
     def learner_for(self, action_spec: ActionSpec) -> type[Any]:
@@ -342,12 +342,12 @@ class Algorithm(nn.Module):
         """Note how many windows of each batch, the first ones, are recorded; the others were collected."""
 
     @property
-    def watcher(self) -> Watcher | None:
+    def running_statistics(self) -> RunningStatistics | None:
         """The object that must see each collected row, to keep statistics; None by default."""
         return None
 
     @property
-    def hindsight(self) -> Hindsight | None:
+    def annotator(self) -> RowAnnotator | None:
         """The object that fills an extra column of collected rows when later rows are known; None by default."""
         return None
 
@@ -360,7 +360,7 @@ class Algorithm(nn.Module):
                 "GreedyPolicy(self.network, cfg.exploration, classes, device)."
             )
         if self._two_moded is None:  # a config with a `build` of its own has made this learner
-            self.rest()
+            self.enter_eval_mode()
         return self._policy
 
     def update(self, batch: Batch) -> Update:
@@ -369,12 +369,12 @@ class Algorithm(nn.Module):
         Of several learners, the metrics are the means of theirs.
         """
         if self._ramps is None:
-            self.rest()
+            self.enter_eval_mode()
         if self._ramps:
             advance(self._ramps, self.position())
         found: object = self.run_step(self.train_step, batch)
         if isinstance(found, Update):
-            return replace(found, metrics=means(found.metrics)) if several() else found
+            return replace(found, metrics=means(found.metrics)) if is_distributed() else found
         raise ConfigError(
             f"{type(self).__name__}.train_step returned {brief(found)}: expected "
             "reverie.core.types.Update(metrics={'loss/critic': ...})."
@@ -384,7 +384,7 @@ class Algorithm(nn.Module):
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
 
         Each such method may be captured separately, for each shape of batch (``kernels/capture.py``). Within, modules
-        are in train mode: see :meth:`rest`.
+        are in train mode: see :meth:`enter_eval_mode`.
 
         Raises:
             ConfigError: after the first update, a parameter is in no optimiser.
@@ -392,7 +392,7 @@ class Algorithm(nn.Module):
         """
         batch.check(getattr(self, "window", None))
         if self._two_moded is None:
-            self.rest()
+            self.enter_eval_mode()
         if self._checked:
             return self._in_train_mode(step, batch)
         before = {name: p._version for name, p in self.named_parameters()}
@@ -416,7 +416,7 @@ class Algorithm(nn.Module):
                 return name
         return None
 
-    def rest(self) -> None:
+    def enter_eval_mode(self) -> None:
         """Put the modules that learn in train mode, and differ in it, into eval mode until :meth:`run_step`.
 
         Those that ``__init__`` has put into eval mode stay there. Done once, as looking at all modules takes longer
@@ -583,9 +583,9 @@ class ModelFree(Algorithm):
         return None if self.preprocess.range is None else self.preprocess.range.forward
 
     @property
-    def watcher(self) -> Watcher | None:
+    def running_statistics(self) -> RunningStatistics | None:
         """The preprocessor, if it keeps statistics of rows; else None."""
-        return self.preprocess.watcher
+        return self.preprocess.running_statistics
 
     def minimise(self, loss: Loss, *inputs: Any) -> Losses:
         """Take a gradient step on each term of ``loss(*inputs)`` that has an optimiser. Return the losses before it."""

@@ -106,7 +106,7 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
     lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
 
-    def check_data(self, *, recorded: bool, lived: bool) -> None:
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data are needed."""
         if not recorded:
             raise ConfigError(

@@ -18,7 +18,7 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, first, several
+from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, first_value, values_of
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import traced
 from reverie.nn.optim import Adam, frozen
@@ -115,7 +115,7 @@ class Perturbation(nn.Module):
         """Return the perturbed actions ``[..., A]``, clipped to [-1, 1], given observations ``[..., *shape]``."""
         return self._moved(self.inputs(obs), action)
 
-    def several(self, obs: Obs, action: Tensor) -> Tensor:
+    def values_of(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the perturbed actions of n actions ``[..., n, A]`` for each observation."""
         return self._moved(self.inputs(obs), action)
 
@@ -238,7 +238,7 @@ class BCQObjective(TDObjective):
             drawn = self.vae.decode(obs, self.latents(batch.reward[:, :-1], 1)).squeeze(-2)  # [B, T-1, A]
         action = self.perturb(obs, drawn)
         with frozen(self.critic):
-            value = first(self.critic, obs, action)  # [B, T-1]
+            value = first_value(self.critic, obs, action)  # [B, T-1]
         return Losses.of(actor=-mean_over(value, transition_mask(batch.is_last)))
 
     def latents(self, rows: Tensor, n: int) -> Tensor:
@@ -253,8 +253,8 @@ class BCQObjective(TDObjective):
         The n actions are decoded from ``latent`` ``[..., n, L]`` and perturbed by the target perturbation network.
         """
         drawn = self.vae.decode(obs, latent)  # [..., n, A]
-        action = several(self.target_perturb.model, obs, drawn)
-        values = several(self.target_critic.model, obs, action)  # [2, ..., n]
+        action = values_of(self.target_perturb.model, obs, drawn)
+        values = values_of(self.target_critic.model, obs, action)  # [2, ..., n]
         share = self.cfg.lmbda
         value = share * values.amin(0) + (1 - share) * values.amax(0)  # [..., n]
         return value.amax(-1)
@@ -262,8 +262,8 @@ class BCQObjective(TDObjective):
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
         """argmax_a Q_1(s, a), ``[..., A]``, over n actions decoded from ``latent`` and perturbed: equation 11."""
-        action = several(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
-        best = several(self.critic, obs, action, copy=0).argmax(-1)  # [...]
+        action = values_of(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
+        best = values_of(self.critic, obs, action, copy=0).argmax(-1)  # [...]
         index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
         return action.gather(-2, index).squeeze(-2)
 

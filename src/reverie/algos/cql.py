@@ -21,12 +21,12 @@ from reverie.core import types
 from reverie.core.bounds import Above, AtLeast, Finite, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.protocols import Hindsight, RowStorage
+from reverie.core.protocols import RowAnnotator, RowStorage
 from reverie.core.ramp import Rate
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import FLAGS, Batch, Obs, Step, Update
-from reverie.nn.actor_critic import NetworkConfig, draws, several
+from reverie.nn.actor_critic import NetworkConfig, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.rewards import ReturnStd
@@ -187,11 +187,11 @@ class CQLObjective(SACObjective):
         """
         action, log_density = self.sampled(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
-        values = several(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
+        values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
         taken, others = torch.split(values, [1, action.shape[-2]], -1)
         taken = taken.squeeze(-1)  # [2, B, T-1]
         losses = squared_error(taken, self.targets(batch), batch)
-        others, floored = self.raised(others, batch)
+        others, floored = self.apply_floor(others, batch)
         heat = self.cfg.cql_temperature
         soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
         gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
@@ -227,7 +227,7 @@ class CQLObjective(SACObjective):
         here, there = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
         return torch.cat([uniform, here[0], there[0]], -2), torch.cat([density, here[1], there[1]], -1)
 
-    def raised(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
 
         max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
@@ -254,7 +254,7 @@ class CQLObjective(SACObjective):
         backup = self.cfg.backup
         if isinstance(backup, Best):
             action, density = draws(self.actor(obs), backup.n)  # [..., n, A]
-            values = several(self.target_critic.model, obs, action)  # [2, ..., n]
+            values = values_of(self.target_critic.model, obs, action)  # [2, ..., n]
             return values.amax(-1).amin(0), torch.zeros_like(density[..., 0])
         if isinstance(backup, Mode):
             value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [...]
@@ -282,9 +282,9 @@ class CQL(SAC):
             self._policy = Unreturned(self.objective.actor, device)
 
     @property
-    def hindsight(self) -> Hindsight | None:
+    def annotator(self) -> RowAnnotator | None:
         """With a floor, the returns of episodes that a run collects are known when they have ended."""
-        return None if self.cfg.floor is None else ReturnsInHindsight(self.cfg.discount)
+        return None if self.cfg.floor is None else ReturnsToGo(self.cfg.discount)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
@@ -302,15 +302,15 @@ class CQL(SAC):
         return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
 
 
-class ReturnsInHindsight:
-    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``Hindsight``."""
+class ReturnsToGo:
+    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``RowAnnotator``."""
 
     def __init__(self, discount: float) -> None:
         self.discount = discount
         self.begun: list[int] = []  # number of the row at which each stream's episode began
 
     def added(self, storage: RowStorage, step: Step) -> None:
-        """See ``Hindsight``."""
+        """See ``RowAnnotator``."""
         now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
         for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
             if first:
@@ -319,7 +319,7 @@ class ReturnsInHindsight:
                 self._write(storage, stream, self.begun[stream])
 
     def filled(self, storage: RowStorage) -> None:
-        """See ``Hindsight``."""
+        """See ``RowAnnotator``."""
         self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
 
     def _write(self, storage: RowStorage, stream: int, start: int) -> int:

@@ -20,7 +20,7 @@ from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, several
+from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
@@ -193,7 +193,7 @@ class CRRObjective(TDObjective):
     def policy_value(self, obs: Obs, policy: Any) -> Tensor:
         """Baseline over min_i Q_i of m actions sampled from the policy, ``[...]``: table 1."""
         actions, _ = draws(policy, self.cfg.samples)  # [..., m, A]
-        value: Tensor = self.cfg.baseline(several(self.critic, obs, actions).amin(0))
+        value: Tensor = self.cfg.baseline(values_of(self.critic, obs, actions).amin(0))
         return value
 
     @torch.no_grad()

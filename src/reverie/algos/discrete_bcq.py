@@ -115,11 +115,11 @@ class DiscreteBCQObjective(TDObjective):
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
         """Q'(s, a*) ``[...]``, where a* is the network's best action among the likely ones: double Q-learning."""
-        target = first(self.target_network.model, obs)  # [..., A]
+        target = first_value(self.target_network.model, obs)  # [..., A]
         return best_value(target, self.values(obs), self.classes)
 
 
-def first(network: nn.Module, obs: Obs) -> Tensor:
+def first_value(network: nn.Module, obs: Obs) -> Tensor:
     """Return the values ``[..., A]`` of a network that also has logits, without computing these if it can."""
     ask = getattr(network, "first", None)
     values: Tensor = network(obs)[0] if ask is None else ask(obs)

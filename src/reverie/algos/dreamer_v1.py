@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.algos.imagination import Dream, Picker, imagine_through_time, reparameterised_action
+from reverie.algos.imagination import ActionDraw, Dream, imagine_through_time, reparameterised_action
 from reverie.algos.world_model import (
     Context,
     DecoderField,
@@ -32,8 +32,8 @@ from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import Actor, DenseActorConfig, DenseHeadConfig, NumberHead, TanhNormal
-from reverie.nn.optim import GlobalAdamConfig, Optim, descend
-from reverie.nn.rssm import Chooser, DenseRSSMConfig, Gaussian, Latent
+from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps
+from reverie.nn.rssm import DenseRSSMConfig, Gaussian, Latent, LatentDraw
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
@@ -92,13 +92,18 @@ class ActorCritic:
         self.actor, self.critic = Actor(width, action_spec, self.cfg.actor), NumberHead(width, self.cfg.critic)
 
     def imagined_losses(
-        self, world: WorldModel, start: Latent, choose: Chooser | None, pick: Picker, reward: Reward = predicted_reward
+        self,
+        world: WorldModel,
+        start: Latent,
+        draw_z: LatentDraw | None,
+        draw_a: ActionDraw,
+        reward: Reward = predicted_reward,
     ) -> DreamLosses:
         """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
 
         The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
         """
-        dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, pick, legal=world.legal)
+        dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, draw_z, draw_a, legal=world.legal)
         feature = dream.feature[1:]  # [H, M, F]
         rewards, discount = reward(world, dream)[1:], world.cont(feature).prob()  # [H, M]
         judged = self.critic(feature)  # [H, M]
@@ -131,27 +136,27 @@ class DreamerV1(ActorCritic, DenseDreamer):
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step of each optimiser on a batch ``[B, T]``."""
         terms, metrics = self.learn(batch)
-        return Update(metrics=metrics, priority=self.surprise(terms))
+        return Update(metrics=metrics, priority=self.window_priority(terms))
 
     def learn(
         self,
         rows: Batch,
         context: Context | None = None,
-        choose: Chooser | None = None,
-        pick: Picker = reparameterised_action,
+        draw_z: LatentDraw | None = None,
+        draw_a: ActionDraw = reparameterised_action,
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Take one gradient step of each optimiser on rows ``[B, T]``."""
-        post = self.world.observe(rows, context, choose)
+        post = self.world.observe(rows, context, draw_z)
         terms, metrics = self.world_losses(rows, post)
-        losses, more = self.behaviour_losses(rows, context, post, choose, pick)
+        losses, more = self.behaviour_losses(rows, context, post, draw_z, draw_a)
         shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
-        return terms, metrics | more | descend({"model": self.total(terms), **losses}, self.optims, shared)
+        return terms, metrics | more | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
 
     def behaviour_losses(
-        self, rows: Batch, context: Context | None, post: Posterior, choose: Chooser | None, pick: Picker
+        self, rows: Batch, context: Context | None, post: Posterior, draw_z: LatentDraw | None, draw_a: ActionDraw
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        dreamt = self.dream_losses(self.starts(post), choose, pick)
+        dreamt = self.dream_losses(self.starts(post), draw_z, draw_a)
         return {"actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}, dreamt.metrics()
 
     def starts(self, post: Posterior) -> Latent:
@@ -161,9 +166,9 @@ class DreamerV1(ActorCritic, DenseDreamer):
         """
         return starts(post.latent, -1 if self.cfg.learn_cont else None)
 
-    def dream_losses(self, start: Latent, choose: Chooser | None, pick: Picker) -> DreamLosses:
+    def dream_losses(self, start: Latent, draw_z: LatentDraw | None, draw_a: ActionDraw) -> DreamLosses:
         """Return the losses of the policy and its critic, from latents ``[M, ...]``."""
-        return self.imagined_losses(self.world, start, choose, pick)
+        return self.imagined_losses(self.world, start, draw_z, draw_a)
 
 
 DreamerV1Config.learner = DreamerV1

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, Picker, imagine, imagine_through_time
+from reverie.algos.imagination import ActionDraw, Dream, imagine, imagine_through_time
 from reverie.algos.world_model import (
     Context,
     DenseDreamer,
@@ -37,9 +37,9 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, Optim, descend, let_change
+from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
 from reverie.nn.probe import Probe, ProbeConfig
-from reverie.nn.rssm import Chooser, Latent
+from reverie.nn.rssm import Latent, LatentDraw
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
@@ -219,15 +219,17 @@ class Behaviour(nn.Module):
         world: WorldModel,
         start: Latent,
         terminal: Tensor,
-        choose: Chooser | None,
-        pick: Picker | None,
+        draw_z: LatentDraw | None,
+        draw_a: ActionDraw | None,
         reward: Reward = predicted_reward,
     ) -> Metrics:
         """Train on what ``world`` imagines from latents ``[M, ...]``, of which ``terminal`` ``[M]`` say their ends."""
         if self.slow_critic is not None and self.cfg.slow_moves == "before":
             self.slow_critic.update()
-        losses = self.losses(world, start, terminal, choose, pick, reward)
-        metrics = losses.metrics | descend({"actor": losses.actor.mean(), "critic": losses.critic.mean()}, self.optims)
+        losses = self.losses(world, start, terminal, draw_z, draw_a, reward)
+        metrics = losses.metrics | gradient_steps(
+            {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, self.optims
+        )
         if self.slow_critic is not None and self.cfg.slow_moves == "after":
             self.slow_critic.update()
         return metrics
@@ -237,8 +239,8 @@ class Behaviour(nn.Module):
         world: WorldModel,
         start: Latent,
         terminal: Tensor,
-        choose: Chooser | None = None,
-        pick: Picker | None = None,
+        draw_z: LatentDraw | None = None,
+        draw_a: ActionDraw | None = None,
         reward: Reward = predicted_reward,
     ) -> BehaviourLosses:
         """Imagine, and compute the losses of actor and critic. Updates the reward norm.
@@ -246,7 +248,7 @@ class Behaviour(nn.Module):
         Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them.
         """
         through = self.gradient.through_time
-        dream = self.imagine(world, start, choose, pick)
+        dream = self.imagine(world, start, draw_z, draw_a)
         with torch.set_grad_enabled(through):
             raw = reward(world, dream)  # [H+1, M]
             self.reward_norm.update(raw)
@@ -269,13 +271,13 @@ class Behaviour(nn.Module):
         means |= {"discount": discount, "weight": weight, "advantage": found.advantage}
         return BehaviourLosses(actor, critic, metrics, dream, means)
 
-    def imagine(self, world: WorldModel, start: Latent, choose: Chooser | None, pick: Picker | None) -> Dream:
+    def imagine(self, world: WorldModel, start: Latent, draw_z: LatentDraw | None, draw_a: ActionDraw | None) -> Dream:
         """Imagine from latents ``[M, ...]``, with the gradient that the actor needs."""
-        given: dict[str, Any] = {} if pick is None else {"pick": pick}
+        given: dict[str, Any] = {} if draw_a is None else {"draw_a": draw_a}
         if not self.gradient.through_time:
-            return imagine(world.rssm, self.actor, start, self.cfg.horizon, choose, legal=world.legal, **given)
+            return imagine(world.rssm, self.actor, start, self.cfg.horizon, draw_z, legal=world.legal, **given)
         given["through_policy"] = self.gradient.through_policy
-        return imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, choose, legal=world.legal, **given)
+        return imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, draw_z, legal=world.legal, **given)
 
     def policy(self, dream: Dream, count: int) -> JointDistribution:
         """Return the policy at the first ``count`` states, read without gradient."""
@@ -350,7 +352,7 @@ class DreamerV2(DenseDreamer):
         """Take one gradient step of each optimiser on a batch ``[B, T]``."""
         terms, metrics, post = self.learn(batch, self.carried())
         self.carry_on(batch, post)
-        return Update(metrics=metrics, priority=self.surprise(terms))
+        return Update(metrics=metrics, priority=self.window_priority(terms))
 
     def carried(self) -> Context | None:
         """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
@@ -381,24 +383,24 @@ class DreamerV2(DenseDreamer):
         self,
         rows: Batch,
         context: Context | None = None,
-        choose: Chooser | None = None,
-        pick: Picker | None = None,
+        draw_z: LatentDraw | None = None,
+        draw_a: ActionDraw | None = None,
     ) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
 
         The behaviour imagines from latents that were computed before the update of the world model. With several
         samples, ``context`` and what is returned have as many of each row.
         """
-        post = self.world.observe(rows, context, choose, self.samples)
+        post = self.world.observe(rows, context, draw_z, self.samples)
         rows = repeated(rows, self.samples)
         terms, metrics = self.world_losses(rows, post)
         losses, more = self.losses(rows, post, terms)
 
         def dream() -> Metrics:
-            return self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten(), choose, pick)
+            return self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten(), draw_z, draw_a)
 
         metrics |= more | (dream() if self.cfg.dream_in == "same" else {})
-        metrics |= descend(losses, self.optims)
+        metrics |= gradient_steps(losses, self.optims)
         metrics |= dream() if self.cfg.dream_in == "updated" else {}
         return terms, metrics, post
 

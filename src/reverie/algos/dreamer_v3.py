@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import AlgorithmConfig
-from reverie.algos.imagination import Dream, Picker, imagine, sample_action
+from reverie.algos.imagination import ActionDraw, Dream, imagine, sample_action
 from reverie.algos.world_model import (
     Context,
     Dreamer,
@@ -38,7 +38,7 @@ from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import Optim, OptimConfig, let_change
-from reverie.nn.rssm import Chooser, Latent, RSSMConfig
+from reverie.nn.rssm import Latent, LatentDraw, RSSMConfig
 from reverie.nn.target import Target
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
@@ -419,13 +419,15 @@ class DreamerV3(ActorCritic, Dreamer):
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
         losses, metrics = self.learn(*self.split_context(batch))
-        return Update(metrics=metrics, priority=self.surprise(losses.terms), extras=self.pack(losses.post.latent))
+        return Update(
+            metrics=metrics, priority=self.window_priority(losses.terms), extras=self.pack(losses.post.latent)
+        )
 
     def learn(
-        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
     ) -> tuple[WorldModelLosses, Metrics]:
         """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
-        losses = self.losses(context, rows, choose, pick)
+        losses = self.losses(context, rows, draw_z, draw_a)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
         self.slow_critic.update()
         return losses, metrics
@@ -439,14 +441,14 @@ class DreamerV3(ActorCritic, Dreamer):
         scales = scales_of(terms, self.cfg.scales)
         return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
 
-    def surprise(self, terms: dict[str, Tensor]) -> Tensor:
+    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
         """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
         scales, learned = scales_of(terms, self.cfg.scales), ("actor", "critic", "replay_critic")
         world = [scales[k] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
     def losses(
-        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
     ) -> WorldModelLosses:
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
 
@@ -454,9 +456,9 @@ class DreamerV3(ActorCritic, Dreamer):
             ConfigError: two terms have the same name, of which one would be lost.
         """
         last = self.cfg.imagine_last or rows.shape[1]
-        post = self.world.observe(rows, context, choose)
+        post = self.world.observe(rows, context, draw_z)
         terms, metrics = self.world_losses(rows, post)
-        dream = self.imagine(self.actor, post.latent, choose, pick)
+        dream = self.imagine(self.actor, post.latent, draw_z, draw_a)
         actor_critic, returns, more = self.dream_losses(dream)
         shape = (rows.shape[0], last)
         bootstrap = returns[0].view(shape)
@@ -468,10 +470,10 @@ class DreamerV3(ActorCritic, Dreamer):
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)
 
-    def imagine(self, actor: Actor, latent: Latent, choose: Chooser | None, pick: Picker) -> Dream:
+    def imagine(self, actor: Actor, latent: Latent, draw_z: LatentDraw | None, draw_a: ActionDraw) -> Dream:
         """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
         start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1))  # [M, ...]
-        return imagine(self.world.rssm, actor, start, self.cfg.horizon, choose, pick, self.world.legal)
+        return imagine(self.world.rssm, actor, start, self.cfg.horizon, draw_z, draw_a, self.world.legal)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""

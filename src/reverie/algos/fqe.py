@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import QEnsemble, several
+from reverie.nn.actor_critic import QEnsemble, values_of
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
@@ -102,7 +102,7 @@ class FQEObjective(nn.Module):
     @torch.no_grad()
     def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
         """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
-        return several(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
+        return values_of(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
 
     def update_targets(self) -> None:
         """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
@@ -123,9 +123,9 @@ class UnitCritic(nn.Module):
         value: Tensor = self.shift + self.scale * self.inner(obs, action)
         return value
 
-    def several(self, obs: Obs, action: Tensor) -> Tensor:
+    def values_of(self, obs: Obs, action: Tensor) -> Tensor:
         """Return values ``[..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once."""
-        return self.shift + self.scale * self.inner.several(obs, action)
+        return self.shift + self.scale * self.inner.values_of(obs, action)
 
 
 class FQE(ModelFree):

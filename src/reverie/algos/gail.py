@@ -98,9 +98,9 @@ class GAILConfig(RecordedConfig, SACConfig):
                 "environment's rewards. Use algo.temperature and algo.temperature_lr to weigh entropy."
             )
 
-    def check_data(self, *, recorded: bool, lived: bool) -> None:
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data and an environment are both needed."""
-        if not (recorded and lived):
+        if not (recorded and collected):
             has = "only recorded data were given" if recorded else "no dataset was given"
             raise ConfigError(
                 f"gail learns from an expert's dataset and from its own actions in an environment, but {has}. "
@@ -174,20 +174,20 @@ class DiscriminatorObjective(nn.Module):
         expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
         """
         x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
-        seen, lived = transition_mask(expert.is_last), transition_mask(agent.is_last)
+        seen, collected = transition_mask(expert.is_last), transition_mask(agent.is_last)
         f, g = self.discriminator.judge(x), self.discriminator.judge(y)
         found = mean_over(F.softplus(-f) * expert.weight[:, None], seen)
-        found = found + mean_over(F.softplus(g) * agent.weight[:, None], lived)
-        slope = self.slope_error(x.detach(), y.detach(), seen, lived)
+        found = found + mean_over(F.softplus(g) * agent.weight[:, None], collected)
+        slope = self.slope_error(x.detach(), y.detach(), seen, collected)
         metrics = {
             "loss/discriminator": found.detach(),
             "loss/penalty": slope.detach(),
             "train/expert": mean_over(f.detach().sigmoid(), seen),
-            "train/agent": mean_over(g.detach().sigmoid(), lived),
+            "train/agent": mean_over(g.detach().sigmoid(), collected),
         }
         return Losses({"discriminator": found + self.cfg.gradient_penalty * slope}, metrics)
 
-    def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, lived: Tensor) -> Tensor:
+    def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, collected: Tensor) -> Tensor:
         """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
         pairs = torch.arange(max(len(x), len(y)), device=x.device)
         i, j = pairs % len(x), pairs % len(y)
@@ -196,7 +196,7 @@ class DiscriminatorObjective(nn.Module):
         with torch.enable_grad():
             judged = self.discriminator.judge(between)
             (slope,) = torch.autograd.grad(judged.sum(), between, create_graph=True)
-        return mean_over((norm(slope) - 1).square(), seen[i] & lived[j])
+        return mean_over((norm(slope) - 1).square(), seen[i] & collected[j])
 
     def _encoded(self, batch: Batch) -> Tensor:
         x: Tensor = self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
@@ -233,7 +233,7 @@ class GAIL(SAC):
 
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
-        expert, agent = parted(batch, self.recorded)
+        expert, agent = split(batch, self.recorded)
         losses = self.minimise(self.imitation, expert, agent)
         with torch.no_grad():
             earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
@@ -252,7 +252,7 @@ class MixedGAIL(GAIL, MixedSAC):
     """The learner of GAIL for numbers and choices: hybrid SAC and a discriminator."""
 
 
-def parted(batch: Batch, windows: int) -> tuple[Batch, Batch]:
+def split(batch: Batch, windows: int) -> tuple[Batch, Batch]:
     """Split a batch into its first ``windows`` windows and the rest."""
 
     def part(rows: slice) -> Batch:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.nn.heads import Actor, JointDistribution
-from reverie.nn.rssm import Chooser, Latent, StateSpaceModel
+from reverie.nn.rssm import Latent, LatentDraw, StateSpaceModel
 
-Picker = Callable[[JointDistribution], Tensor]
+ActionDraw = Callable[[JointDistribution], Tensor]
 """A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
 Legal = Callable[[Tensor], Tensor]
 """A function from features ``[..., F]`` to masks of legal actions ``[..., A]``."""
@@ -45,8 +45,8 @@ def imagine(
     actor: Actor,
     start: Latent,
     horizon: int,
-    choose: Chooser | None = None,
-    pick: Picker = sample_action,
+    draw_z: LatentDraw | None = None,
+    draw_a: ActionDraw = sample_action,
     legal: Legal | None = None,
 ) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``, among actions that are predicted to be legal.
@@ -62,9 +62,9 @@ def imagine(
         with torch.enable_grad():
             hidden.append(actor.mlp(now))  # [M, units]
         allowed += [] if legal is None else [legal(now)]  # [M, A]
-        actions.append(pick(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
+        actions.append(draw_a(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
         if step < horizon:
-            rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
+            rssm.dream_step(now, actions[-1], features[step + 1], cell, draw_z)
     with torch.enable_grad():
         return Dream(
             features, torch.stack(hidden[:-1]), torch.stack(actions), torch.stack(allowed) if allowed else None
@@ -76,8 +76,8 @@ def imagine_through_time(
     actor: Actor,
     start: Latent,
     horizon: int,
-    choose: Chooser | None = None,
-    pick: Picker = reparameterised_action,
+    draw_z: LatentDraw | None = None,
+    draw_a: ActionDraw = reparameterised_action,
     through_policy: bool = False,
     legal: Legal | None = None,
 ) -> Dream:
@@ -92,20 +92,20 @@ def imagine_through_time(
         features.append(latent.feature)  # [M, F]
         hidden.append(actor.mlp(features[-1] if through_policy else features[-1].detach()))  # [M, units]
         allowed += [] if legal is None else [legal(features[-1])]  # [M, A]
-        actions.append(pick(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
+        actions.append(draw_a(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
         if step < horizon:
-            latent = rssm.imagine_step(latent, actions[-1], cell, choose)
+            latent = rssm.imagine_step(latent, actions[-1], cell, draw_z)
     return Dream(
         torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions), torch.stack(allowed) if allowed else None
     )
 
 
 @torch.no_grad()
-def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor, choose: Chooser | None = None) -> Latent:
+def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor, draw_z: LatentDraw | None = None) -> Latent:
     """Return the prior's latents ``[B, T, ...]`` under actions ``[B, T, A]``, each taken before its row."""
     latent, out, cell = start, [], rssm.cell(start.deter.dtype)
     for action in actions.unbind(1):
-        latent = rssm.imagine_step(latent, action, cell, choose)
+        latent = rssm.imagine_step(latent, action, cell, draw_z)
         out.append(latent)
     return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
 

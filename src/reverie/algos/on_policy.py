@@ -65,7 +65,7 @@ class OnPolicyConfig(ValueConfig):
             )
         check_sequences(self.networks.memory, self.batch_length, alone=1)
 
-    def check_data(self, *, recorded: bool, lived: bool) -> None:
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: rows of another policy are of no use."""
         if recorded:
             raise ConfigError(

@@ -24,7 +24,7 @@ from reverie.algos.dreamer_v2 import (
     DreamerV2Stats,
     RewardNormConfig,
 )
-from reverie.algos.imagination import Dream, Picker
+from reverie.algos.imagination import ActionDraw, Dream
 from reverie.algos.world_model import (
     Context,
     LatentPolicy,
@@ -41,8 +41,8 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Mode
 from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, descend
-from reverie.nn.rssm import Chooser
+from reverie.nn.optim import GlobalAdamConfig, gradient_steps
+from reverie.nn.rssm import LatentDraw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,19 +222,19 @@ class Plan2Explore(Exploring, DreamerV2):
         self,
         rows: Batch,
         context: Context | None = None,
-        choose: Chooser | None = None,
-        pick: Picker | None = None,
+        draw_z: LatentDraw | None = None,
+        draw_a: ActionDraw | None = None,
     ) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Do the update of DreamerV2, then train the ensemble and the exploring behaviour.
 
         Ensemble and behaviours learn from latents that were computed before the world model's update.
         """
-        terms, metrics, post = super().learn(rows, context, choose, pick)
+        terms, metrics, post = super().learn(rows, context, draw_z, draw_a)
         rows = repeated(rows, self.samples)
         loss = self.ensemble.loss(post, actions_before(rows, context))
-        metrics |= descend({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
+        metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start, terminal = starts(post.latent), rows.is_terminal.flatten()
-        explored = self.explorer.learn(self.world, start, terminal, choose, pick, self.intrinsic_reward)
+        explored = self.explorer.learn(self.world, start, terminal, draw_z, draw_a, self.intrinsic_reward)
         for key, value in explored.items():
             names = key.split("/")  # opt/loss/actor is opt/loss/explore_actor, loss/actor is explore/loss/actor
             metrics["/".join([*names[:-1], f"explore_{names[-1]}"] if names[0] == "opt" else ["explore", *names])] = (

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config
-from reverie.algos.imagination import Picker
+from reverie.algos.imagination import ActionDraw
 from reverie.algos.plan2explore import Explorer, Exploring, ExploringConfig, ExploringStats, actions_before
 from reverie.algos.world_model import Context, DenseDreamerStats, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics
 from reverie.nn.optim import GlobalAdamConfig
-from reverie.nn.rssm import Chooser
+from reverie.nn.rssm import LatentDraw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,12 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def behaviour_losses(
-        self, rows: Batch, context: Context | None, post: Posterior, choose: Chooser | None, pick: Picker
+        self, rows: Batch, context: Context | None, post: Posterior, draw_z: LatentDraw | None, draw_a: ActionDraw
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        losses, metrics = super().behaviour_losses(rows, context, post, choose, pick)
+        losses, metrics = super().behaviour_losses(rows, context, post, draw_z, draw_a)
         reward, start = self.intrinsic_reward, self.starts(post)
-        explored = self.explorer.imagined_losses(self.world, start, choose, pick, reward)
+        explored = self.explorer.imagined_losses(self.world, start, draw_z, draw_a, reward)
         ensemble = self.ensemble.loss(post, actions_before(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}

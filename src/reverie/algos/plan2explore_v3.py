@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, DreamerV3Stats, WorldModelLosses
-from reverie.algos.imagination import Dream, Picker, sample_action
+from reverie.algos.imagination import ActionDraw, Dream, sample_action
 from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
 from reverie.algos.world_model import Context, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -24,7 +24,7 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
 from reverie.nn.optim import Optim
-from reverie.nn.rssm import Chooser
+from reverie.nn.rssm import LatentDraw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +97,11 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         self._policy = Explorer(self, self.explorer)
 
     def learn(
-        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
     ) -> tuple[WorldModelLosses, Metrics]:
         """Do the update of DreamerV3, and train the ensemble and the exploring behaviour at the same weights."""
-        losses = self.losses(context, rows, choose, pick)
-        explored, metrics = self.exploring_loss(rows, losses.post, choose, pick)
+        losses = self.losses(context, rows, draw_z, draw_a)
+        explored, metrics = self.exploring_loss(rows, losses.post, draw_z, draw_a)
         metrics |= losses.metrics | self.optim.step(self.total(losses.terms))
         metrics |= {f"explore/{k}": v for k, v in self.explore_optim.step(explored).items()}
         self.slow_critic.update()
@@ -109,10 +109,10 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         return losses, metrics
 
     def exploring_loss(
-        self, rows: Batch, post: Posterior, choose: Chooser | None, pick: Picker
+        self, rows: Batch, post: Posterior, draw_z: LatentDraw | None, draw_a: ActionDraw
     ) -> tuple[Tensor, Metrics]:
         """Return the weighted losses of ensemble, exploring actor and critic, as one: ``[]``."""
-        dream = self.imagine(self.explorer.actor, post.latent, choose, pick)
+        dream = self.imagine(self.explorer.actor, post.latent, draw_z, draw_a)
         with torch.no_grad():
             reward, cont = self.intrinsic_reward(self.world, dream), self.world.cont(dream.feature).prob()
         terms, _, metrics = self.explorer.imagined_losses(dream, reward, cont)

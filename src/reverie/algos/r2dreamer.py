@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, DreamerV3Stats, LossScales, WorldModelLosses
-from reverie.algos.imagination import Dream, Picker, sample_action
+from reverie.algos.imagination import ActionDraw, Dream, sample_action
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
@@ -29,7 +29,7 @@ from reverie.core.types import Batch, Metrics
 from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
-from reverie.nn.rssm import Chooser, Latent
+from reverie.nn.rssm import Latent, LatentDraw
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
@@ -42,7 +42,7 @@ class Representer(nn.Module):
         """Do what comes before each update."""
 
     def forward(
-        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, choose: Chooser | None
+        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, draw_z: LatentDraw | None
     ) -> dict[str, Tensor]:
         """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
         return {}
@@ -104,7 +104,7 @@ class Projector(Representer):
         self.linear.register_parameter("bias", None)
 
     def forward(
-        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, choose: Chooser | None
+        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, draw_z: LatentDraw | None
     ) -> dict[str, Tensor]:
         """See :class:`Representer`."""
         x = self.linear(post.latent.feature.flatten(0, 1))  # [B * T, E]
@@ -177,12 +177,12 @@ class Prototypes(Representer):
         self.slow_of_embed.update()
 
     def forward(
-        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, choose: Chooser | None
+        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, draw_z: LatentDraw | None
     ) -> dict[str, Tensor]:
         """See :class:`Representer`. Both views, ``[2B, T]``, are filtered anew."""
         views = self.views(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
-        seen = world.observe(views, start, choose)
+        seen = world.observe(views, start, draw_z)
         embed, feature = self.of_embed(seen.embed.float()), self.of_feature(seen.latent.feature.float())  # [2B, T, P]
         with torch.no_grad():
             slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
@@ -306,26 +306,26 @@ class R2Dreamer(DreamerV3):
         self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
 
     def learn(
-        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
     ) -> tuple[WorldModelLosses, Metrics]:
         """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
         self.slow_critic.update()
         self.representation.move()
-        losses = self.losses(context, rows, choose, pick)
+        losses = self.losses(context, rows, draw_z, draw_a)
         return losses, losses.metrics | self.optim.step(self.total(losses.terms))
 
     def losses(
-        self, context: Context, rows: Batch, choose: Chooser | None = None, pick: Picker = sample_action
+        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
     ) -> WorldModelLosses:
         """See :meth:`DreamerV3.losses`; with the terms of the representation loss."""
-        losses = super().losses(context, rows, choose, pick)
-        terms = self.representation(self.world, context, rows, losses.post, choose)
+        losses = super().losses(context, rows, draw_z, draw_a)
+        terms = self.representation(self.world, context, rows, losses.post, draw_z)
         metrics = losses.metrics | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return losses._replace(terms=losses.terms | terms, metrics=metrics)
 
-    def surprise(self, terms: dict[str, Tensor]) -> Tensor:
+    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
         """The mean loss of each window ``[B]`` in those terms that have one for each row."""
-        return super().surprise({k: v for k, v in terms.items() if v.ndim})
+        return super().window_priority({k: v for k, v in terms.items() if v.ndim})
 
     def divergences(self, post: Posterior, log_post: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
         """L_dyn and L_rep ``[B, T]``, of the distributions without unimix."""

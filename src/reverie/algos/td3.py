@@ -18,7 +18,7 @@ from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble, first
+from reverie.nn.actor_critic import DeterministicActor, QEnsemble, first_value
 from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
@@ -83,7 +83,7 @@ class TD3Objective(TDObjective):
         """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""
         obs = before(batch.obs)
         with frozen(self.critic):
-            value = first(self.critic, obs, self.actor(obs))  # [B, T-1]
+            value = first_value(self.critic, obs, self.actor(obs))  # [B, T-1]
         return Losses.of(actor=-mean_over(value, transition_mask(batch.is_last)))
 
     @torch.no_grad()

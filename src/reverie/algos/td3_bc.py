@@ -18,7 +18,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.learners import averaged
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
-from reverie.nn.actor_critic import first
+from reverie.nn.actor_critic import first_value
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
@@ -56,7 +56,7 @@ class TD3BCObjective(TD3Objective):
         obs, mask, alpha = before(batch.obs), transition_mask(batch.is_last), self.cfg.alpha
         action = self.actor(obs)  # [B, T-1, A]
         with frozen(self.critic):
-            value = first(self.critic, obs, action)  # [B, T-1]
+            value = first_value(self.critic, obs, action)  # [B, T-1]
         size = averaged(mean_over(value.detach().abs(), mask))
         factor = alpha / size.clamp(min=max(1.0, alpha) * torch.finfo(size.dtype).tiny)  # finite
         cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)

@@ -33,7 +33,7 @@ from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
-from reverie.nn.optim import Adam, descend_together, frozen
+from reverie.nn.optim import Adam, frozen, joint_gradient_step
 from reverie.nn.rssm import Latent
 from reverie.nn.target import Target
 from reverie.objectives.transforms import IDENTITY, RewardTransform
@@ -489,7 +489,7 @@ class LatentWorld:
         z = torch.full((num_envs, n.latent), 1 / n.simplex, dtype=dtype, device=self.learner.device)
         return Latent(z, z.new_zeros(num_envs, 1, 1))
 
-    def imagine_step(self, latent: Latent, action: Tensor, cell: None = None, choose: None = None) -> Latent:
+    def imagine_step(self, latent: Latent, action: Tensor, cell: None = None, draw_z: None = None) -> Latent:
         """Return the states ``[M, ...]`` after actions ``[M, A]``."""
         reward, z = self.objective.step(latent.deter, action)
         return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
@@ -502,7 +502,7 @@ class LatentWorld:
         """There are no distributions."""
         return {}
 
-    def observe(self, batch: Batch, context: Context | None = None, choose: None = None) -> Posterior:
+    def observe(self, batch: Batch, context: Context | None = None, draw_z: None = None) -> Posterior:
         """Encode rows ``[B, T]``; the reward of each is predicted from the row before it.
 
         Raises:
@@ -564,9 +564,9 @@ class TDMPC2(ModelFree, Dreamer):
         rollout = o.unroll(batch)
         losses = o.model_losses(batch, rollout)
         means = o.totals(losses, batch.weight)
-        norms = {"model": descend_together(o.total(means), [self.optims["encoder"], self.optims["model"]], c.clip)}
+        norms = {"model": joint_gradient_step(o.total(means), [self.optims["encoder"], self.optims["model"]], c.clip)}
         loss, policy, value = o.policy_loss(rollout.latent.detach())
-        norms["policy"] = descend_together(loss, [self.optims["policy"]], c.clip)
+        norms["policy"] = joint_gradient_step(loss, [self.optims["policy"]], c.clip)
         o.target_critic.update()
         metrics = {"value": value.mean(), "target": rollout.target.mean(), "scale": o.scale.clone()}
         metrics = {f"train/{k}": v.detach() for k, v in (metrics | {"entropy": policy.entropy.mean()}).items()}

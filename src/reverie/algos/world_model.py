@@ -37,7 +37,7 @@ from reverie.nn.heads import (
     TwoHotHead,
 )
 from reverie.nn.optim import GlobalAdamConfig, Optim
-from reverie.nn.rssm import Chooser, DenseRSSMConfig, Latent, StateSpaceModel
+from reverie.nn.rssm import DenseRSSMConfig, Latent, LatentDraw, StateSpaceModel
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound
 from reverie.objectives.transforms import IDENTITY, REWARDS, RewardTransform
 
@@ -117,7 +117,7 @@ class WorldModel(nn.Module):
         return embed
 
     def observe(
-        self, batch: Batch, context: Context | None = None, choose: Chooser | None = None, samples: int = 1
+        self, batch: Batch, context: Context | None = None, draw_z: LatentDraw | None = None, samples: int = 1
     ) -> Posterior:
         """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent.
 
@@ -130,7 +130,7 @@ class WorldModel(nn.Module):
         if context is None:
             context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
-        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
+        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, draw_z)
         return Posterior(embed, latent, stats)
 
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], Any, Any]:
@@ -591,7 +591,7 @@ class DenseDreamer(Dreamer):
         metrics["train/kl"] = importance_bound(value, self.samples)
         return terms, {k: v.detach().mean() for k, v in metrics.items()}
 
-    def surprise(self, terms: dict[str, Tensor]) -> Tensor:
+    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
         """-ln p of all that was predicted in each window, ``[B]``: a priority for the replay."""
         rows = [v.detach().mean(1) for k, v in terms.items() if k != "kl"]  # [B] each
         return torch.stack(rows).sum(0).view(-1, self.samples).mean(1).clamp(min=0)

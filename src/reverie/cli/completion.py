@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.asked import Common
 from reverie.cli.main import COMMANDS, main
+from reverie.cli.options import Common
 from reverie.cli.parse import flags_of, parse
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.experiment import ExperimentConfig

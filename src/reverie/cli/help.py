@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from reverie.cli.asked import Common
+from reverie.cli.options import Common
 from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
@@ -103,7 +103,7 @@ def sources(said: Common, config: ExperimentConfig) -> tuple[bool, list[str]]:
     """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
     needs_env, alone = False, config.offline or (config.algo.needs_data and not said.env)
     try:
-        config.algo.check_data(recorded=True, lived=False)
+        config.algo.check_data(recorded=True, collected=False)
     except ConfigError:
         needs_env, alone = True, False
     asked = ["--env ID"] if needs_env or not config.algo.needs_data else []

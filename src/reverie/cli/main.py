@@ -17,7 +17,7 @@ from reverie.core.signals import end_with_parent
 from reverie.core.waiting import spin_briefly
 
 COMMANDS = {
-    "train": ("asked", "train an agent, or continue a run"),
+    "train": ("options", "train an agent, or continue a run"),
     "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("estimate", "estimate the return of a trained agent from recorded data alone"),
     "dream": ("agent", "compare what a world model imagines with what happens"),
@@ -126,7 +126,7 @@ def fail(message: str, code: int) -> int:
 def overview() -> str:
     """Return the text of ``reverie --help``."""
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
-    lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
+    lines += ["Reinforcement learning from experience: collected, recorded or imagined."]
     lines += ["", *(f"  {name:<11}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
     lines += [

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from reverie.api import train_config
-from reverie.cli.asked import Common
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
+from reverie.cli.options import Common
 from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
@@ -27,7 +27,7 @@ from reverie.presets.layers import env_in, layered, sections, settings_in
 from reverie.presets.registry import SUITES
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.scale.launch import check, launch, launched, rank
-from reverie.scale.ray import Asked, train_on_ray
+from reverie.scale.ray import ClusterRequest, train_on_ray
 from reverie.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -105,15 +105,15 @@ def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> in
     check(config if ":" in config.device else config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (said.run or new_path(config.subject, config.name)).absolute()
     words = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
-    return train_on_ray(words, config, run, on_ray(said) or Asked(), tell)
+    return train_on_ray(words, config, run, on_ray(said) or ClusterRequest(), tell)
 
 
-def on_ray(said: Common) -> Asked | None:
+def on_ray(said: Common) -> ClusterRequest | None:
     """Return what is asked of Ray; None if nothing is."""
     if not said.on:
         return None
     place = said.on.partition(":")[2]
-    return Asked(address=place, learner=said.resources, actor=said.actor_resources, strategy=said.strategy)
+    return ClusterRequest(address=place, learner=said.resources, actor=said.actor_resources, strategy=said.strategy)
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:

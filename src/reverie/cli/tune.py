@@ -8,8 +8,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from reverie.cli.asked import Common, peek
 from reverie.cli.main import fail
+from reverie.cli.options import Common, peek
 from reverie.cli.parse import parse
 from reverie.cli.show import print_files
 from reverie.core.words import plural

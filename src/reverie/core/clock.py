@@ -76,7 +76,7 @@ class LooseRatio(Ratio):
         self.credit -= 1.0
         return 1
 
-    def rest(self) -> int:
+    def remaining(self) -> int:
         """Return the whole updates that are due still, at the end of a run."""
         whole = max(0, int(self.credit + 1e-9))
         self.credit -= whole
@@ -176,7 +176,7 @@ class Clock:
             return 1
         due = self.ratio.due(self.env_steps)
         if self.env_steps >= self.length and isinstance(self.ratio, LooseRatio):
-            due += self.ratio.rest()
+            due += self.ratio.remaining()
         self.promised = self.updates + due
         return due
 

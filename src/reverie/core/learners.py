@@ -55,7 +55,7 @@ def alone() -> Iterator[None]:
         _joined[:] = before
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Return whether several learners train together."""
     return bool(_joined)
 

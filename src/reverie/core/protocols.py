@@ -106,7 +106,7 @@ class Memoryless(Protocol):
 
 
 @runtime_checkable
-class Watcher(Protocol):
+class RunningStatistics(Protocol):
     """Keeps statistics of the collected rows, such as those that normalise observations."""
 
     def watch(self, step: Step) -> None:
@@ -157,7 +157,7 @@ class Source(Protocol):
 
 
 class RowStorage(Protocol):
-    """Rows of several streams, numbered by stream: what :class:`Hindsight` needs of a storage."""
+    """Rows of several streams, numbered by stream: what :class:`RowAnnotator` needs of a storage."""
 
     streams: int
     count: int
@@ -175,7 +175,7 @@ class RowStorage(Protocol):
         """Overwrite one column of one stream, from row ``start`` on."""
 
 
-class Hindsight(Protocol):
+class RowAnnotator(Protocol):
     """Fills an extra column of rows that are held already, once the rows after them are known."""
 
     def added(self, storage: RowStorage, step: Step) -> None:

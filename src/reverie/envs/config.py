@@ -11,7 +11,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK
 from reverie.envs.episode_info import wanted
-from reverie.envs.transforms import asked, repeats
+from reverie.envs.transforms import parse_wrapper, repeats
 
 OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
@@ -122,7 +122,7 @@ class EnvConfig(Config):
             )
         wanted(self.log_info)
         for entry in self.wrappers:
-            asked(entry)
+            parse_wrapper(entry)
 
     @property
     def frames(self) -> int:

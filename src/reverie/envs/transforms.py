@@ -225,7 +225,7 @@ LEARNED = (
 )
 
 
-class Asked(NamedTuple):
+class WrapperCall(NamedTuple):
     """One entry of ``env.wrappers``."""
 
     what: str
@@ -236,14 +236,14 @@ class Asked(NamedTuple):
     named: dict[str, Any]
 
 
-def asked(text: str) -> Asked:
+def parse_wrapper(text: str) -> WrapperCall:
     """Return what an entry asks for; the module of ``module:Class`` is not imported.
 
     Raises:
         ConfigError: it is no name with settings, or a short name that does not exist or with other settings.
     """
     what = f"env.wrappers = {brief(text)}"
-    one = Asked(what, *call_of(text, what))
+    one = WrapperCall(what, *call_of(text, what))
     if ":" not in one.name:
         if one.name not in SHORT:
             known = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
@@ -252,7 +252,7 @@ def asked(text: str) -> Asked:
     return one
 
 
-def _check_settings(one: Asked, kind: type[Any]) -> None:
+def _check_settings(one: WrapperCall, kind: type[Any]) -> None:
     own = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
     try:
         inspect.signature(kind).bind(None, *one.given, **one.named)
@@ -269,7 +269,7 @@ def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
     Raises:
         ReverieError: one cannot be imported, or does not fit this environment.
     """
-    for one in map(asked, entries):
+    for one in map(parse_wrapper, entries):
         kind = SHORT.get(one.name) or imported(one.name, what=one.what, base=gymnasium.Wrapper)
         _check_settings(one, kind)
         if issubclass(kind, MOVING):
@@ -286,5 +286,5 @@ def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
 
 def repeats(entries: tuple[str, ...]) -> int:
     """Return how many times ``entries`` take each action."""
-    found = [[*one.given, *one.named.values()] for one in map(asked, entries) if one.name == "action_repeat"]
+    found = [[*one.given, *one.named.values()] for one in map(parse_wrapper, entries) if one.name == "action_repeat"]
     return math.prod(times for times, *_ in found)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import RunError
-from reverie.core.learners import several
+from reverie.core.learners import is_distributed
 from reverie.core.types import Batch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers
 from reverie.kernels.tape import Tape
@@ -288,7 +288,7 @@ def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
     """Return whether :func:`run` can be used; no recording holds what several learners tell each other."""
     return (
         learner.graph
-        and not several()
+        and not is_distributed()
         and (learner.device.type == "cuda" or (learner.tapes and learner.device.type == "cpu"))
     )
 

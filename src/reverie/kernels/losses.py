@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.learners import several
+from reverie.core.learners import is_distributed
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
 from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, untracked
@@ -77,7 +77,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
 def fits_mean(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`mean_over` can be used."""
-    return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0 and not several()
+    return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0 and not is_distributed()
 
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
@@ -106,7 +106,13 @@ def fits_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__
     """Return whether :func:`squared_error` and :func:`huber_error` can be used; the target has no gradient."""
     shapes = target.ndim == 2 and prediction.shape[-2:] == target.shape and prediction.ndim <= 3
     same = shapes and batch.is_last.shape == (target.shape[0], target.shape[1] + 1) and target.numel() > 0
-    return same and cpu32(prediction, target) and _columns(batch) and untracked(target, batch.weight) and not several()
+    return (
+        same
+        and cpu32(prediction, target)
+        and _columns(batch)
+        and untracked(target, batch.weight)
+        and not is_distributed()
+    )
 
 
 def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
@@ -213,7 +219,7 @@ def fits_quantile_error(
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
     taken = same and batch.action.shape == (windows, rows, prediction.shape[2])
     fit = taken and cpu32(prediction, target, batch.action) and _columns(batch) and untracked(batch.weight)
-    return fit and not several()
+    return fit and not is_distributed()
 
 
 def quantile_error(

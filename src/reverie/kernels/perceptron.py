@@ -109,8 +109,8 @@ class _Perceptron(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         theta, *kept = ctx.saved_tensors
-        asked = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
-        dx, dtheta = backward(theta, ctx.layout, Activations(*kept), grad, **asked)
+        wanted = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
+        dx, dtheta = backward(theta, ctx.layout, Activations(*kept), grad, **wanted)
         if dx is None:
             return dtheta, None, *[None] * len(ctx.shapes)
         each = zip(torch.split(dx, [width for _, width in ctx.shapes], 1), ctx.shapes, strict=True)

@@ -13,13 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, Legal, Picker, sample_action
+from reverie.algos.imagination import ActionDraw, Dream, Legal, sample_action
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.call import cpu32, first_order, floats, untracked
 from reverie.kernels.packing import Kept, is_plain
 from reverie.nn.heads import Actor
 from reverie.nn.layers import MLP, BlockLinear, Linear, RMSNormSiLU, StepLayers
-from reverie.nn.rssm import RSSM, Cell, Chooser, Latent, LogitNet, StateSpaceModel
+from reverie.nn.rssm import RSSM, Cell, Latent, LatentDraw, LogitNet, StateSpaceModel
 
 METHODS = ("cell", "sequence_step", "imagine_step", "stats", "sample")
 """The methods of RSSM that the kernels stand for; if others replace them, they are called."""
@@ -84,8 +84,8 @@ def _known(rssm: RSSM) -> _Prepared:
     return found
 
 
-def _fits(rssm: StateSpaceModel, latent: Latent, rows: int, choose: Chooser | None) -> bool:
-    if choose is not None or not isinstance(rssm, RSSM) or not untracked(*latent):
+def _fits(rssm: StateSpaceModel, latent: Latent, rows: int, draw_z: LatentDraw | None) -> bool:
+    if draw_z is not None or not isinstance(rssm, RSSM) or not untracked(*latent):
         return False
     c, here = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
     shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
@@ -94,15 +94,15 @@ def _fits(rssm: StateSpaceModel, latent: Latent, rows: int, choose: Chooser | No
 
 
 def fits(
-    rssm: StateSpaceModel, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
+    rssm: StateSpaceModel, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, draw_z: LatentDraw | None
 ) -> bool:
     """Return whether :func:`filter_rows` can be used."""
     shape = (*keep.shape, rssm.cfg.hidden)
-    return actions.shape == from_embed.shape == shape and _fits(rssm, latent, len(keep), choose)
+    return actions.shape == from_embed.shape == shape and _fits(rssm, latent, len(keep), draw_z)
 
 
 def filter_rows(
-    rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: None
+    rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, draw_z: None
 ) -> tuple[Latent, Tensor]:
     """Compute ``StateSpaceModel.filter``."""
     c, known, on_gpu = rssm.cfg, _known(rssm), not cpu32(rssm.gates.weight)
@@ -145,18 +145,18 @@ class _Filter(torch.autograd.Function):
 
 
 def fits_dream(
-    rssm: StateSpaceModel, feature: Tensor, action: Tensor, out: Tensor, cell: object, choose: Chooser | None = None
+    rssm: StateSpaceModel, feature: Tensor, action: Tensor, out: Tensor, cell: object, draw_z: LatentDraw | None = None
 ) -> bool:
     """Return whether :func:`dream_step` can be used."""
     return (
         feature.shape == out.shape
         and len(action) == len(feature)
-        and _fits(rssm, rssm.split(feature), len(feature), choose)
+        and _fits(rssm, rssm.split(feature), len(feature), draw_z)
     )
 
 
 def dream_step(
-    rssm: RSSM, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser | None = None
+    rssm: RSSM, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, draw_z: LatentDraw | None = None
 ) -> None:
     """Compute ``StateSpaceModel.dream_step``."""
     action, known = cell.in_action(rssm.bound(action.to(feature.dtype))), _known(rssm)
@@ -180,8 +180,8 @@ def imagine(
     actor: Actor,
     start: Latent,
     horizon: int,
-    choose: Chooser | None = None,
-    pick: Picker = sample_action,
+    draw_z: LatentDraw | None = None,
+    draw_a: ActionDraw = sample_action,
     legal: Legal | None = None,
 ) -> Dream:
     """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once.
@@ -195,9 +195,9 @@ def imagine(
         start.write_feature(features[0])
         for step, now in enumerate(features):
             allowed += [] if legal is None else [legal(now)]  # [M, A]
-            actions.append(pick(actor.heads(layers(now), *allowed[-1:])))  # [M, A]
+            actions.append(draw_a(actor.heads(layers(now), *allowed[-1:])))  # [M, A]
             if step < horizon:
-                rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
+                rssm.dream_step(now, actions[-1], features[step + 1], cell, draw_z)
     with torch.enable_grad():
         masks = torch.stack(allowed) if allowed else None
         return Dream(features, actor.mlp(features[:-1]), torch.stack(actions), masks)

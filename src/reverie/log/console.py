@@ -38,12 +38,12 @@ estimate from recorded data, named so that nobody takes it for an evaluation."""
 def tell(text: str, stream: TextIO | None = None) -> None:
     """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
     stream = sys.stdout if stream is None else stream
-    with outlived(stream):
+    with survive_broken_pipe(stream):
         print(text, file=stream, flush=True)
 
 
 @contextlib.contextmanager
-def outlived(stream: TextIO) -> Iterator[None]:
+def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
     """Ignore that ``stream`` has lost its reader: redirect it to the null device, so that the run goes on."""
     try:
         yield
@@ -211,7 +211,7 @@ class LiveSink(_Display):
     def close(self) -> None:
         """Draw a last time, without the time left, and release the terminal."""
         self._closed = True
-        with outlived(self._stream):
+        with survive_broken_pipe(self._stream):
             self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

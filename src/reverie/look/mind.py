@@ -79,7 +79,7 @@ class Mind:
         return said | {"prior_entropy": array(kind.entropy(prior))}
 
     @torch.no_grad()
-    def surprise(self, step: Step, state: PolicyState) -> dict[str, float]:
+    def divergence(self, step: Step, state: PolicyState) -> dict[str, float]:
         """Return KL[posterior | prior] of a row and both entropies, in nats; ``state`` is the policy's after it.
 
         Nothing if the model's states are not drawn.

@@ -216,7 +216,7 @@ class Session:
         if self.mind is not None:
             seen = self._single(self.mind.say([state.latent]))[0]
             facts |= {"value": float(seen[f"{INSIDE}value"]), "policy": seen["policy"].tolist()}
-            facts |= self.mind.surprise(step, state)
+            facts |= self.mind.divergence(step, state)
         elif self.values is not None:
             facts |= self.values.of(proposed)
         return Happened(step, state, executed(proposed, step), picture, facts, seen)

@@ -259,11 +259,11 @@ class QEnsemble(Network):
         """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies."""
         return self.outputs(obs, action).squeeze(-1)
 
-    def first(self, obs: Obs, action: Tensor) -> Tensor:
+    def first_value(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the values ``[...]`` of the first copy, without computing the others."""
         return self.outputs(obs, action, copy=0).squeeze(-1)
 
-    def several(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+    def values_of(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
         """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once.
 
         ``copy``: the index of the only copy to compute, whose values are ``[..., n]``.
@@ -298,20 +298,20 @@ class Stacked(nn.Module):
         return torch.stack([critic(obs, action) for critic in self.critics])
 
 
-def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
+def first_value(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
     """Return the values ``[...]`` of the first of several critics, without computing the others if possible."""
-    ask = getattr(critic, "first", None)
+    ask = getattr(critic, "first_value", None)
     value: Tensor = critic(obs, action)[0] if ask is None else ask(obs, action)
     return value
 
 
-def several(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+def values_of(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
     """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
-    A critic's own method ``several`` is used if there is one; any other critic gets each observation n times. ``copy``
-    is the index of the only one of K critics to return, ``[..., n]``.
+    A critic's own method ``values_of`` is used if there is one; other critics get each observation n times. ``copy`` is
+    the index of the only one of K critics to return, ``[..., n]``.
     """
-    ask = getattr(critic, "several", None)
+    ask = getattr(critic, "values_of", None)
     if ask is not None:
         values: Tensor = ask(obs, action) if copy is None else ask(obs, action, copy)
         return values
@@ -395,7 +395,7 @@ class DiscreteQEnsemble(Network):
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""
         return masked(self.outputs(obs), obs)
 
-    def first(self, obs: Obs) -> Tensor:
+    def first_value(self, obs: Obs) -> Tensor:
         """Return the outputs of the first copy, ``[..., A]``, without computing the others."""
         return masked(self.outputs(obs, copy=0), obs)
 

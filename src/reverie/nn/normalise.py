@@ -15,7 +15,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten, warn
-from reverie.core.learners import averaged, gathered, several
+from reverie.core.learners import averaged, gathered, is_distributed
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 
@@ -116,7 +116,7 @@ class Moments(HostBuffers):
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``; of several learners, those of all."""
-        if not several():
+        if not is_distributed():
             return add_rows(self.moments, x)
         own = torch.zeros_like(self.moments)
         add_rows(own, x)
@@ -168,7 +168,7 @@ class Standard(Moments):
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``. Numbers that have not varied are only shifted, never divided by 0."""
-        if several():
+        if is_distributed():
             super().add(x)
             x = x[:0]
         add_and_standardise(self.moments, x, self.shift, self.factor)

@@ -408,7 +408,7 @@ def clipped(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
     return (flat * (limit / norm.clamp(min=limit)) if limit else flat), norm
 
 
-def descend(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:
+def gradient_steps(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:
     """Take a step of the optimiser of each loss, by name, with gradients that are all computed before the first step.
 
     ``shared`` are the losses of whose graph another one, after them, has a part.
@@ -541,7 +541,7 @@ class Adam:
         load(self.state_dict(), state)
 
 
-def descend_together(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
+def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
     """Take a step of several optimisers on one loss, with gradients clipped to a norm of ``limit`` all together.
 
     Returns:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.protocols import Annealed, Memoryless, Policy, Watcher
+from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.frames import Frames
@@ -89,7 +89,7 @@ class Preprocessor(nn.Module):
     # ---------------------------------------------------------------- statistics
 
     @property
-    def watcher(self) -> Watcher | None:
+    def running_statistics(self) -> RunningStatistics | None:
         """This object, if it needs to see new rows of the run; else None."""
         watches = self.normaliser, self.range, self.scaler
         return self if any(part is not None for part in watches) else None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above
 from reverie.core.config import Choice
-from reverie.core.learners import gathered, several
+from reverie.core.learners import gathered, is_distributed
 from reverie.nn.normalise import LEAST, HostBuffers, Moments, add_rows, mean_and_std
 
 
@@ -165,7 +165,7 @@ class ReturnScaler(HostBuffers):
         """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
-        if not several():
+        if not is_distributed():
             return add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
         update_returns(self.returns, reward, is_first, self.discount)
         self._count(self.returns.numpy()[~is_first.numpy(force=True)])

@@ -39,7 +39,7 @@ from reverie.nn.layers import (
 )
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 
-Chooser = Callable[[Tensor], Tensor]
+LatentDraw = Callable[[Tensor], Tensor]
 """What is random in z: a function from probabilities ``[..., C]`` to class indices ``[...]``, such as the arg max; for
 Gaussian latents from means ``[...]`` to standard normal noise ``[...]``."""
 
@@ -183,8 +183,8 @@ class StateSpaceModel(nn.Module):
         """Return the statistics ``[..., S, n]`` of z's distribution, in float32, from a network's outputs."""
         raise unwritten(self, "stats")
 
-    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
-        """Return z ``[..., S, C]`` with gradient, drawn by ``choose``; None: at random."""
+    def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
+        """Return z ``[..., S, C]`` with gradient, drawn by ``draw_z``; None: at random."""
         raise unwritten(self, "sample")
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
@@ -196,7 +196,7 @@ class StateSpaceModel(nn.Module):
         return self.stats(self.prior_net(deter))
 
     def observe(
-        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser | None = None
+        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, draw_z: LatentDraw | None = None
     ) -> tuple[Latent, Tensor]:
         """Filter a sequence of observations.
 
@@ -205,7 +205,7 @@ class StateSpaceModel(nn.Module):
             embed: ``[B, T, E]`` embedded observations.
             action: ``[B, T, A]``, the action *before* each row.
             is_first: ``[B, T]`` bool; where it is set, the previous state and action are reset to 0.
-            choose: what is random in z; None samples.
+            draw_z: what is random in z; None samples.
 
         Returns:
             Posterior latents ``[B, T, ...]`` and the posterior's statistics ``[B, T, S, n]``.
@@ -215,11 +215,11 @@ class StateSpaceModel(nn.Module):
         # The posterior's first layer is linear in [h, x]: the part for x is computed as one product for all T rows.
         weight_x = self.posterior.first.weight[:, self.cfg.deter :]
         from_embed = linear(embed, weight_x, self.posterior.first.bias)  # [B, T, hidden]
-        return self.filter(latent, actions, from_embed, keep, choose)
+        return self.filter(latent, actions, from_embed, keep, draw_z)
 
     @accelerated
     def filter(
-        self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, choose: Chooser | None
+        self, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, draw_z: LatentDraw | None
     ) -> tuple[Latent, Tensor]:
         """Do the recurrent part of :meth:`observe`: its other inputs ``[B, T, ...]`` are computed already."""
         dtype = from_embed.dtype
@@ -230,30 +230,30 @@ class StateSpaceModel(nn.Module):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
             deter = self.sequence_step(latent, a, cell)  # [B, D]
             p = self.stats(rest(from_deter(deter, x)))  # [B, S, n]
-            latent = Latent(deter, self.sample(p, choose).to(deter.dtype))
+            latent = Latent(deter, self.sample(p, draw_z).to(deter.dtype))
             deters.append(latent.deter)
             stochs.append(latent.stoch)
             stats.append(p)
         return Latent(torch.stack(deters, 1), torch.stack(stochs, 1)), torch.stack(stats, 1)
 
     def observe_step(
-        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser | None = None
+        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, draw_z: LatentDraw | None = None
     ) -> Latent:
         """Do :meth:`observe` for a single row ``[N, ...]``, and return its latent."""
-        post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], choose)
+        post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], draw_z)
         return post.map(lambda x: x[:, 0])
 
-    def imagine_step(self, latent: Latent, action: Tensor, cell: Any, choose: Chooser | None = None) -> Latent:
+    def imagine_step(self, latent: Latent, action: Tensor, cell: Any, draw_z: LatentDraw | None = None) -> Latent:
         """Take one step under the prior, from a latent ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
         deter = self.sequence_step(latent, cell.in_action(self.bound(action.to(latent.deter.dtype))), cell)
-        return Latent(deter, self.sample(self.stats(cell.prior(deter)), choose).to(deter.dtype))
+        return Latent(deter, self.sample(self.stats(cell.prior(deter)), draw_z).to(deter.dtype))
 
     @accelerated
     def dream_step(
-        self, feature: Tensor, action: Tensor, out: Tensor, cell: Any, choose: Chooser | None = None
+        self, feature: Tensor, action: Tensor, out: Tensor, cell: Any, draw_z: LatentDraw | None = None
     ) -> None:
         """Do :meth:`imagine_step` without gradient, from features ``[M, F]`` to features ``out`` ``[M, F]``."""
-        self.imagine_step(self.split(feature), action, cell, choose).write_feature(out)
+        self.imagine_step(self.split(feature), action, cell, draw_z).write_feature(out)
 
     def split(self, feature: Tensor) -> Latent:
         """Return the latent of a feature ``[..., F]``: the inverse of :attr:`Latent.feature`."""
@@ -324,9 +324,9 @@ class RSSM(StateSpaceModel):
         """Return probabilities ``[..., S, C]`` in float32, with unimix."""
         return unimix_probs(logits.view(*logits.shape[:-1], self.cfg.stoch, self.cfg.classes), self.cfg.unimix)
 
-    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+    def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return one-hot z ``[..., S, C]`` with the straight-through gradient."""
-        return straight_through(stats, (choose or draw)(stats))
+        return straight_through(stats, (draw_z or draw)(stats))
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
         """Return z's distribution by name: ``logits``, ln p of each class."""
@@ -354,7 +354,7 @@ class LatentKind(Choice):
         """Return the statistics ``[..., S, n]`` of a network's outputs ``[..., S * outputs]``, in float32."""
         raise unwritten(self, "stats")
 
-    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+    def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return z ``[..., S, C]`` with gradient."""
         raise unwritten(self, "sample")
 
@@ -399,10 +399,10 @@ class Categorical(LatentKind):
         """Return log-probabilities ``[..., S, C]``."""
         return torch.log_softmax(outputs.float().view(*outputs.shape[:-1], -1, self.count), -1)
 
-    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+    def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return one-hot z ``[..., S, C]``."""
         probs = stats.exp()
-        return straight_through(probs, (choose or draw)(probs))
+        return straight_through(probs, (draw_z or draw)(probs))
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         """See :class:`LatentKind`."""
@@ -455,10 +455,10 @@ class Gaussian(LatentKind):
         mean, std = outputs.float().chunk(2, -1)  # [..., S]
         return torch.stack([mean, STD[self.std](std) + self.min_std], -1)
 
-    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+    def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return z ``[..., S, 1]``."""
         mean, std = stats.unbind(-1)  # [..., S]
-        return (mean + std * (choose or torch.randn_like)(mean)).unsqueeze(-1)
+        return (mean + std * (draw_z or torch.randn_like)(mean)).unsqueeze(-1)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         """See :class:`LatentKind`."""
@@ -692,7 +692,7 @@ class DenseRSSM(StateSpaceModel):
         found: dict[str, Tensor] = self.cfg.latent.named(stats)
         return found
 
-    def sample(self, stats: Tensor, choose: Chooser | None) -> Tensor:
+    def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return z ``[..., S, C]`` of ``cfg.latent``."""
-        z: Tensor = self.cfg.latent.sample(stats, choose)
+        z: Tensor = self.cfg.latent.sample(stats, draw_z)
         return z

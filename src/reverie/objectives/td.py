@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.learners import averaged, several
+from reverie.core.learners import averaged, is_distributed
 from reverie.core.shapes import expect
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, Obs, Update
@@ -95,7 +95,7 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
 def counted(mask: Tensor) -> Tensor:
     """Return the number of rows where ``mask`` is 1, at least 1; of several learners, the mean of their numbers."""
     count = mask.sum()
-    if not several():
+    if not is_distributed():
         return count.clamp(min=1)
     return averaged(count.float()).clamp(min=1e-6)  # where it is 0, so is each sum
 

@@ -18,7 +18,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
 from reverie.replay.priority import Prioritised, PriorityConfig
-from reverie.replay.samplers import Ends, OnlineQueue, Recency, Sampler, Uniform
+from reverie.replay.samplers import EpisodeEnds, OnlineQueue, Recency, Sampler, Uniform
 from reverie.replay.sequence import Sequence
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, Windows
@@ -119,7 +119,7 @@ class BatchSampler:
             "uniform": lambda rng: Uniform(windows, rng),
             "priority": lambda rng: Prioritised(windows, rng, config.priority),
             "recency": lambda rng: Recency(windows, rng, config.recency_exponent),
-            "ends": lambda rng: Ends(windows, rng, self.flags),
+            "ends": lambda rng: EpisodeEnds(windows, rng, self.flags),
         }
         rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
         shares = config.fractions.shares()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.columns import StepRows, as_numpy
 from reverie.core.errors import DataError, RunError
-from reverie.core.protocols import Hindsight
+from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, VERSION
 from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.core.words import plural
@@ -49,8 +49,8 @@ class Replay:
         self.storage = storage
         self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
         self.store: RowStore | None = None
-        self.hindsight: Hindsight | None = None
-        self.stale: bool = False  # rows were added that hindsight has not seen
+        self.annotator: RowAnnotator | None = None
+        self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
         self.obs_names: dict[str, str] = {
             name: name.removeprefix("obs/") for name in storage.specs if name.startswith("obs/")
@@ -102,8 +102,8 @@ class Replay:
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.batch_sampler.add_one(step.is_first.tolist(), step.is_last.tolist())
-        if self.hindsight is not None and not self.stale:
-            self.hindsight.added(self.storage, step)
+        if self.annotator is not None and not self.stale:
+            self.annotator.added(self.storage, step)
 
     def begin_at(self, first: int) -> None:
         """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted.
@@ -231,8 +231,8 @@ class Replay:
             raise self._too_few()
         if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
-        if self.stale and self.hindsight is not None:
-            self.hindsight.filled(self.storage)
+        if self.stale and self.annotator is not None:
+            self.annotator.filled(self.storage)
         self.stale = False
         handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)

@@ -107,7 +107,7 @@ class Recency(Sampler):
         return probability
 
 
-class Ends(Sampler):
+class EpisodeEnds(Sampler):
     """Draws the last window of each episode 1 + T times as often, T being the rows of a window without its free ones.
 
     With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import warn
-from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, Watcher
+from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
 from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, named, shapes_of
 from reverie.core.types import State, Step
@@ -116,7 +116,7 @@ class Collector:
         *,
         seed: int | None = None,
         random_steps: int = 0,
-        watcher: Watcher | None = None,
+        running_statistics: RunningStatistics | None = None,
         exact: Callable[[], bool] = lambda: True,
         say: Say = warn,
     ) -> None:
@@ -128,7 +128,7 @@ class Collector:
             sink: receives every row.
             seed: seed of environments and random actions.
             random_steps: env steps at the beginning that take uniformly random actions.
-            watcher: sees every row before the policy does.
+            running_statistics: sees every row before the policy does.
             exact: whether the rows loaded from a checkpoint are those that were saved; episodes then go on.
             say: called with a sentence if episodes cannot go on.
         """
@@ -138,7 +138,7 @@ class Collector:
         self.env = env
         self.policy = policy
         self.sink = sink
-        self.watcher = watcher
+        self.running_statistics = running_statistics
         self.restorable: Restorable | None = (
             env if isinstance(env, Restorable) else None
         )  # checked once, as isinstance is slow
@@ -190,8 +190,8 @@ class Collector:
 
     def _chosen(self, step: Step) -> Tensor:
         """Let the policy act on the current rows; return the action ``[N, A]`` to store and to send."""
-        if self.watcher is not None and not self._watched:
-            self.watcher.watch(step)
+        if self.running_statistics is not None and not self._watched:
+            self.running_statistics.watch(step)
             self._watched = True
         action, self.state = self.policy.act(step, self.state, "explore")
         if self.env_steps < self.random_steps:  # the policy acts all the same, so that its extras fit

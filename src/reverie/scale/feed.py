@@ -104,7 +104,9 @@ class Feed:
         """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
         self.home: Home | None = None  # not before the weights are those that the run begins with
         self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.arrived
-        self.watch: Callable[[Step], None] | None = None if algo.watcher is None else algo.watcher.watch
+        self.watch: Callable[[Step], None] | None = (
+            None if algo.running_statistics is None else algo.running_statistics.watch
+        )
         self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
         self.published: int = -1  # version of the newest weights; when others may follow
         self.due: float = 0.0
@@ -314,7 +316,7 @@ def feeding(
             scratch=run,
             versions=True,
         )
-        replay.hindsight = algo.hindsight
+        replay.annotator = algo.annotator
         replays.append(replay)
     lanes = Lanes(replays, seeds["replay"])
     whole: Any = lanes

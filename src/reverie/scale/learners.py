@@ -38,7 +38,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.learners import alone, average
 from reverie.core.learners import joined as learning
-from reverie.core.protocols import Annealed, Source, Stateful, Watcher
+from reverie.core.protocols import Annealed, RunningStatistics, Source, Stateful
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.core.words import Say, plural
@@ -214,11 +214,11 @@ class SharedCollector:
         self.state_dict: Callable[[], State] = own.state_dict
         self.load_state_dict: Callable[[State], None] = own.load_state_dict
         self.seen: list[Step] = []
-        self.watcher: Watcher | None = experiment.algo.watcher
+        self.running_statistics: RunningStatistics | None = experiment.algo.running_statistics
         self.spec: ObsSpec = experiment.obs_spec
         if isinstance(own, Feed):
             own.rank, own.learners = team.rank, team.count
-            own.watch = None if self.watcher is None else self.seen.append
+            own.watch = None if self.running_statistics is None else self.seen.append
             if own.dealt:
                 own.incoming = lambda: team.dealt(own)
 
@@ -237,8 +237,8 @@ class SharedCollector:
         total, self.team.ended, self.team.restarts = int(found[0]), bool(found[1]), int(found[2])
         if isinstance(own, Feed):
             own.measure(found[3:])
-            if self.watcher is not None:  # all at once, as some may have rows and others none
-                self.watcher.watch(joined([*self.seen, blank(self.spec, 0)]))
+            if self.running_statistics is not None:  # all at once, as some may have rows and others none
+                self.running_statistics.watch(joined([*self.seen, blank(self.spec, 0)]))
                 self.seen.clear()
         elif isinstance(own.policy, Annealed):
             own.state = own.policy.after(own.state, self.clock.env_steps + total)

@@ -92,7 +92,7 @@ class Learner:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asked:
+class ClusterRequest:
     """What is asked of a Ray cluster, besides the settings of a run."""
 
     address: str = ""
@@ -105,7 +105,7 @@ class Asked:
     """How Ray places them, its strategy of placement groups."""
 
 
-def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, asked: Asked, say: Say) -> int:
+def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, request: ClusterRequest, say: Say) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
 
     The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
@@ -114,7 +114,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, aske
         words: without the run folder and what is asked of Ray.
         config: the settings that the words stand for.
         run: the run folder, at the same path on all nodes.
-        asked: the cluster, and what each process needs.
+        request: the cluster, and what each process needs.
         say: called with a sentence about a loss.
 
     Raises:
@@ -122,18 +122,18 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, aske
         RunError: the cluster cannot be reached, lacks resources, or has lost learners too often.
     """
     namespace = uuid.uuid4().hex
-    ray = connected(asked.address, namespace)
+    ray = connected(request.address, namespace)
     got: list[int] = []
     try:
-        each = needs(config, asked.learner, ray.cluster_resources().get("GPU", 0.0))
-        actor = checked({"CPU": 1}, asked.actor, "actor-resources")
+        each = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
+        actor = checked({"CPU": 1}, request.actor, "actor-resources")
         own = [*words, "--run", str(run)]
         own += [] if config.threads else ["--threads", str(max(1, int(each["CPU"])))]
         own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
         bundles = [each] * config.learners + [actor] * config.actors
         place = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
         with listening(lambda number, _: got.append(number)):
-            return lives(own, config.learners, bundles, asked.strategy, {**place, "each": actor}, run, got, say)
+            return lives(own, config.learners, bundles, request.strategy, {**place, "each": actor}, run, got, say)
     finally:
         ray.shutdown()
 
@@ -308,7 +308,7 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     """Pass output and signals on until all have ended; return their exit codes, None of those that were lost."""
     import ray
 
-    from reverie.log.console import outlived
+    from reverie.log.console import survive_broken_pipe
 
     codes: dict[int, int | None] = {}
     asked = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
@@ -324,7 +324,7 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
             except ray.exceptions.RayActorError:
                 codes[rank] = None
                 continue
-            with outlived(sys.stdout):
+            with survive_broken_pipe(sys.stdout):
                 sys.stdout.buffer.write(text)
                 sys.stdout.buffer.flush()
             if code is None:

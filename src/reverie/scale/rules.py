@@ -27,7 +27,7 @@ def scaled(config: ExperimentConfig, count: int, say: Say) -> ExperimentConfig:
     changes = {} if whole else {"algo.batch_size": config.algo.batch_size * count}
     if not config.offline:
         changes["env.num"] = config.env.num * count
-    rates = {path: raised(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
+    rates = {path: warmed_up(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
     found = config.merge({**changes, **rates})
     lines = settings_changes(config.to_dict(), found.to_dict())
     say(f"scale_rules for {plural(count, 'learner')}: {'; '.join(lines)}")
@@ -44,7 +44,7 @@ def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:
             yield where, value
 
 
-def raised(rate: Rate, factor: float, length: int) -> list[list[float]]:
+def warmed_up(rate: Rate, factor: float, length: int) -> list[list[float]]:
     """Return the points of a learning rate times ``factor`` in a run of ``length``."""
     if isinstance(rate, Ramp):
         return [[step, value * factor] for step, value in rate.points]
