@@ -33,7 +33,7 @@ from reverie.build import build
 from reverie.experiment import ExperimentConfig
 from reverie.presets.layers import layered
 from reverie.run.train import train
-from reverie.scale.feed import feeding
+from reverie.scale.actor_feed import feeding
 
 ROUNDS = 3
 """How often each way is measured."""

@@ -39,7 +39,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.presets.layers import layered
 from reverie.run.collect import Collector
 from reverie.run.train import train
-from reverie.scale.feed import Feed, feeding
+from reverie.scale.actor_feed import Feed, feeding
 from reverie.scale.ray import PLACES
 from reverie.scale.wire import TURNS, Block, check_rows
 

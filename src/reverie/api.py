@@ -41,7 +41,7 @@ from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
-from reverie.scale.feed import feeding
+from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import of_team, share, team_of
 from reverie.scale.learners import Shared, follow, shared
 from reverie.scale.rules import scaled

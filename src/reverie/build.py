@@ -67,8 +67,8 @@ class Experiment(Trainable):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     replay: Any
-    """Replay of the collected rows, or :class:`~reverie.scale.lanes.Lanes` of actors; in a run on recorded data alone
-    the dataset."""
+    """Replay of the collected rows, or :class:`~reverie.scale.actor_replays.Lanes` of actors; in a run on recorded data
+    alone the dataset."""
     eval_env: Env | None
     meter: Meter = field(default_factory=Meter)
     dataset: Dataset | None = None
@@ -239,7 +239,7 @@ def build(
         rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
-        actors: builds what takes the rows of ``config.actors`` processes, :func:`reverie.scale.feed.feeding`.
+        actors: builds what takes the rows of ``config.actors`` processes, :func:`reverie.scale.actor_feed.feeding`.
         say: called with a sentence about what is happening, now and then.
 
     Raises:

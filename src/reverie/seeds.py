@@ -334,7 +334,7 @@ def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tup
         room = sum(int(min((node.get(name, 0.0) / asked[name] for name in asked), default=1)) for node in nodes)
         if not room:
             raise RunError(missing(ray, [each], 1, "PACK"))
-        from reverie.scale.tuner import train_placed  # imports Ray, which connected() has prepared
+        from reverie.scale.ray_tune import train_placed  # imports Ray, which connected() has prepared
 
         yield functools.partial(train_placed, each=asked), room
     finally:

@@ -27,7 +27,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
-from reverie.scale.lanes import Lanes
+from reverie.scale.actor_replays import Lanes
 from reverie.scale.weights import Board, acting, adopt, packed
 from reverie.scale.wire import HEAD, ROWS, TURNS, Failure, Over, Wire, check_rows
 from reverie.store.store import Store

@@ -2,5 +2,5 @@
 
 May import ``build`` and all below it; api and cli may import it. Nothing below knows it: learners tell each other
 numbers through ``core/learners.py``, and the loop gets a clock, a collector and a source that speak for all ranks.
-Begin with ``learners.py``; for actors with ``feed.py``, the learner's side.
+Begin with ``learners.py``; for actors with ``actor_feed.py``, the learner's side.
 """

@@ -51,8 +51,8 @@ from reverie.run.encode import encode
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS
 from reverie.run.run import Measured, Result, Which
-from reverie.scale.feed import Feed
-from reverie.scale.lanes import LaneStores, joined
+from reverie.scale.actor_feed import Feed
+from reverie.scale.actor_replays import LaneStores, joined
 from reverie.scale.ranks import Group
 from reverie.scale.weights import blank
 from reverie.scale.wire import Block

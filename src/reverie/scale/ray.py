@@ -1,8 +1,8 @@
 """Learners of a run on a Ray cluster: a bundle of a placement group for each, and in it a process of ``reverie train``.
 
-Actors get bundles of the same group, in which the learners start them (``remote.py``). Learners find each other as they
-do below torchrun, by environment variables; ``launch.py`` joins them. A learner that is lost ends the others, and all
-start again from the newest checkpoint, which any node can read: the folder of the run must lie on storage that all
+Actors get bundles of the same group, in which the learners start them (``ray_actors.py``). Learners find each other as
+they do below torchrun, by environment variables; ``launch.py`` joins them. A learner that is lost ends the others, and
+all start again from the newest checkpoint, which any node can read: the folder of the run must lie on storage that all
 nodes see.
 
 Imports PyTorch and Ray only where they are used: Ray's workers import this module, and need neither.

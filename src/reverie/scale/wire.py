@@ -1,7 +1,7 @@
 """What an actor and the learner exchange: blocks of rows, and how far the actor may go.
 
 On one machine rows lie in shared memory; a pipe carries a few bytes for each block. Nothing that arrives at the learner
-is unpickled. ``remote.py`` does the same by Ray.
+is unpickled. ``ray_actors.py`` does the same by Ray.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ from reverie.replay.config import ReplayConfig, check_capacity, check_memory, mo
 from reverie.replay.run_store import RunStore
 from reverie.replay.storage import bytes_of
 from reverie.run.collect import EpisodeStats
+from reverie.scale.actor_processes import PATIENCE, SHARE, Home, Link, Processes
+from reverie.scale.actor_replays import Lanes, LaneStores
 from reverie.scale.actors import Work
-from reverie.scale.homes import PATIENCE, SHARE, Home, Link, Processes
-from reverie.scale.lanes import Lanes, LaneStores
 from reverie.scale.ray import PLACES
-from reverie.scale.remote import Nodes
+from reverie.scale.ray_actors import Nodes
 from reverie.scale.weights import acting, packed
 from reverie.scale.wire import BLOCKS, Block, Failure, check_rows
 

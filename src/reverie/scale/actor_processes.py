@@ -1,4 +1,4 @@
-"""Where actors live: as processes of this machine here, on the nodes of a Ray cluster in ``remote.py``."""
+"""Where actors live: as processes of this machine here, on the nodes of a Ray cluster in ``ray_actors.py``."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from reverie.core.discover import version
 from reverie.core.errors import DataError
 from reverie.core.words import Say
 from reverie.run.collect import EpisodeStats
+from reverie.scale.actor_processes import SHARE, Link
 from reverie.scale.actors import Work, play
-from reverie.scale.homes import SHARE, Link
 from reverie.scale.ray import PLACES, amounts, connected
 from reverie.scale.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
 
@@ -101,7 +101,7 @@ class Post:
 
 
 class Nodes:
-    """The bundles of a placement group that the command has made for the actors: a ``homes.py: Home``."""
+    """The bundles of a placement group that the command has made for the actors: a ``actor_processes.py: Home``."""
 
     def __init__(self, columns: Mapping[str, Column], envs: int, say: Say) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
@@ -151,7 +151,7 @@ class Nodes:
 
 
 class Distant:
-    """A post: a ``homes.py: Link``."""
+    """A post: a ``actor_processes.py: Link``."""
 
     def __init__(self, home: Nodes, work: Callable[[], Work], number: int) -> None:
         self.home = home
