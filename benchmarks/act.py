@@ -19,7 +19,7 @@ import torch
 from machine import child, machine, write
 from update import SETTINGS, build, step
 
-from reverie.bench import act_seconds
+from reverie.experiment.bench import act_seconds
 
 MODES = ("explore", "eval")
 

@@ -29,9 +29,9 @@ from acting import CASES, LEAST, SECONDS, STARTS, WARM_UP, Sleeping, family_seco
 from installed import WHERE, installed
 from machine import child, machine, write
 
-from reverie.build import build
-from reverie.experiment import ExperimentConfig
-from reverie.presets.layers import layered
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import layered
 from reverie.run.train import train
 from reverie.scale.actor_feed import feeding
 

@@ -33,13 +33,13 @@ from machine import child, machine, write
 from replay import FORCES, MUJOCO, SAMPLERS, one_step
 from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build
 
-from reverie.bench import noise_batch, noise_step
 from reverie.core import accelerate
 from reverie.core.accelerate import Kernel, only
 from reverie.core.discover import algorithm_config
 from reverie.core.machine import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Update, Window
+from reverie.experiment.bench import noise_batch, noise_step
 from reverie.kernels import matmul, perceptron, tape, winograd
 from reverie.kernels.table import ROWS
 from reverie.replay.config import ReplayConfig

@@ -24,14 +24,14 @@ from typing import Any
 import torch
 from machine import child, machine, write
 
-from reverie.build import Experiment, build
 from reverie.core.hardware import wait_for
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.build import Experiment, build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import layered
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
-from reverie.presets.layers import layered
 from reverie.run import train as loop
 from reverie.run.finite import FiniteCheck
 from reverie.run.metrics import MetricsLog

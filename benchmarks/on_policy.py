@@ -43,9 +43,9 @@ from reverie.agent.evaluation import evaluate_run
 from reverie.algos.ppo import PPO
 from reverie.core.waiting import spin_briefly
 from reverie.envs.make import make_gym
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import layered
 from reverie.log.aggregate import intervals_of, plain
-from reverie.presets.layers import layered
 from reverie.replay.rollout import Rollout
 
 EPISODES = 20

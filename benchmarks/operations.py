@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from update import SETTINGS, config
 
 import reverie
-from reverie.bench import noise_batch
 from reverie.core.discover import version
+from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu
 
 PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"

@@ -32,11 +32,11 @@ import torch
 from machine import child, machine, tidy
 from results import save
 
-from reverie.build import build
 from reverie.core.types import FLAGS
 from reverie.envs.vector import make_env
-from reverie.experiment import ExperimentConfig
-from reverie.presets.layers import layered
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import layered
 from reverie.run.collect import Collector
 from reverie.run.train import train
 from reverie.scale.actor_feed import Feed, feeding

@@ -14,7 +14,7 @@ from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS, SMALL, settings
 
 

@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from reverie import bench
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
 from reverie.algos.ppo import PPOConfig
-from reverie.bench import (
+from reverie.cli import main
+from reverie.cli.bench import BenchCommand, settings, shapes
+from reverie.core import hardware
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Window
+from reverie.envs.config import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.vector import make_env
+from reverie.experiment import bench
+from reverie.experiment.bench import (
     Forecast,
     Pace,
     Report,
@@ -31,15 +39,7 @@ from reverie.bench import (
     pace,
     turns_of,
 )
-from reverie.cli import main
-from reverie.cli.bench import BenchCommand, settings, shapes
-from reverie.core import hardware
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Window
-from reverie.envs.config import EnvConfig
-from reverie.envs.dummy import Count
-from reverie.envs.vector import make_env
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}

@@ -27,8 +27,8 @@ from reverie.cli.parse import flags_of, parse
 from reverie.core import accelerate
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
+from reverie.experiment.layers import layered
 from reverie.kernels import compiler
-from reverie.presets.layers import layered
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]

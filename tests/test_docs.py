@@ -37,9 +37,9 @@ from reverie.envs.dummy import Count
 from reverie.envs.suites import SUITES
 from reverie.envs.transforms import SHORT
 from reverie.envs.vector import make_env
-from reverie.experiment import ExperimentConfig
-from reverie.presets.layers import CPU, base, preset_name
-from reverie.presets.registry import ON_CPU, PRESETS, resized
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import CPU, base, preset_name
+from reverie.experiment.registry import ON_CPU, PRESETS, resized
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -242,11 +242,12 @@ def test_commands_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of all blocks, also of text that is no tutorial's cell: each flag, value and preset is known."""
-    from reverie import bench, cli
+    from reverie import cli
     from reverie.agent import estimate as estimation
     from reverie.agent import extract, loading
     from reverie.cli import agent, check, data, info, look, runs, share, train, tune
     from reverie.cli.parse import parse
+    from reverie.experiment import bench
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
@@ -290,11 +291,11 @@ def test_commands_are_understood(
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, asked, bench, check, data, estimate, info, look, runs, share, tune
+    from reverie.cli import agent, bench, check, data, estimate, info, look, options, runs, share, tune
 
     kinds = [
         kind
-        for module in (agent, asked, bench, check, data, estimate, info, look, runs, share, tune)
+        for module in (agent, bench, check, data, estimate, info, look, options, runs, share, tune)
         for kind in vars(module).values()
         if dataclasses.is_dataclass(kind)
     ]

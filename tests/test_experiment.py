@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie import experiment as experiments
 from reverie.agent.loading import load
 from reverie.api import train_config as train
-from reverie.build import build
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.types import Window
 from reverie.core.words import say_nothing
 from reverie.datasets.detect import open_reader
-from reverie.experiment import ExperimentConfig
+from reverie.experiment import config as experiments
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import read_metrics
 from shared_generators import Lucky, Paying, Shared
 from tiny import FEW, settings

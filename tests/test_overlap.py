@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 
-from reverie.build import Experiment, build
 from reverie.envs.worker import WorkerSlot
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.build import Experiment, build
+from reverie.experiment.config import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.run.train import train
 from tiny import SETTINGS

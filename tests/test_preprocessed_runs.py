@@ -13,11 +13,11 @@ import torch
 
 import reverie
 from reverie.api import train_config as train
-from reverie.build import build
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
-from reverie.presets.layers import base
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
 from reverie.store.store import Store

@@ -19,10 +19,10 @@ from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
 from reverie.envs.dummy import Count
-from reverie.experiment import ExperimentConfig
-from reverie.presets import layers
-from reverie.presets.layers import layered, preset_name
-from reverie.presets.registry import ON_CPU, PRESETS, SUITES, TABLE, overlay
+from reverie.experiment import layers
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import layered, preset_name
+from reverie.experiment.registry import ON_CPU, PRESETS, SUITES, TABLE, overlay
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 

@@ -21,13 +21,13 @@ from safetensors.torch import load_file
 
 import reverie
 from reverie.algos.cql import CQLObjective
-from reverie.build import write_returns
 from reverie.cli import main
 from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import output, writers
-from reverie.experiment import ExperimentConfig, resolved
+from reverie.experiment.build import write_returns
+from reverie.experiment.config import ExperimentConfig, resolved
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.storage import HostStorage
@@ -214,7 +214,7 @@ def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tm
 
 def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
-    from reverie.build import build
+    from reverie.experiment.build import build
 
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
     experiment = build(resolved(config, None, quiet))

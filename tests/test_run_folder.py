@@ -25,7 +25,7 @@ from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.metrics import FINAL, read_metrics
 from reverie.run import run as life

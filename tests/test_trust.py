@@ -21,7 +21,7 @@ from reverie.core.errors import UntrustedError
 from reverie.core.importing import installed, trusting
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
-from reverie.experiment import NO_ENV, OWN_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, resolved
 from reverie.run.folder import RunFolder, Saved, write_saved
 
 WALK = """
@@ -122,7 +122,7 @@ def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
         told.append("--trust" in turns.command(turns.runs[0]))
         raise InterruptedError
 
-    monkeypatch.setattr("reverie.seeds.train_runs", commanded)
+    monkeypatch.setattr("reverie.scale.seeds.train_runs", commanded)
     config = ExperimentConfig(algo=DQNConfig(), env=EnvConfig(id="CartPole-v1"))
     for trust in (True, False):
         with trusting(trust), pytest.raises(InterruptedError):

@@ -13,16 +13,16 @@ import yaml
 
 import reverie
 from reverie import api
-from reverie import seeds as processes
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.words import say_nothing
+from reverie.experiment.layers import layered
 from reverie.log.metrics import JsonlSink
-from reverie.presets.layers import layered
+from reverie.scale import seeds as processes
 from tiny import SETTINGS
 
 pytest.importorskip("optuna")
-tune = pytest.importorskip("reverie.search")
+tune = pytest.importorskip("reverie.scale.search")
 SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
 CONFIG = layered("dqn", env="CartPole-v1").merge(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 
 NETWORKS: dict[str, Any] = {
     "rssm": {"deter": 32, "hidden": 16, "classes": 4, "stoch": 4, "blocks": 4},

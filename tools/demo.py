@@ -22,7 +22,7 @@ from reverie.agent.evaluation import evaluate_run
 from reverie.cli.show import print_files
 from reverie.core.errors import ReverieError
 from reverie.core.words import plural
-from reverie.presets.layers import PRESETS
+from reverie.experiment.layers import PRESETS
 from reverie.run.run import Result
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20

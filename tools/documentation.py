@@ -317,7 +317,7 @@ def link(found: re.Match[str]) -> str:
 def settings_note(name: str) -> str:
     """Return what the columns of the table of settings are."""
     from reverie.core.discover import algorithm_config
-    from reverie.presets.registry import TABLE
+    from reverie.experiment.registry import TABLE
 
     config = algorithm_config(name)
     kinds = [config, *(kind for kind in config.__bases__ if "Settings that" in (kind.__doc__ or ""))]
@@ -329,7 +329,7 @@ def settings_note(name: str) -> str:
 
 def settings_table(config: Any, name: str) -> list[str]:
     """Return a table of all settings of an algorithm, with what its presets make of them."""
-    from reverie.presets.registry import PRESETS, TABLE
+    from reverie.experiment.registry import PRESETS, TABLE
 
     presets = {preset: flat(PRESETS[preset]().algo) for preset, one in TABLE.items() if one.algorithm == name}
     lines = ["| setting | default | in presets | meaning |", "|---|---|---|---|"]
@@ -454,7 +454,7 @@ def printed(call: Callable[[], Any]) -> str:
 
 def settings() -> str:
     """Return the page of all settings of a run but the algorithm's."""
-    from reverie.experiment import ExperimentConfig
+    from reverie.experiment.config import ExperimentConfig
 
     lines = [
         "# Settings of a run",

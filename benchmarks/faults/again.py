@@ -21,7 +21,7 @@ import zarr  # noqa: F401
 
 import reverie.algos.dreamer_v3
 import reverie.cli.train
-import reverie.experiment  # noqa: F401
+import reverie.experiment.config  # noqa: F401
 from reverie.cli import main
 
 

@@ -17,10 +17,10 @@ from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
-from reverie.bench import noise_batch, noise_step
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.experiment.bench import noise_batch, noise_step
 
 
 def acting(policy: Policy, obs: ObsSpec) -> Callable[[int], Callable[[], object]]:

@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from reverie.envs.check import EnvReport as EnvReport
     from reverie.envs.check import Finding as Finding
     from reverie.envs.config import EnvConfig as EnvConfig
-    from reverie.experiment import ExperimentConfig as ExperimentConfig
+    from reverie.experiment.config import ExperimentConfig as ExperimentConfig
     from reverie.run.evaluate import Evaluation as Evaluation
     from reverie.run.run import Result as Result
-    from reverie.search import TuneResult as TuneResult
-    from reverie.seeds import SeedsResult as SeedsResult
+    from reverie.scale.search import TuneResult as TuneResult
+    from reverie.scale.seeds import SeedsResult as SeedsResult
 
 if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
@@ -121,11 +121,11 @@ _PLACES = {
     "datasets.dataset": "DatasetConfig",
     "envs.check": "EnvReport Finding",
     "envs.config": "EnvConfig",
-    "experiment": "ExperimentConfig",
+    "experiment.config": "ExperimentConfig",
     "run.evaluate": "Evaluation",
     "run.run": "Result",
-    "search": "TuneResult",
-    "seeds": "SeedsResult",
+    "scale.search": "TuneResult",
+    "scale.seeds": "SeedsResult",
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""
 

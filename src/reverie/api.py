@@ -14,10 +14,8 @@ from typing import Any, cast
 import gymnasium
 import torch
 
-from reverie import bench
 from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig, fitting
-from reverie.build import build, paced
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
@@ -29,13 +27,15 @@ from reverie.datasets.dataset import DatasetConfig, dataset_config
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
-from reverie.experiment import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
+from reverie.experiment import bench
+from reverie.experiment.build import build, paced
+from reverie.experiment.config import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
+from reverie.experiment.layers import layered
+from reverie.experiment.registry import SUITES, overlay, resized
 from reverie.log.artifacts import local
 from reverie.log.console import tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
-from reverie.presets.layers import layered
-from reverie.presets.registry import SUITES, overlay, resized
 from reverie.replay.sources import Experience
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
@@ -45,8 +45,8 @@ from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import of_team, share, team_of
 from reverie.scale.learners import Shared, follow, shared
 from reverie.scale.rules import scaled
-from reverie.search import TuneResult, tune_of
-from reverie.seeds import SeedsResult, train_seeds_of
+from reverie.scale.search import TuneResult, tune_of
+from reverie.scale.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
 """Algorithms to begin with: in general, and where nothing has to be seen in images."""

@@ -9,7 +9,7 @@ import pytest
 from corridor import Corridor
 from reverie.api import train_config as train
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from tiny import SMALL
 
 

@@ -19,8 +19,8 @@ from reverie.api import train_config as train
 from reverie.core.errors import DataError
 from reverie.core.spaces import ActionCodec
 from reverie.core.words import say_nothing
+from reverie.experiment.layers import base
 from reverie.nn.exploration import EpsilonGreedy
-from reverie.presets.layers import base
 
 
 def test_what_an_agent_is_can_be_read(trained: Path) -> None:

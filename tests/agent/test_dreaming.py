@@ -22,7 +22,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.nn.rssm import Latent
 from tiny import SMALL
 

@@ -20,7 +20,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.envs.flat import make_flat
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.nn.actor_critic import kind_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))

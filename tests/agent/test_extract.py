@@ -23,8 +23,8 @@ from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import reproducible
 from reverie.core.words import say_nothing
+from reverie.experiment.layers import layered
 from reverie.log.metrics import read_metrics
-from reverie.presets.layers import layered
 from tiny import FEW
 
 

@@ -18,7 +18,7 @@ from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from tiny import SMALL
 
 

@@ -20,7 +20,7 @@ from reverie.datasets.recorded_env import env_of, to_apply
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import Single, make_gym
-from reverie.experiment import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
 
 minari = pytest.importorskip("minari")
 

@@ -5,10 +5,10 @@ import torch
 from dreamer import ACTIONS, CONFIGS, EARLIER, batch, build_earlier
 
 from reverie.algos.world_model import repeated
-from reverie.bench import noise_batch
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
+from reverie.experiment.bench import noise_batch
 from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv

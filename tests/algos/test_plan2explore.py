@@ -12,9 +12,9 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import actions_before
 from reverie.algos.world_model import Context
-from reverie.build import Shared, begins
 from reverie.core.discover import algorithm_name
 from reverie.core.types import Step
+from reverie.experiment.build import Shared, begins
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
 

@@ -5,10 +5,10 @@ import torch
 
 from reverie.algos.a2c import A2CConfig
 from reverie.algos.ppo import PPOConfig
-from reverie.build import build
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Update
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
 
 SMALL = {"env.id": "reverie/Count-v0", "env.num": 2, "env.vector": "serial", "threads": 1, "eval_episodes": 0,
          "steps": 100, "console": False, "tensorboard": False}  # fmt: skip

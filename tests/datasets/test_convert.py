@@ -32,7 +32,7 @@ from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
 from reverie.datasets.validate import validate
-from reverie.experiment import OWN_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import OWN_ENV, ExperimentConfig, resolved
 from reverie.store import zarr
 from reverie.store.places import LocalObjects
 

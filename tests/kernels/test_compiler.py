@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.bench import noise_batch
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.experiment.bench import noise_batch
 from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
 from tiny import NETWORKS

@@ -11,9 +11,9 @@ import torch
 from filtering import drawer, filtered, gradients, numbers
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.bench import noise_batch
 from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu
 from reverie.nn import functional
 

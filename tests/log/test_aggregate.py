@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import (
     Aggregate,
     evaluation_scores,
@@ -20,7 +20,7 @@ from reverie.log.aggregate import (
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.metrics import FINAL, JsonlSink
 from reverie.run.folder import RunFolder, found_at_end, write_found
-from reverie.seeds import measured_as
+from reverie.scale.seeds import measured_as
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from reverie.cli import main
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import read_contender
-from reverie.seeds import SeedRun, SeedsFolder, write_seeds
+from reverie.scale.seeds import SeedRun, SeedsFolder, write_seeds
 
 Captured = pytest.CaptureFixture[str]
 

@@ -8,8 +8,8 @@ import pytest
 
 from reverie.api import train_config as train
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
-from reverie.presets.layers import layered
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import layered
 from tiny import FEW, SMALL
 
 

@@ -12,9 +12,9 @@ from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
-from reverie.bench import noise_batch
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.experiment.bench import noise_batch
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature
 from reverie.nn.policy_value import PolicyValue, PolicyValueConfig

@@ -15,7 +15,7 @@ import torch
 from reverie.algos.dqn import DQNConfig
 from reverie.api import train_config as train
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.run import Result
 from reverie.store.store import Store

@@ -12,9 +12,9 @@ import pytest
 from resumed import CONFIG, QUICK, Walk, assert_same, run_until
 
 from reverie.api import train_config as train
-from reverie.build import Experiment
 from reverie.core.errors import RunError
 from reverie.core.words import say_nothing
+from reverie.experiment.build import Experiment
 from reverie.log.metrics import read_metrics
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation

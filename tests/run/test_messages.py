@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from reverie.bench import Pace
-from reverie.build import outlook
 from reverie.core.types import Window
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.bench import Pace
+from reverie.experiment.build import outlook
+from reverie.experiment.config import ExperimentConfig
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, everything, 
 
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.api import train_config as train
-from reverie.build import build
 from reverie.core.errors import RunError
 from reverie.core.words import say_nothing
+from reverie.experiment.build import build
 from reverie.log.metrics import read_metrics
 from reverie.replay.durable import DurableReplay
 from reverie.run.checkpoint import Checkpoints

@@ -19,11 +19,11 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
-from reverie.build import build
 from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
 from reverie.nn.optim import TrainStep
 from tiny import SETTINGS
 

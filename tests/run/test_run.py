@@ -14,15 +14,15 @@ import pytest
 import torch
 import yaml
 
-from reverie import bench
-from reverie import build as build_module
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
 from reverie.core.types import Batch
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment import bench
+from reverie.experiment import build as build_module
+from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import read_metrics
 from reverie.run.folder import read_saved
 from tiny import SETTINGS, settings

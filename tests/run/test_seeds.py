@@ -17,7 +17,6 @@ import yaml
 from resumed import assert_same
 
 import reverie
-from reverie import seeds as module
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.cli import main as cli
@@ -27,13 +26,14 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import FolderLock
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
 from reverie.run import signals as run_signals
 from reverie.run.folder import RunFolder
 from reverie.run.signals import Interrupt
-from reverie.seeds import Child, SeedsFolder, collected_signals, verdict
-from reverie.seeds import train_seeds_of as train_seeds
+from reverie.scale import seeds as module
+from reverie.scale.seeds import Child, SeedsFolder, collected_signals, verdict
+from reverie.scale.seeds import train_seeds_of as train_seeds
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})

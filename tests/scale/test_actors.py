@@ -23,7 +23,7 @@ from reverie.core.types import Step, Update, Window
 from reverie.core.words import say_nothing
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.detect import open_reader
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats

@@ -18,7 +18,7 @@ from reverie.api import train_config
 from reverie.core.errors import ConfigError
 from reverie.core.ramp import Ramp
 from reverie.core.randomness import derived_seeds
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import dealt
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved

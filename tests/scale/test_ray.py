@@ -21,7 +21,7 @@ from reverie.cli import main
 from reverie.cli.parse import without
 from reverie.core.errors import ConfigError
 from reverie.core.words import say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.manifest import step_of
 from reverie.scale import ray as on_ray

@@ -19,7 +19,6 @@ from torch import Tensor
 from reverie.agent.imagining import Imagined, ModelState, imagine, observe, probed, steer
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
-from reverie.build import check_fit, make_eval_env
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
@@ -31,7 +30,8 @@ from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, op
 from reverie.envs.flat import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
-from reverie.experiment import NO_ENV, ExperimentConfig
+from reverie.experiment.build import check_fit, make_eval_env
+from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import Evaluation, evaluate
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.build import make_eval_env
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, brief, warn
 from reverie.core.files import check_writable, write_atomic, write_json, writing
@@ -28,6 +27,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.core.words import Say, plural
 from reverie.datasets.dataset import DatasetConfig
+from reverie.experiment.build import make_eval_env
 from reverie.run.collect import executed
 from reverie.run.folder import RunFolder
 

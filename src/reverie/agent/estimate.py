@@ -21,7 +21,6 @@ from reverie.agent.agent import Actions, mode_of
 from reverie.agent.loading import saved_config
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
-from reverie.build import check_fit, looked_at
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, warn
@@ -35,7 +34,8 @@ from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
 from reverie.core.words import Say, plural
 from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
-from reverie.experiment import NO_ENV
+from reverie.experiment.build import check_fit, looked_at
+from reverie.experiment.config import NO_ENV
 from reverie.log.console import span
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig

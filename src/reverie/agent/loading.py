@@ -29,7 +29,7 @@ from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory, put_away
 from reverie.envs.slot import generator_kept
-from reverie.experiment import NO_ENV, ExperimentConfig
+from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.artifacts import fetched
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_origin, check_spec, read_saved, read_spec

@@ -29,7 +29,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.words import Say
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, env_factory, put_away
-from reverie.experiment import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.nn.perceptron import ReluMLP
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, new_path, write_saved

@@ -17,9 +17,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.bench import Report
     from reverie.core.specs import ActionSpec, ObsPart
-    from reverie.experiment import ExperimentConfig
+    from reverie.experiment.bench import Report
+    from reverie.experiment.config import ExperimentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,8 @@ def bench_command(args: list[str]) -> int:
 
 def settings(said: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
-    from reverie.presets.layers import layered
-    from reverie.presets.registry import PRESETS
+    from reverie.experiment.layers import layered
+    from reverie.experiment.registry import PRESETS
 
     own = said.algorithm.replace("-", "_")
     preset = own if said.shaped and said.preset is None and own in PRESETS else said.preset
@@ -118,8 +118,8 @@ def settings(said: BenchCommand) -> ExperimentConfig:
 
 def measured(said: BenchCommand, config: ExperimentConfig) -> Report:
     """Measure what was asked for."""
-    from reverie import bench
     from reverie.core.machine import choose_device
+    from reverie.experiment import bench
 
     print_trouble(choose_device(config.device))
     if said.shaped:

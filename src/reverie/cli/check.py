@@ -61,7 +61,7 @@ def check_env_command(args: list[str]) -> int:
 
         check_id(args[0])
     from reverie.api import USUAL, check_env  # imports torch
-    from reverie.presets.layers import layered
+    from reverie.experiment.layers import layered
 
     flags = dict(flags_in(args))
     files, named = [Path(word) for word in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)

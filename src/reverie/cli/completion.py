@@ -14,8 +14,8 @@ from reverie.cli.main import COMMANDS, main
 from reverie.cli.options import Common
 from reverie.cli.parse import flags_of, parse
 from reverie.core.discover import algorithm_config, algorithms
-from reverie.experiment import ExperimentConfig
-from reverie.presets.registry import TABLE
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.registry import TABLE
 
 ENDS = {
     "bash": """_reverie() {

@@ -17,7 +17,7 @@ from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
-from reverie.experiment import DEFAULT_REPLAY_RATIO, ExperimentConfig
+from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.replay.sources import of_share
 
 WIDTH = 100
@@ -159,7 +159,7 @@ def help_command(args: list[str]) -> int:
         ConfigError: there is no such topic.
     """
     from reverie.cli.main import COMMANDS, main
-    from reverie.presets.registry import TABLE
+    from reverie.experiment.registry import TABLE
 
     topic = args[0].removeprefix("--") if args else "help"
     name = topic.replace("-", "_")

@@ -64,7 +64,7 @@ def list_command(args: list[str]) -> int:
             print(f"  {'':<16}sizes: {', '.join(sizes)}")
     print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
     print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
-    from reverie.presets.published import TABLE
+    from reverie.experiment.presets import TABLE
 
     for name, one in TABLE.items():
         starts = ", ".join(f"{start}*" for start in one.envs.split())

@@ -20,15 +20,15 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural, say_nothing
 from reverie.envs.config import EnvConfig
-from reverie.experiment import ExperimentConfig, fitted
+from reverie.experiment.config import ExperimentConfig, fitted
+from reverie.experiment.layers import env_in, layered, sections, settings_in
+from reverie.experiment.registry import SUITES
 from reverie.log.aggregate import table
 from reverie.log.console import tell
-from reverie.presets.layers import env_in, layered, sections, settings_in
-from reverie.presets.registry import SUITES
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.scale.launch import check, launch, launched, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
-from reverie.seeds import train_seeds_of
+from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
 """Flags of ``Common`` that are other names of settings."""

@@ -13,7 +13,7 @@ from reverie.cli.options import Common, peek
 from reverie.cli.parse import parse
 from reverie.cli.show import print_files
 from reverie.core.words import plural
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 
 SHOWN = 10
 """Trials that are printed."""
@@ -54,7 +54,7 @@ def search(config: ExperimentConfig, said: Tuning) -> int:
     from reverie.cli.train import on_ray
     from reverie.log.console import tell
     from reverie.run.folder import read_yaml
-    from reverie.search import tune_of
+    from reverie.scale.search import tune_of
 
     if said.seeds is not None or said.space == Path():
         missing = "--seeds has no effect on a search." if said.seeds else "which settings? Pass --space FILE."

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.build import make_eval_env
 from reverie.core.errors import DataError, EnvError, ReverieError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Step
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.make import put_away
+from reverie.experiment.build import make_eval_env
 
 
 class Live:

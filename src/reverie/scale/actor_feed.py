@@ -24,7 +24,7 @@ from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
 from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import ReplayConfig, check_capacity, check_memory, most_rows, parse_size
 from reverie.replay.run_store import RunStore
 from reverie.replay.storage import bytes_of
@@ -297,7 +297,7 @@ def feeding(
     factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
     seeds: Mapping[str, int], run: Path | None, say: Say, clock: Clock, alarm: Say | None = None,
 ) -> tuple[Lanes, Feed, LaneStores | None]:  # fmt: skip
-    """Build what takes the rows of actors and keeps them; ``build.py: collecting`` is the same without actors.
+    """Build what takes the rows of actors and keeps them; without actors it is ``experiment/build.py: collecting``.
 
     ``env`` has the spaces of the environments of actors. ``alarm`` tells of lost actors, also of learners whose
     ``say`` is silent.

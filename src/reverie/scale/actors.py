@@ -25,7 +25,7 @@ from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
 from reverie.envs.vector import make_env
 from reverie.envs.worker import ONE_THREAD
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector
 from reverie.scale.weights import Board, acting, adopt
 from reverie.scale.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows

@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.machine import choose_device, gpus
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.core.words import Say, plural, say_nothing
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.scale.learners import Team
 from reverie.scale.ranks import join

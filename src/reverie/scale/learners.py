@@ -33,7 +33,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from reverie.algos.base import Algorithm
-from reverie.build import Experiment
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.learners import alone, average
@@ -42,7 +41,8 @@ from reverie.core.protocols import Annealed, RunningStatistics, Source, Stateful
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.core.words import Say, plural
-from reverie.experiment import ExperimentConfig, saved_settings
+from reverie.experiment.build import Experiment
+from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, read, write

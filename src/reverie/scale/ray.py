@@ -31,7 +31,7 @@ from reverie.core.words import Say, plural, say_nothing
 from reverie.run.signals import listening
 
 if TYPE_CHECKING:
-    from reverie.experiment import ExperimentConfig
+    from reverie.experiment.config import ExperimentConfig
 
 PLACES = "REVERIE_PLACES"
 """Environment variable by which a learner knows where its actors have their places."""

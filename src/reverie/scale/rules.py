@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from reverie.core.config import Choice, Config
 from reverie.core.ramp import Ramp, Rate
 from reverie.core.words import Say, plural
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.run.folder import settings_changes
 
 WARM_UP = 0.1

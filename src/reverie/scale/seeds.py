@@ -28,7 +28,7 @@ from reverie.core.lock import FolderLock
 from reverie.core.machine import choose_device
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.core.words import Say, plural
-from reverie.experiment import ExperimentConfig, resolved, saved_settings, with_beginning
+from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
 from reverie.log.console import Board, Lane, LaneState, tell
 from reverie.run.folder import (

@@ -21,7 +21,7 @@ from reverie.core.files import check_local, check_writable, write_atomic, writin
 from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
 from reverie.core.words import Say, plural
-from reverie.experiment import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
 from reverie.log.console import Board, Tail, tell
 from reverie.log.metrics import FINAL
 from reverie.run.folder import (
@@ -36,7 +36,7 @@ from reverie.run.folder import (
     write_saved,
 )
 from reverie.scale.ray import ClusterRequest
-from reverie.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
+from reverie.scale.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""

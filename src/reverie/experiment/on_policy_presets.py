@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.presets.table import NATURE_ATARI, Preset, Settings
+from reverie.experiment.preset import NATURE_ATARI, Preset, Settings
 
 GENERAL: Settings = {"steps": 1_000_000, "threads": 1}
 """The defaults of Stable-Baselines3."""

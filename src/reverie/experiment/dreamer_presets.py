@@ -8,7 +8,7 @@ in replayed rows per env step, those of V1 and V2 are updates per env step. Sett
 
 from __future__ import annotations
 
-from reverie.presets.table import Preset, Settings
+from reverie.experiment.preset import Preset, Settings
 
 CPU: Settings = {
     "threads": 1,  # two are a quarter faster on an idle machine, but much slower beside one busy process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.presets.table import NATURE_ATARI, Preset, Settings
+from reverie.experiment.preset import NATURE_ATARI, Preset, Settings
 
 MODEL_FREE: Settings = {
     "steps": 1_000_000,

@@ -12,8 +12,8 @@ from reverie.core.discover import algorithm_config, algorithm_name, same_algorit
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
 from reverie.envs.config import EnvConfig
-from reverie.experiment import NO_ENV, OWN_ENV, ExperimentConfig, env_id_of
-from reverie.presets.registry import ON_CPU, PRESETS, SUITES, bare, overlay, resized
+from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, env_id_of
+from reverie.experiment.registry import ON_CPU, PRESETS, SUITES, bare, overlay, resized
 from reverie.run.folder import SCHEMA, RunFolder, check_origin, read_saved, read_yaml
 
 CPU = "+cpu"

@@ -6,8 +6,8 @@ once.
 
 from __future__ import annotations
 
-from reverie.presets.dreamer import PIXELS
-from reverie.presets.table import Preset, Settings
+from reverie.experiment.dreamer_presets import PIXELS
+from reverie.experiment.preset import Preset, Settings
 
 GENERAL: Settings = {
     "size": "5m",

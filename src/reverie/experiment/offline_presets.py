@@ -5,8 +5,8 @@ With an environment beside the data (``--env``), ``steps`` and the replay ratio 
 
 from __future__ import annotations
 
-from reverie.presets.model_free import MODEL_FREE, PENDULUM
-from reverie.presets.table import Preset, Settings
+from reverie.experiment.model_free_presets import MODEL_FREE, PENDULUM
+from reverie.experiment.preset import Preset, Settings
 
 DATA: Settings = {
     "updates": 1_000_000,

@@ -22,7 +22,7 @@ from reverie.core.protocols import Env
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
-from reverie.experiment import ExperimentConfig
+from reverie.experiment.config import ExperimentConfig
 from reverie.replay.rollout import Rollout
 from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector, random_action

@@ -19,7 +19,6 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
 from reverie.algos.cql import RETURN
 from reverie.algos.on_policy import OnPolicy
-from reverie.bench import Pace, pace
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
@@ -36,7 +35,8 @@ from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
 from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
 from reverie.envs.vector import make_env
-from reverie.experiment import NO_ENV, ExperimentConfig, saved_settings
+from reverie.experiment.bench import Pace, pace
+from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
 from reverie.log.meter import Meter
 from reverie.objectives.returns import Later, returns_to_go
 from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes

@@ -10,8 +10,8 @@ from typing import Any
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError
-from reverie.experiment import ExperimentConfig
-from reverie.presets.published import TABLE as TABLE
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.presets import TABLE as TABLE
 
 SUITES = {f"{one.algorithm}: {start}": name for name, one in TABLE.items() for start in one.envs.split()}
 """Preset by ``algorithm: prefix`` of the id of the environments that get it, unless another is asked for."""

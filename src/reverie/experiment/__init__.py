@@ -1,0 +1,4 @@
+"""What a run is: its settings (``config``), their layers and the published ones, and how its parts are built.
+
+May import all but agent, scale, look, api and cli. Begin with ``config``, then ``build``; for presets with ``layers``.
+"""
