@@ -26,7 +26,7 @@ class OutsideConfig(AlgorithmConfig):  # type: ignore[misc]
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package that offers an algorithm."""
     point = EntryPoint("outside", f"{__name__}:OutsideConfig", discover.GROUP)
-    monkeypatch.setattr(discover, "entry_points", lambda group: [point])
+    monkeypatch.setattr(discover, "_points_on", lambda path, group: [point])
 
 
 def test_each_file_has_exactly_one_config() -> None:

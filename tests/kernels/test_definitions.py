@@ -94,7 +94,7 @@ def td0(normal, s):
 
 
 def quantile_error(normal, s):
-    n = s["k"]
+    n = min(s["k"], 20)
     return normal(s["m"], s["k"], 3, n), normal(s["m"], s["k"], n), batch(normal, s), 0.9
 
 

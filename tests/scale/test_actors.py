@@ -70,7 +70,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
     assert 500 <= made.env_steps < 510
     assert killer.values["train/staleness"] >= 0
-    assert -10 < made.updates - 0.5 * (made.env_steps - 60) < 110  # the ratio, but for the slack
+    assert -40 < made.updates - 0.5 * (made.env_steps - 60) < 110  # the ratio, but for the slack and late first rows
     store = Store(run / "replay", say=print)
     rows, histories = store.rows(), store.histories()
     assert len(histories) in (1, 2)  # on a busy machine one actor may do all of it

@@ -8,8 +8,10 @@ import is named ``module:Class``.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
+import sys
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 
@@ -116,6 +118,11 @@ def version() -> str:
 
 def points_of(group: str) -> list[EntryPoint]:
     """Return the entry points that installed packages have in ``group``, by name. Nothing is imported."""
+    return _points_on(tuple(sys.path), group)
+
+
+@functools.cache  # reading the metadata of 200 packages takes 10 ms
+def _points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
