@@ -170,7 +170,7 @@ def test_an_episode_goes_on_where_a_process_went_on_and_copies_are_left_out(open
     store.extend({name: value[:, :5] for name, value in rows.items()})
     store.close(10)
     found = list(episodes(store))
-    assert [(e.start, len(e), e.complete) for e in found] == [
+    assert [(e.start, len(e), e.begun and e.ended) for e in found] == [
         (0, 5, True), (5, 12, True), (17, 9, True), (26, 4, False), (8, 5, True),
     ]  # fmt: skip
     for name in COLUMNS:

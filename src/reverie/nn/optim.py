@@ -116,12 +116,6 @@ class OptimConfig(Config):
         return Optim(parameters, self)
 
 
-def _check_shares(config: object, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise ConfigError(f"{name} = {getattr(config, name)}: expected a number in [0, 1).")
-
-
 class Optim:
     """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 

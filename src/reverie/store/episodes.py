@@ -44,11 +44,6 @@ class Episode:
         return bool(self.rows["is_last"][-1])
 
     @property
-    def complete(self) -> bool:
-        """Whether both are here."""
-        return self.begun and self.ended
-
-    @property
     def unusable(self) -> str:
         """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are here."""
         return LOST if not self.begun else STEPLESS if len(self) < 2 else ""
