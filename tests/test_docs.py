@@ -29,7 +29,7 @@ from reverie.algos.sac import SACConfig
 from reverie.cli.main import COMMANDS
 from reverie.cli.parse import flags_of
 from reverie.core.clock import Clock
-from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
+from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
@@ -38,8 +38,8 @@ from reverie.envs.suites import SUITES
 from reverie.envs.transforms import SHORT
 from reverie.envs.vector import make_env
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import CPU, base, preset_name
-from reverie.experiment.registry import ON_CPU, PRESETS, resized
+from reverie.experiment.layers import preset_name
+from reverie.experiment.registry import ON_CPU, PRESETS
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -412,9 +412,17 @@ def test_the_site_has_each_page_and_each_algorithm() -> None:
     assert {*site.sections(PAGES["docs/algorithms.md"])} == {*site.own_algorithms()}
     rooms = {path.parent.name for path in (ROOT / "src" / "reverie").glob("*/__init__.py")}
     generated = [f"algorithms/{name}.md" for name in site.own_algorithms()]
-    generated += [f"reference/{name}.md" for name in (*rooms, "reverie", "commands", "settings")]
+    generated += [f"reference/{name}.md" for name in (*rooms, "reverie", "commands", "settings", "presets")]
     shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(shown) == sorted({*site.homes().values()} - {"LICENSE.txt"} | {*generated})
+
+
+def test_the_page_of_presets_has_each() -> None:
+    page = documentation().presets()
+    assert re.findall(r"^\| `(\w+)`", page, re.MULTILINE) == list(PRESETS)
+    assert re.findall(r"^\| `(\w+)\+cpu`", page, re.MULTILINE) == list(ON_CPU)
+    assert re.search(r"^\| `atari` \| .* \| `ALE/\*` \| 16 \| 51,000,000 \| 200m \| 32 \|$", page, re.MULTILINE)
+    assert "| `atari+cpu` | 40,000 | nano | 0.05 | every 20000 |" in page
 
 
 def test_a_page_of_an_algorithm_has_each_of_its_settings() -> None:
@@ -495,32 +503,6 @@ def test_the_table_of_wrappers() -> None:
         own = list(inspect.signature(SHORT[name]).parameters.values())[1:]
         assert settings == ", ".join(str(one.replace(annotation=one.empty)) for one in own)
     assert [row[0] for row in table] == list(SHORT)
-
-
-def test_the_table_of_presets() -> None:
-    table = rows("docs/environments.md", "| preset | env")
-    assert [row[0] for row in table] == list(PRESETS)
-    for name, env, num, steps, size, ratio in table:
-        config = PRESETS[name]()
-        assert not size or resized(config, size) == config, name
-        assert env in ("any", config.env.id)
-        assert steps in ("", f"{config.steps:,}", f"{config.updates:,} updates")
-        if ratio:
-            window = Window(batch=config.algo.batch_size, length=config.algo.batch_length)
-            assert ratio == f"{config.ratio(window) * window.batch * window.length:g}", name
-            assert num == str(config.env.num)
-
-
-def test_the_table_of_presets_for_a_cpu() -> None:
-    table = rows("docs/environments.md", "| preset | steps")
-    assert [row[0] for row in table] == [f"{name}{CPU}" for name in ON_CPU]
-    for name, steps, size, ratio, evaluations in table:
-        plain = PRESETS[name.removesuffix(CPU)]().algo
-        config = base(algorithm_name(type(plain)), preset=name)
-        assert not size or resized(config, size) == config, name
-        assert steps in (f"{config.steps:,}", f"{config.updates:,} updates")
-        assert not ratio or ratio == f"{config.replay_ratio:g}"
-        assert evaluations == (f"every {config.schedule.eval_every}" if config.evaluates_on_the_way else "at the end")
 
 
 # ---------------------------------------------------------------- the worked example of the loop

@@ -2,8 +2,9 @@
 """Build the documentation site, from docs/ and from the code: ``make docs``, then open build/site/index.html.
 
 Written by hand are the pages of docs/, README.md and so on. A section of docs/algorithms.md is the page of that
-algorithm, and its losses, settings and metrics are added from the code. The reference has one page for each room, one
-for the command line and one for the settings of a run. A tutorial is also a notebook. All of it lies in build/docs.
+algorithm, and its losses, settings and metrics are added from the code. The reference has one page for each room, and
+one each for the command line, the settings of a run and the presets. A tutorial is also a notebook. All of it lies in
+build/docs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SOURCE = ROOT / "src" / "reverie"
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
          "benchmarks/README.md": "benchmarks.md", "LICENSE": "LICENSE.txt"}  # fmt: skip
 """Where files from outside of docs/ go."""
+GENERATED = {"src/reverie/experiment/presets.py": "reference/presets.md"}
+"""Pages of the site in place of files that pages link to."""
 PLACES = ("src/reverie/", "")
 """Where `path.py` in a page may lie."""
 COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "look", "extract", "data info", "data validate",
@@ -142,7 +145,7 @@ class Page:
         if not path or "://" in path:
             return found[0]
         there = posixpath.normpath(posixpath.join(posixpath.dirname(self.path), path))
-        home = homes().get(there, there.removeprefix("docs/") if there.startswith("docs/") else None)
+        home = (homes() | GENERATED).get(there, there.removeprefix("docs/") if there.startswith("docs/") else None)
         if home is None:
             return f"{text[1:-1]} (`{there}`)"
         if home == "algorithms.md" and anchor in own_algorithms():
@@ -411,6 +414,7 @@ def reference() -> Iterator[tuple[str, str]]:
     yield "reference/reverie.md", "\n".join([*public_names(), "## Modules that stand alone", "", *table_of(alone)])
     yield "reference/commands.md", command_line()
     yield "reference/settings.md", settings()
+    yield "reference/presets.md", presets()
 
 
 def table_of(names: list[str]) -> list[str]:
@@ -467,6 +471,50 @@ def settings() -> str:
         if not path.startswith("algo."):
             lines.append(f"| `{path}` | `{value}` | {cell(meaning)} |")
     return "\n".join(lines) + "\n"
+
+
+def presets() -> str:
+    """Return the page of all presets, and of what changes without a GPU."""
+    from reverie.envs.config import EnvConfig
+    from reverie.experiment.layers import CPU
+    from reverie.experiment.registry import ON_CPU, PRESETS, TABLE, overlay
+
+    lines, small = [PRESETS_HEAD], [ON_CPU_HEAD]
+    for name, one in TABLE.items():
+        config: Any = PRESETS[name]()
+        env = "any" if name == one.algorithm or config.env.id == EnvConfig().id else f"`{config.env.id}`"
+        ids = ", ".join(f"`{start}*`" for start in one.envs.split()) or env
+        recorded, size = "updates" in one.settings, one.settings.get("size", "")
+        rows = config.train_ratio or (config.replay_ratio or 0) * config.algo.batch_size * config.algo.batch_length
+        ratio = f"{rows:g}" if rows and not recorded else ""
+        about = f"{cell(one.about)} | {ids} | {config.env.num}"
+        lines.append(f"| `{name}` | {about} | {length(config, recorded)} | {size} | {ratio} |")
+        if name in ON_CPU:
+            config = overlay(config, ON_CPU[name])
+            ratio = "" if recorded or config.replay_ratio is None else f"{config.replay_ratio:g}"
+            often = f"every {config.schedule.eval_every}" if config.evaluates_on_the_way else "at the end"
+            size = ON_CPU[name].get("size", size)
+            small.append(f"| `{name}{CPU}` | {length(config, recorded)} | {size} | {ratio} | {often} |")
+    return "\n".join([*lines, *small]) + "\n"
+
+
+def length(config: Any, recorded: bool) -> str:
+    """Return how long a run of a preset is."""
+    return f"{config.updates:,} updates" if recorded else f"{config.steps:,}"
+
+
+PRESETS_HEAD = """# Presets
+
+An environment whose id begins as in `ALE/*` gets that preset, any other the preset with the algorithm's name;
+`--preset NAME` selects one. The train ratio is in replayed rows for each env step.
+
+| preset | what it is | environment | environments at once | steps | size | train ratio |
+|---|---|---|---|---|---|---|"""
+ON_CPU_HEAD = """
+## Without a GPU
+
+| preset | steps | size | updates per step | evaluations |
+|---|---|---|---|---|"""
 
 
 # ---------------------------------------------------------------- notebooks
