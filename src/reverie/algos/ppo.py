@@ -1,6 +1,6 @@
 """PPO: Schulman et al., "Proximal policy optimization algorithms", arXiv:1707.06347, 2017.
 
-The details are those of Stable-Baselines3. Where they differ from others, they are settings; docs/model_free.md has
+The details are those of Stable-Baselines3. Where they differ from others, they are settings; docs/on_policy.md has
 them one by one.
 """
 
