@@ -134,7 +134,7 @@ TABLE: dict[str, Preset] = {
     "qr_dqn_atari": Preset("qr_dqn",
         ATARI_VALUES | {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32,
             "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
-        'QR-DQN on Atari, 200M frames: four 84x84 grey frames stacked (Dabney et al. 2018, "Evaluation on Atari 2600").',
+        'QR-DQN on Atari, 200M frames: four 84x84 grey frames (Dabney et al. 2018, "Evaluation on Atari 2600").',
         envs="ALE/", cpu=_ATARI),
 }
 # fmt: on
