@@ -58,7 +58,6 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
 
 TOGETHER = {
     "strided": ("strided.strided_conv", "strided.transposed_conv"),
-    "files": ("files.write_files", "files.place"),
     "statistics": ("rows.add_and_standardise", "rows.add_returns"),
     "tree": ("rows.tree_set", "rows.tree_draw"),
 }

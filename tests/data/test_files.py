@@ -1,4 +1,4 @@
-"""Files written and put in their places in few calls: the same with and without a compiler."""
+"""Files written and put in their places: what is done, and in which order."""
 
 import errno
 import os
@@ -10,21 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie.core.accelerate import only
-from reverie.kernels.compiler import kernels
 from reverie.store import files
-
-
-@pytest.fixture(params=["compiled", "python"], autouse=True)
-def way(request):
-    if request.param == "python":
-        with only():
-            yield request.param
-    elif kernels() is None:
-        pytest.skip("there is no compiler")
-    else:
-        yield request.param
-
 
 CONTENTS = {
     "a": [b"one part"],
@@ -85,11 +71,8 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path
-from reverie.kernels.compiler import kernels
 from reverie.store import files
-files.place({})
 folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])
-assert (kernels() is None) == (sys.argv[2] == "python")
 for at in range(1, counted + 2):
     here = folder / str(at)
     here.mkdir()
@@ -106,7 +89,7 @@ for at in range(1, counted + 2):
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
-def test_everything_is_synchronised_before_anything_is_renamed(tmp_path, way):
+def test_everything_is_synchronised_before_anything_is_renamed(tmp_path):
     """Killed before each call: 3 files opened and written, 3 synchronised, 3 renamed, their folder synchronised."""
     library, folder = tmp_path / "faults.so", tmp_path / "files"
     folder.mkdir()
@@ -114,8 +97,7 @@ def test_everything_is_synchronised_before_anything_is_renamed(tmp_path, way):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     setting = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(folder)}
-    setting |= {"REVERIE_KERNELS": "off"} if way == "python" else {}
-    done = subprocess.run([sys.executable, str(script), "13", way], env={**os.environ, **setting},
+    done = subprocess.run([sys.executable, str(script), "13"], env={**os.environ, **setting},
                           capture_output=True, text=True, check=True)  # fmt: skip
     found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     placed = [0] * 10 + [1, 2, 3]  # when the k-th call does not come: opened, written, synchronised; then one by one

@@ -1,18 +1,16 @@
-"""Norms and losses of numbers as classes in C, forward and backward (``kernels.c``).
+"""Norm and activation in C, forward and backward (``kernels.c``).
 
 PyTorch runs such a chain operation by operation, reading and writing memory each time.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import call, compute, cpu32, first_order, floats, threads, untracked
-
-# ---------------------------------------------------------------------- norm and activation
+from reverie.kernels.call import call, compute, cpu32, first_order, threads
 
 
 def fits_norm(x: Tensor, scale: Tensor, eps: float) -> bool:
@@ -60,86 +58,3 @@ class _NormSiLU(torch.autograd.Function):
         dscale = x.new_zeros(threads(x), len(scale), dtype=torch.float64)
         dx = norm_backward(x, scale, grad.contiguous(), dscale, ctx.eps)
         return dx, dscale.sum(0).float(), None
-
-
-def fits(x: Tensor) -> bool:
-    """Return whether :func:`elu` can be used."""
-    return cpu32(x) and x.numel() > 0
-
-
-def elu(x: Tensor) -> Tensor:
-    """Compute ``functional.elu``."""
-    return cast(Tensor, call(_ELU, x))
-
-
-class _ELU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        y = torch.empty_like(x)
-        compute("elu", x, y, x.numel(), threads(x))
-        if ctx is not None:
-            ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (y,), grad = ctx.saved_tensors, grad.contiguous()
-        out = torch.empty_like(y)
-        compute("elu_backward", y, grad, out, y.numel(), threads(y))
-        return out
-
-
-# ---------------------------------------------------------------------- numbers as classes
-
-
-def _log_sum_exp(x: Tensor) -> Tensor:
-    lse = floats(x.shape[:-1])
-    compute("log_sum_exp", x, lse, lse.numel(), x.shape[-1], threads(x))
-    return lse
-
-
-def fits_cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> bool:
-    """Return whether :func:`cross_entropy` can be used; the weights have no gradient."""
-    same = index.shape == weight.shape and index.shape[:-1] == logits.shape[:-1] and logits.numel() > 0
-    return same and index.dtype is torch.int64 and index.is_cpu and cpu32(logits, weight) and untracked(weight)
-
-
-def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """Compute ``functional.cross_entropy``."""
-    return cast(Tensor, call(_CrossEntropy, logits, index, weight))
-
-
-class _CrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        logits = logits.contiguous()
-        lse = _log_sum_exp(logits)
-        if ctx is not None:
-            ctx.save_for_backward(logits, lse, index, weight)
-        return (weight * (lse.unsqueeze(-1) - logits.gather(-1, index))).sum(-1)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        logits, lse, index, weight = (x.contiguous() for x in ctx.saved_tensors)
-        grad, out, (*_, width) = grad.contiguous(), torch.empty_like(logits), logits.shape
-        compute(
-            "cross_entropy_backward", logits, lse, index, weight, grad, out, lse.numel(), width, index.shape[-1],
-            threads(logits),
-        )  # fmt: skip
-        return out, None, None
-
-
-def fits_mean(logits: Tensor, bins: Tensor) -> bool:
-    """Return whether :func:`softmax_mean` can be used; it has no gradient."""
-    return bins.shape == logits.shape[-1:] and logits.numel() > 0 and cpu32(logits, bins) and untracked(logits, bins)
-
-
-def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Compute ``functional.softmax_mean``."""
-    logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
-    out, scratch = floats(logits.shape[:-1]), floats(workers, width)
-    compute("softmax_mean", logits, bins, out, out.numel(), width, scratch, workers)
-    return out

@@ -154,17 +154,3 @@ def block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
 def _line(x: Tensor) -> Tensor:
     """View ``[M, C]`` as an image of one line, ``[1, C, 1, M]``, the channels last in memory."""
     return x.view(1, 1, *x.shape).permute(0, 3, 1, 2)
-
-
-def fits_block(x: Tensor, weight: Tensor, base: Tensor | None) -> bool:
-    """Return whether :func:`block_linear` can be used, and is faster."""
-    return _pays(x, len(x)) and x.shape[1] == weight.shape[0] * weight.shape[2]
-
-
-def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
-    """Compute ``functional.block_linear``: for oneDNN, a grouped convolution of 1 x 1 over an image of one line."""
-    blocks, outputs, _ = weight.shape
-    bias, more = (base, None) if base is None or base.ndim == 1 else (None, base)
-    y = F.conv2d(_line(x), weight.reshape(blocks * outputs, -1, 1, 1), bias, groups=blocks)  # [1, K * O, 1, M]
-    y = y.permute(0, 2, 3, 1).view(len(x), -1)  # [M, K * O]
-    return y if more is None else y + more

@@ -13,7 +13,6 @@ from reverie.core.accelerate import Kernel
 from reverie.kernels import (
     capture,
     elementwise,
-    files,
     gpu,
     images,
     inference,
@@ -36,8 +35,6 @@ from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import rssm as nn_rssm
 from reverie.objectives import quantile, returns, td
 from reverie.replay import priority, windows
-from reverie.store import files as store_files
-from reverie.store import zarr
 
 ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.fits_td0, losses.td0)),
@@ -49,15 +46,11 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.quantile_targets, Kernel(losses.fits_targets, losses.quantile_targets)),
     (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
     (functional.linear, Kernel(matmul.fits_linear, matmul.linear)),
-    (functional.block_linear, Kernel(matmul.fits_block, matmul.block_linear)),
     (functional.step_linear, Kernel(sequence.fits, sequence.Deferred)),
     (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
     (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
     (functional.norm_mish, Kernel(mish.fits_mish, mish.norm_mish)),
     (functional.sim_norm, Kernel(mish.fits_simplex, mish.sim_norm)),
-    (functional.elu, Kernel(elementwise.fits, elementwise.elu)),
-    (functional.cross_entropy, Kernel(elementwise.fits_cross_entropy, elementwise.cross_entropy)),
-    (functional.softmax_mean, Kernel(elementwise.fits_mean, elementwise.softmax_mean)),
     (functional.conv_pool_norm_silu, Kernel(images.fits_stage, images.conv_pool_norm_silu)),
     (functional.conv_unfold_norm_silu, Kernel(upsample.fits_norm, upsample.conv_unfold_norm_silu)),
     (functional.strided_conv, Kernel(strided.fits_strided, strided.strided_conv)),
@@ -80,9 +73,6 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (priority.tree_set, Kernel(rows.known, rows.tree_set)),
     (priority.tree_draw, Kernel(rows.known, rows.tree_draw)),
     (windows.random_integers, Kernel(rows.fits_integers, rows.random_integers)),
-    (zarr.checksums, Kernel(rows.known, files.checksums)),
-    (store_files.write_files, Kernel(rows.known, files.write_files)),
-    (store_files.place, Kernel(rows.known, files.place)),
     (exploration.Inference.__call__, Kernel(inference.fits, inference.infer)),
 ]  # fmt: skip
 """Definitions and their kernels."""

@@ -24,7 +24,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-@accelerated
 def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     """Return the block-diagonal product ``[M, K * O]`` of x ``[M, K * I]`` and ``weight`` ``[K, O, I]``, plus ``base``.
 
@@ -111,12 +110,6 @@ def unfold_parities(x: Tensor) -> Tensor:
     return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
 
 
-@accelerated
-def elu(x: Tensor) -> Tensor:
-    """Return x above 0 and exp(x) - 1 below, element by element."""
-    return F.elu(x)
-
-
 def gru(gates: Tensor, h: Tensor) -> Tensor:
     """Return the next state h + z (n - h), where n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
 
@@ -179,7 +172,6 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
 
 
-@accelerated
 def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k.
 
@@ -192,7 +184,6 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
 
 
-@accelerated
 def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
     """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``."""
     return symmetric_mean(torch.softmax(logits, -1), bins)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.nn.functional import StepLinear, elu, linear, norm_silu, step_linear, strided_conv, transposed_conv
+from reverie.nn.functional import StepLinear, linear, norm_silu, step_linear, strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -70,18 +70,10 @@ class LayerNorm(nn.LayerNorm):
         return super().forward(x.float()).to(x.dtype)
 
 
-class ELU(nn.Module):
-    """Exponential linear unit: Clevert, Unterthiner, Hochreiter (2016), with alpha = 1."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[...]`` to the same shape."""
-        return elu(x)
-
-
 Norm = Literal["none", "layer"]
 Activation = Literal["elu", "relu", "leaky_relu", "silu", "tanh", "none"]
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "elu": ELU, "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.2), "silu": nn.SiLU, "tanh": nn.Tanh,
+    "elu": nn.ELU, "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.2), "silu": nn.SiLU, "tanh": nn.Tanh,
     "none": nn.Identity,
 }  # fmt: skip
 

@@ -42,35 +42,6 @@ void norm_silu_backward(const float *x, const float *scale, const float *dy, flo
     }
 }
 
-/* y = x above 0, exp(x) - 1 below; without branches, as signs are hard to predict. */
-static void elu_part(const float *restrict x, float *restrict y, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        float power, below = x[i] > 0.0f ? 0.0f : x[i], r = reduce(below, &power);
-        y[i] = (x[i] > 0.0f ? x[i] : 0.0f) + fmaf(power, expm1_small(r), power - 1.0f);
-    }
-}
-
-/* dx from y, whose slope is 1 above 0 and y + 1 below. */
-static void elu_part_backward(const float *restrict y, const float *restrict dy, float *restrict dx, int64_t count) {
-    for (int64_t i = 0; i < count; i++) dx[i] = dy[i] * ((y[i] > 0.0f ? 0.0f : y[i]) + 1.0f);
-}
-
-void elu(const float *x, float *y, int64_t count, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t k = 0; k < threads; k++) {
-        int64_t first = count * k / threads;
-        elu_part(x + first, y + first, count * (k + 1) / threads - first);
-    }
-}
-
-void elu_backward(const float *y, const float *dy, float *dx, int64_t count, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t k = 0; k < threads; k++) {
-        int64_t first = count * k / threads;
-        elu_part_backward(y + first, dy + first, dx + first, count * (k + 1) / threads - first);
-    }
-}
-
 /* A hash of up to 16 numbers of each array, evenly spread: whether somebody has changed them, at little cost. */
 void sample_bits(const uint32_t *const *arrays, const int64_t *sizes, int64_t count, uint64_t *out) {
     uint64_t hash = 0;
@@ -79,27 +50,4 @@ void sample_bits(const uint32_t *const *arrays, const int64_t *sizes, int64_t co
         for (int64_t k = 0; k < picks; k++) hash = (hash ^ arrays[i][k * sizes[i] / picks]) * 0x100000001b3u;
     }
     *out = hash;
-}
-
-/* ln sum_j exp(x_j) of each row. */
-void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++) out[i] = log_sum_exp_row(x + i * width, width);
-}
-
-void cross_entropy_backward(const float *x, const float *lse, const int64_t *index, const float *weight,
-                            const float *dy, float *dx, int64_t rows, int64_t width, int64_t picks, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++)
-        cross_entropy_row_backward(x + i * width, lse[i], index + i * picks, weight + i * picks, dy[i], dx + i * width, width,
-                                   picks);
-}
-
-/* sum_j softmax(x)_j bins_j of each row; `scratch` is [threads, width]. */
-void softmax_mean(const float *x, const float *bins, float *out, int64_t rows, int64_t width, float *scratch,
-                  int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t k = 0; k < threads; k++)
-        for (int64_t i = rows * k / threads; i < rows * (k + 1) / threads; i++)
-            out[i] = softmax_mean_row(x + i * width, bins, scratch + k * width, width);
 }

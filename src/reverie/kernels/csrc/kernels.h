@@ -156,43 +156,4 @@ static inline int64_t draw_row(const float *probs, float uniform, int64_t width)
     return below;
 }
 
-/* ln sum_j exp(x_j) */
-static inline float log_sum_exp_row(const float *x, int64_t width) {
-    float m = x[0], sum = 0;
-#pragma omp simd reduction(max : m)
-    for (int64_t j = 0; j < width; j++) m = x[j] > m ? x[j] : m;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < width; j++) sum += fast_exp(x[j] - m);
-    return m + logf(sum);
-}
-
-/* The gradient of log_sum_exp_row times dy: dy softmax(x). dx may be x. */
-static inline void softmax_times(const float *x, float lse, float dy, float *dx, int64_t width) {
-#pragma omp simd
-    for (int64_t j = 0; j < width; j++) dx[j] = dy * fast_exp(x[j] - lse);
-}
-
-/* The gradient of sum_k weight_k (lse - x[index_k]) with respect to x, times dy: dy (sum_k weight_k softmax(x) - weights).
- * dx may be x. */
-static inline void cross_entropy_row_backward(const float *x, float lse, const int64_t *index, const float *weight, float dy,
-                                              float *dx, int64_t width, int64_t picks) {
-    float total = 0;
-    for (int64_t k = 0; k < picks; k++) total += weight[k];
-    softmax_times(x, lse, total * dy, dx, width);
-    for (int64_t k = 0; k < picks; k++) dx[index[k]] -= dy * weight[k];
-}
-
-/* sum_j softmax(x)_j bins_j for bins symmetric about 0; the exponentials of opposite bins are subtracted first. `e` is
- * scratch of the same width. */
-static inline float softmax_mean_row(const float *x, const float *bins, float *e, int64_t width) {
-    float m = x[0], sum = 0, mean = 0;
-#pragma omp simd reduction(max : m)
-    for (int64_t j = 0; j < width; j++) m = x[j] > m ? x[j] : m;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < width; j++) sum += e[j] = fast_exp(x[j] - m);
-#pragma omp simd reduction(+ : mean)
-    for (int64_t j = 0; j < width / 2; j++) mean += (e[width - 1 - j] - e[j]) * bins[width - 1 - j];
-    return mean / sum;
-}
-
 #endif
