@@ -52,7 +52,7 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
     "tape_ops": ([tape], "plain", lambda *_: None, {"capture.run", "inference.infer"}),
     "winograd": ([winograd], "MIN_TILES", math.inf, {"images.conv_pool_norm_silu", "upsample.conv_unfold_norm_silu"}),
     "matrix units": ([perceptron, matmul], "tiles_granted", lambda: False,
-                     {"perceptron.perceptron", "matmul.linear", "matmul.elu_layers"}),
+                     {"perceptron.perceptron", "matmul.linear"}),
 }  # fmt: skip
 """What kernels use that has no row: modules, its name there, what to put there to be without it, and who uses it."""
 
