@@ -8,7 +8,7 @@ be measured here, and oneDNN's products, which are for AMD's processors (`produc
 its own on one thread, in which every kernel that it calls is switched off in turn, in a copy that never sees it: with,
 without, with, without. Compared are the least times of a call, which neighbours disturb least: of the processor, but
 for the store, which waits for a disk. V and I are the settings of update.py. Kernels of one group are switched off
-together, because one is of no use without the other.
+together: one is of no use without the other, or each is too small to be told from noise.
 """
 
 from __future__ import annotations
@@ -58,10 +58,13 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
 
 TOGETHER = {
     "strided": ("strided.strided_conv", "strided.transposed_conv"),
+    "losses and steps": ("losses.td0", "losses.mean_over", "losses.squared_error", "optim.adam", "optim.polyak"),
+    "quantiles": ("losses.greedy_quantiles", "losses.quantile_targets", "losses.quantile_error"),
+    "layers": ("elementwise.norm_silu", "packing.forward", "matmul.linear"),
     "statistics": ("rows.add_and_standardise", "rows.add_returns"),
     "tree": ("rows.tree_set", "rows.tree_draw"),
 }
-"""Kernels that are of no use without one another."""
+"""Kernels that are switched off together."""
 
 Call = Callable[[], object]
 Switch = Callable[[], AbstractContextManager[Any]]
