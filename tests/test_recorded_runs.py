@@ -104,13 +104,13 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
 def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """What updates of Cal-QL take for the returns."""
     seen: list[torch.Tensor] = []
-    raised = CQLObjective.raised
+    apply_floor = CQLObjective.apply_floor
 
     def looked_at(self: CQLObjective, values: torch.Tensor, batch: Batch) -> Any:
         seen.append(batch.extras["return"].clone())
-        return raised(self, values, batch)
+        return apply_floor(self, values, batch)
 
-    monkeypatch.setattr(CQLObjective, "raised", looked_at)
+    monkeypatch.setattr(CQLObjective, "apply_floor", looked_at)
     return seen
 
 
@@ -257,8 +257,8 @@ def test_imitation_knows_which_rows_are_the_experts(
 
     said: list[str] = []
     split: list[int] = []
-    parted = gail.parted
-    monkeypatch.setattr(gail, "parted", lambda batch, windows: split.append(windows) or parted(batch, windows))
+    cut = gail.split
+    monkeypatch.setattr(gail, "split", lambda batch, windows: split.append(windows) or cut(batch, windows))
     settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
                 "eval_episodes": 0, "experience": "mixed(0.3)", "algo.discriminator.units": (8,),
                 "say": said.append}  # fmt: skip
