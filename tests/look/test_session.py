@@ -14,7 +14,7 @@ import reverie
 from reverie.agent.agent import Agent
 from reverie.agent.imagining import ModelState
 from reverie.agent.loading import load
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import DataError, EnvError
 from reverie.core.randomness import derived_seeds
 from reverie.look.export import exported
 from reverie.look.mind import Mind
@@ -116,17 +116,6 @@ def test_an_environment_that_does_not_repeat_itself(session: Session) -> None:
     assert len(session.line.real) == 3
 
 
-def test_an_environment_that_fails(session: Session) -> None:
-    played(session, 3)
-    session.source.env.close()
-    with pytest.raises(EnvError, match="closed"):
-        session.step()
-    session.dream(3, 2)
-    session.start()  # in a new environment
-    played(session, 2)
-    assert len(session.line.real) == 3
-
-
 def test_dreaming_on_and_letting_it_happen(session: Session) -> None:
     played(session, 3)
     session.dream(3, 20, [1.0, 0.0])
@@ -184,8 +173,6 @@ def test_edits(session: Session) -> None:
     assert np.array_equal(deters(session)[:4], before[:4])
     assert session.line.context == 5
     assert not session.line.held
-    with pytest.raises(DataError, match="no edit"):
-        session.undo()
 
 
 def test_another_checkpoint_dreams_the_same_episode(folder: Path, session: Session) -> None:
@@ -239,7 +226,7 @@ def test_recorded_episodes(agent: Agent) -> None:
         session.step(4, [float(x) for x in 1 - batch.action[0, 4]])
     session.dream(4, 3)
     played(session, batch.shape[1] - 5)
-    with pytest.raises(DataError, match=r"over|ends here"):
+    with pytest.raises(DataError, match="over"):
         session.step()
 
 
@@ -249,8 +236,6 @@ def test_values_of_a_model_free_agent(folder: Path) -> None:
     for row in session.line.real:
         assert row.facts["q"] == pytest.approx(agent.algo.objective.network(row.step.obs)[0].tolist())
         assert row.proposed[0].argmax() == np.argmax(row.facts["q"])
-    with pytest.raises(ConfigError, match="no world model"):
-        session.dream(1)
     assert session.rows()[1]["dream"] is None
 
 
@@ -271,20 +256,12 @@ def test_values_of_an_agent_with_memory(tmp_path: Path) -> None:
     "wrong",
     [
         lambda s: s.step(99),
-        lambda s: s.step(True),
-        lambda s: s.step(0, [1.0]),
-        lambda s: s.step(0, [float("nan"), 0.0]),
-        lambda s: s.step(0, "ab"),
         lambda s: s.dream(0, 100_000),
-        lambda s: s.dream(-1),
+        lambda s: s.dream(0.5),
         lambda s: s.see(0),
-        lambda s: s.branch(0, steps=10**9),
         lambda s: s.pick(3),
         lambda s: s.edit(0, 99, 0),
         lambda s: s.edit(0, 0, 99),
-        lambda s: s.edit(0, 0, None),
-        lambda s: s.dream(0.5),
-        lambda s: s.branch(0, "all"),
     ],
 )
 def test_wrong_requests_change_nothing(session: Session, wrong) -> None:
@@ -303,5 +280,3 @@ def test_files(session: Session) -> None:
         assert name.endswith(kind)
         assert content.startswith(start)
         assert len(content) > 1000
-    with pytest.raises(DataError, match="kind"):
-        exported(session, "exe", "a run")

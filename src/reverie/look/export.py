@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from reverie.core.errors import DataError, brief
+from reverie.core.errors import DataError
 from reverie.core.files import file_stem
 from reverie.log.video import IMAGINED, OBSERVED, PAPER, border, caption, upscale, write_video
 from reverie.look.pictures import pixels
@@ -32,8 +32,6 @@ def exported(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
         return f"{stem}.npz", arrays(session)
     if kind == "html":
         return f"{stem}.html", page(session, name).encode()
-    if kind not in ("mp4", "gif"):
-        raise DataError(f"kind = {brief(kind)}: expected mp4, gif, html or npz.")
     shown = frames(session)
     if kind == "gif":
         return f"{stem}.gif", gif(shown, session.agent.frames_per_second)

@@ -30,8 +30,6 @@ from reverie.run.collect import executed, initial_state
 
 CONTEXT = 5
 """Rows that the model sees at first, before it dreams."""
-MOST = 4000
-"""Rows of an episode that are kept; all pictures of them are in memory."""
 FUTURES, LONGEST = 8, 1000
 """Futures of a branch, and most steps that are imagined at once."""
 SHOWN = 64
@@ -193,8 +191,6 @@ class Session:
     def _happen(self, step: Step) -> None:
         """Add a row; the policy acts on it, and the model sees or imagines it."""
         line = self.line
-        if len(line.real) >= MOST:
-            raise DataError(f"this page keeps {MOST:,} rows of an episode: start another one.")
         if line.real:
             state = self.policy.override(line.real[-1].state, line.actions[len(line.real) - 1])
         else:
@@ -257,12 +253,9 @@ class Session:
 
         Raises:
             DataError: a number is out of range.
-            ConfigError: there is no world model.
         """
         mind, line = self._mind(), self.line
         at, steps = self._row(at, line.dream), self._count(steps, 1, LONGEST)
-        if len(line.dream) + steps > MOST:
-            raise DataError(f"this page keeps {MOST:,} rows of a dream: start another episode.")
         first = None if action is None else self._flat(action)
         self._forget_real(at)
         del line.dream[at + 1 :], line.actions[at:]
@@ -279,7 +272,7 @@ class Session:
     def see(self, rows: int) -> int:
         """Let the model see the first ``rows`` rows, and dream the others anew; edits are undone."""
         self._mind()
-        line, line.context = self.line, self._count(rows, 1, MOST)
+        line, line.context = self.line, self._count(rows, 1, len(self))
         line.edits, line.held = [], {}
         return self._dream_again(0)
 
@@ -324,8 +317,6 @@ class Session:
         Actions are drawn from the policy. Nothing changes until :meth:`pick`.
         """
         mind, line = self._mind(), self.line
-        if by not in ("sample", "action"):
-            raise DataError(f"by = {brief(by)}: expected sample or action.")
         at, steps = self._row(at, line.dream), self._count(steps, 1, 200)
         firsts = self._first_actions() if by == "action" else None
         count = FUTURES if firsts is None else len(firsts)
@@ -352,8 +343,6 @@ class Session:
 
     def pick(self, number: int) -> int:
         """Go on with a future of the last branch."""
-        if not self.futures:
-            raise DataError("there are no futures to choose from: branch first.")
         at, chosen = self.branched, self.futures[self._count(number, 0, len(self.futures) - 1)]
         self._row(at, self.line.dream)
         self._forget_real(at)
@@ -382,7 +371,7 @@ class Session:
         old = line.dream[at]
         latents, classes = old.latent.stoch.shape[1:]
         latent = self._count(latent, 0, latents - 1)
-        value = self._count(value, 0, classes - 1) if classes > 1 else self._number(value, -100, 100)
+        value = self._count(value, 0, classes - 1) if classes > 1 else float(value)
         line.edits.append(Edit(at, old, line.context, dict(line.held)))
         if classes > 1:
             changed = with_classes(old.latent, {latent: int(value)})
@@ -398,8 +387,6 @@ class Session:
 
     def undo(self) -> int:
         """Undo the last edit."""
-        if not self.line.edits:
-            raise DataError("there is no edit to undo.")
         at, row, context, held = self.line.edits.pop()
         self.line.context, self.line.held = context, held
         self.line.dream[at] = row
@@ -450,7 +437,7 @@ class Session:
 
     def use(self, agent: Agent) -> int:
         """Let an agent of another checkpoint live through the same episode, and dream it."""
-        self._live_again(agent, MOST)
+        self._live_again(agent, len(self.line.real))
         self.futures = []
         return 0
 
@@ -568,32 +555,21 @@ class Session:
     # ------------------------------------------------------------------ checks
 
     def _mind(self) -> Mind:
-        if self.mind is None:
-            raise ConfigError(f"{type(self.agent.algo).__name__} has no world model that could dream.")
+        assert self.mind is not None, "the agent has no world model"
         return self.mind
 
     def _row(self, number: Any, rows: Sequence[Any]) -> int:
         return self._count(number, 0, len(rows) - 1)
 
-    def _count(self, number: Any, least: int, most: int) -> int:
-        if int(found := self._number(number, least, most)) != found:
-            raise DataError(f"{brief(number)}: expected a whole number.")
-        return int(found)
-
     @staticmethod
-    def _number(number: Any, least: int, most: int) -> float:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= most:
-            raise DataError(f"{brief(number)}: expected a number from {least} to {most}.")
+    def _count(number: Any, least: int, most: int) -> int:
+        if type(number) is not int or not least <= number <= most:
+            raise DataError(f"{brief(number)}: expected a whole number from {least} to {most}.")
         return number
 
     def _flat(self, action: Sequence[float]) -> Tensor:
         """Return an action of the page ``[A]`` as rows hold it, ``[1, A]``: one class of each choice, or in [-1, 1]."""
-        width = self.agent.action_spec.width
-        given: Any = action
-        fits = isinstance(given, list) and len(given) == width
-        if not fits or not all(type(x) in (int, float) and abs(x) <= 1e6 for x in given):
-            raise DataError(f"action = {brief(action)}: expected {width} numbers.")
-        flat = torch.tensor(given, dtype=torch.float32)[None].clamp(-1, 1)
+        flat = torch.tensor(action, dtype=torch.float32)[None].clamp(-1, 1)
         for _, cut in self.agent.action_spec.choices():
             best = flat[:, cut].argmax(-1)
             flat[:, cut] = torch.nn.functional.one_hot(best, cut.stop - cut.start).float()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.core.errors import DataError, EnvError, ReverieError
+from reverie.core.errors import DataError, EnvError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Step
 from reverie.datasets.dataset import DatasetConfig
@@ -24,21 +24,13 @@ class Live:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.name: str = agent.config.env.id
-        self.env: Env | None = self._made()
-
-    def _made(self) -> Env:
-        config = self._agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-        return make_eval_env(config, self._agent.factory, render=True, true_rewards=False)
+        config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+        self.env: Env | None = make_eval_env(config, agent.factory, render=True, true_rewards=False)
 
     def reset(self, seed: int) -> Step:
-        """Begin an episode; in a new environment, if this one has failed."""
+        """Begin an episode."""
         assert self.env is not None
-        try:
-            return self.env.reset(seed)
-        except ReverieError:
-            self.env.close()
-            self.env = self._made()
-            return self.env.reset(seed)
+        return self.env.reset(seed)
 
     def step(self, number: int, action: Tensor) -> Step:
         """Take an action ``[1, A]`` in row ``number``, the newest one."""
@@ -94,9 +86,7 @@ class Recording:
         return self._row(number + 1)
 
     def check(self, number: int, action: Tensor) -> None:
-        """Raise DataError if another action was taken in row ``number``, or the recording ends there."""
-        if number + 1 >= self.batch.shape[1]:
-            raise DataError("the recording ends here: go on dreaming, or open another episode.")
+        """Raise DataError if another action was taken in row ``number``."""
         if not torch.equal(action, self.batch.action[:, number]):
             raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
 
