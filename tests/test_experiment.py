@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -71,8 +70,6 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
     agent = reverie.load(tmp_path / "run", env=env)
     assert agent.evaluate(3).scores == [20.0] * 3
     assert not env.closed
-    with pytest.raises(TypeError, match=r"is an instance.*cannot be pickled or copied"):
-        pickle.dumps(agent)
     with pytest.raises(ConfigError, match=r"actions = 'modes': expected 'mode' or 'sample'\. Did you mean 'mode'"):
         agent.evaluate(1, actions="modes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="actions = 3"):

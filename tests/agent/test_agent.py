@@ -40,10 +40,6 @@ def test_an_agent_is_told_which_action_was_executed_instead(trained: Path) -> No
     _, state = agent.act(np.zeros(4, np.float32))
     assert agent.override(state, 1).policy.action.tolist() == [[0, 1]]
     assert agent.override(state, np.array([0])).policy.action.tolist() == [[1, 0]]
-    with pytest.raises(DataError, match=r"action = 'left': expected an action of Discrete\(2\)"):
-        agent.override(state, "left")
-    with pytest.raises(DataError, match=r"action = \[0, 1\]: expected an action of Discrete\(2\)"):
-        agent.override(state, [0, 1])
     with pytest.raises(DataError, match=r"action 'action' of row 0 is 7"):
         agent.override(state, 7)
 
@@ -62,8 +58,6 @@ def test_an_agent_is_told_of_actions_of_any_space(trained: Path) -> None:
         np.testing.assert_allclose(action["push"], push[number])
         assert action["turn"][0] == (3, 1)[number]
         assert action["turn"][1].tolist() == bits[number].tolist()
-    with pytest.raises(DataError, match=r"expected a batch of 2 actions of Dict"):
-        agent.override(state, {"push": push})
     with pytest.raises(DataError, match=r"is nan|NaN|finite"):
         agent.override(state, {"push": push * np.nan, "turn": (np.array([3, 1]), bits)})
 
@@ -120,8 +114,6 @@ def test_the_state_is_what_tells_equal_observations_apart(trained: Path) -> None
     _, state = agent.act(obs, state, is_first=[False, True])
     deter = state.policy.latent.deter
     assert not torch.allclose(deter[0], deter[1])
-    with pytest.raises(DataError, match="obs has 3 observations, state is of 2 environments, and is_first has 3"):
-        agent.act(np.zeros((3, 4), np.float32), state, is_first=[False] * 3)
 
 
 @pytest.mark.parametrize(

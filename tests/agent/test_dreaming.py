@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dreaming import check_finite, dream, fitting, gather, measure, one_hot
+from reverie.agent.dreaming import dream, fitting, gather, measure, one_hot
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, RunError
@@ -143,8 +142,6 @@ def test_dream_needs_something_to_imagine(corridor: Path) -> None:
         dream(agent, context=10)
     with pytest.raises(ConfigError, match=r"horizon = 0: expected at least 1"):
         dream(agent, horizon=0)
-    with pytest.raises(ConfigError, match=r"agent = .*: expected an agent, as reverie\.load\(run\) returns it"):
-        dream(corridor)  # type: ignore[arg-type]
 
 
 def test_errors_are_measured_per_step_and_in_their_units() -> None:
@@ -167,16 +164,6 @@ def test_errors_are_measured_per_step_and_in_their_units() -> None:
         "v": "root-mean-square error in the environment's units, over all 2 numbers",
         "c": "probability not assigned to the true class",
     }
-
-
-@pytest.mark.parametrize(("row", "where"), [(3, "imagined step 2"), (1, "row 2, which the model has seen")])
-def test_predictions_that_are_not_finite_are_refused(row: int, where: str) -> None:
-    guess = np.zeros((2, 5, 3), np.float32)
-    check_finite({"v": guess}, 2, Path("step-000000007"))
-    guess[1, row:, 2] = np.inf
-    said = f"world model of step-000000007 predicts inf for 'v' at {where}: expected finite numbers. Nothing was "
-    with pytest.raises(RunError, match=re.escape(said)):
-        check_finite({"reward": np.zeros((2, 5)), "v": guess}, 2, Path("step-000000007"))
 
 
 def test_a_dream_that_is_not_finite_overwrites_nothing(corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:

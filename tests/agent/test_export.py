@@ -18,7 +18,7 @@ import reverie
 from reverie.agent.agent import Agent
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import RunError
 from reverie.envs.flat import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.actor_critic import kind_of
@@ -187,29 +187,21 @@ def test_a_file_runs_without_this_library_and_without_pytorch(tmp_path, trained)
 class Counting:
     """A policy that counts in Python, where no graph sees it."""
 
-    def __init__(self, state):
-        self.begin, self.calls = state, 0
+    calls = 0
 
     def initial(self, num_envs):
-        return self.begin
+        return None
 
     def act(self, step, state, mode):
         self.calls += 1
         return torch.eye(3)[self.calls % 3].expand(len(step), 3), state
 
 
-@pytest.mark.parametrize(
-    ("state", "error", "said"),
-    [
-        (None, RunError, r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"),
-        (3, ConfigError, "the policy of dqn cannot be exported as onnx, actions = mode: its policy carries a int"),
-    ],
-)
-def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(state, error, said, tmp_path, monkeypatch):
+def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path)
     monkeypatch.setattr("reverie.agent.export.on_cpu", lambda agent: agent)
-    agent.algo._policy = Counting(state)
+    agent.algo._policy = Counting()
     (tmp_path / "policy.onnx").write_text("earlier")
-    with pytest.raises(error, match=said):
+    with pytest.raises(RunError, match=r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"):
         export(agent, steps=20)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.onnx", "earlier")]

@@ -95,8 +95,6 @@ def test_of_a_list_of_frames_the_last_one_is_read() -> None:
     assert single
     np.testing.assert_array_equal(observer(one, None, False)["image"], expected[1])
     assert not observer.split({"image": np.stack(expected)})[0]
-    with pytest.raises(DataError, match="there is no image"):
-        observer(observer.split({"image": []})[1][0], None, False)
 
 
 def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from reverie.agent.imagining import Imagined, ModelState, imagine, observe, prob
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
+from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
@@ -135,31 +135,15 @@ class Agent:
             ``(action, state)``. The action is ready for ``env.step``, that of a batch for a vector environment's.
 
         Raises:
-            DataError: ``obs`` does not fit the space the agent was trained on, there is not one reward for each, or
-                ``state`` is not an AgentState.
+            DataError: ``obs`` does not fit the space the agent was trained on.
             ConfigError: ``actions`` is neither "mode" nor "sample".
         """
-        if state is not None and not isinstance(state, AgentState):
-            raise DataError(
-                f"state = {brief(state)}: expected the state that the last call of act returned, or None at the "
-                "beginning of an episode. Pass how to act by name: actions='sample'."
-            )
         single, rows = self.observer.split(obs)
-        if not rows:
-            raise DataError("obs is an empty batch: expected at least one observation.")
         first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
             state = AgentState(self.initial_state(len(rows)), self.observer.stacks(len(rows)))
             first = np.ones(len(rows), bool)
-        if not len(rows) == len(state.stacks) == len(first):
-            raise DataError(
-                f"obs has {len(rows)} observations, state is of {len(state.stacks)} environments, and is_first has "
-                f"{len(first)} values: expected the same number of each. Pass state=None when the number of "
-                "environments changes."
-            )
         told = [None] * len(rows) if action_mask is None else [action_mask] if single else list(action_mask)
-        if len(told) != len(rows):
-            raise DataError(f"action_mask has {len(told)} rows: expected one for each of {len(rows)} observations.")
         chosen, after = self.decide(rows, state, actions, first, reward, told)
         decoded = [self.environment_action(action) for action in chosen.cpu().numpy()]
         if single:
@@ -203,7 +187,7 @@ class Agent:
         takes it.
 
         Raises:
-            DataError: ``action`` is not in the space, or not one for each environment.
+            DataError: ``action`` is not in the space.
         """
         flat = self.flat_actions(action, len(state.stacks))
         return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
@@ -214,17 +198,14 @@ class Agent:
         ``actions``: n of them, as the action of a vector environment: ``[0, 0, 1]`` where actions are discrete.
 
         Raises:
-            DataError: one is not in ``action_space``, or there are not ``count``, if that is given.
+            DataError: one is not in ``action_space``.
+            ValueError: there are not ``count``, if that is given.
         """
         columns: dict[str, np.ndarray] = {}
-        try:
-            for path, leaf in leaves_of(self.action_space):
-                values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
-                columns[column("action", path)] = values.astype(np.float64)
-                columns["is_last"] = np.zeros(len(values), bool)
-        except (KeyError, IndexError, TypeError, ValueError):
-            what = {1: "an action", -1: "a batch of actions"}.get(count, f"a batch of {count} actions")
-            raise DataError(f"action = {brief(actions)}: expected {what} of {self.action_space}.") from None
+        for path, leaf in leaves_of(self.action_space):
+            values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+            columns[column("action", path)] = values.astype(np.float64)
+            columns["is_last"] = np.zeros(len(values), bool)
         return self._codec.encode(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
@@ -263,7 +244,6 @@ class Agent:
 
         Raises:
             ConfigError: the algorithm has no world model.
-            DataError: ``rows`` is no batch of rows of these observations and actions.
         """
         return observe(self, rows, seed)
 
@@ -287,8 +267,8 @@ class Agent:
             seed: of latents and drawn actions; the same one imagines the same again. None: follows from the run's seed.
 
         Raises:
-            ConfigError: the algorithm has no world model, or ``steps`` or ``mode`` is out of range.
-            DataError: ``state`` is no state of this world model, or the actions have another shape.
+            ConfigError: the algorithm has no world model, or there is no such ``mode``.
+            DataError: the actions have another shape.
         """
         return imagine(self, state, steps, actions, mode_of(mode), seed)
 
@@ -301,7 +281,6 @@ class Agent:
 
         Raises:
             ConfigError: the algorithm has no probes.
-            DataError: there is no probe with these, or an array has another shape.
         """
         return probed(self, state, given or {})
 
@@ -327,7 +306,7 @@ class Agent:
 
         Raises:
             ConfigError: the algorithm has no probes.
-            DataError: there is no such probe, it is given something else, or an array has another shape.
+            DataError: there is no such probe.
         """
         return steer(self, state, probe, given or {}, steps, lr)
 
@@ -398,12 +377,10 @@ def check_word(name: str, value: str, known: Collection[str]) -> None:
 
 
 def _step(rows: list[FlatObs], first: np.ndarray, reward: Any) -> Step:
-    none, rewards = torch.zeros(len(rows), dtype=torch.bool), torch.as_tensor(reward, dtype=torch.float32)
-    if rewards.shape not in ((), (len(rows),)):
-        raise DataError(f"reward has shape {list(rewards.shape)}: expected one for each of {len(rows)} observations.")
+    none = torch.zeros(len(rows), dtype=torch.bool)
     return Step(
         obs={key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]},
-        reward=rewards.expand(len(rows)),
+        reward=torch.as_tensor(reward, dtype=torch.float32).expand(len(rows)),
         is_first=torch.from_numpy(first),
         is_last=none,
         is_terminal=none,

@@ -22,7 +22,7 @@ from reverie.agent.imagining import STEPS, ModelState, array, describing, latent
 from reverie.agent.loading import load
 from reverie.algos.base import dreamt_name
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError, EnvError, brief, did_you_mean
+from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.randomness import reproducible
 from reverie.core.spaces import Leaf, ObsCodec, nested
 from reverie.core.specs import ObsPart, ObsSpec
@@ -34,7 +34,6 @@ from reverie.nn.rssm import Latent
 
 Start = ModelState | Batch | DatasetConfig | Path | str
 """Where dreams begin: see :func:`dream_env`."""
-STARTS = ("replay", "prior")
 WINDOWS, ROWS, BURN_IN = 64, 64, 8
 """Most windows of recorded rows whose states are kept to begin from, the rows of each, and how many rows of an episode
 the model has seen at least, unless it saw its beginning."""
@@ -113,11 +112,9 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         """Take an action in each dream; those that had ended begin anew, with reward 0.
 
         Raises:
-            DataError: the actions are not N of ``single_action_space``.
-            EnvError: there was no ``reset``.
+            DataError: an action is not in ``single_action_space``.
         """
-        if self._latent is None:
-            raise EnvError("step() was called before reset(). Call reset() first to begin an episode.")
+        assert self._latent is not None
         flat, begun = torch.from_numpy(self.agent.flat_actions(actions, self.num_envs)), self._over  # [N, A]
         with self._draws():
             latent = self._rssm.imagine_step(self._latent, flat.to(self._learner.device), self._cell)
@@ -321,12 +318,6 @@ def states_of(agent: Agent, start: Start) -> Latent | None:
         if not getattr(describing(agent).world, "begins", True):
             raise ConfigError("start = 'prior': this world model does not imagine how episodes begin. Use 'replay'.")
         return None
-    named = isinstance(start, str) and (start in STARTS or ":" in start or Path(start).exists())
-    if not named and not isinstance(start, DatasetConfig | Path):
-        raise ConfigError(
-            f"start = {brief(start)}: expected {' or '.join(map(repr, STARTS))}, a path of recorded data, states as "
-            f"agent.observe(rows) returns them, or a batch of rows.{did_you_mean(str(start), STARTS)}"
-        )
     try:
         with agent.recorded(None if start == "replay" else start) as recorded, reproducible(seeded(agent, None)):
             return recorded_states(agent, recorded)
@@ -348,6 +339,4 @@ def recorded_states(agent: Agent, recorded: Recorded) -> Latent:
         known = (rows.is_first.cumsum(1) > 0) | (torch.arange(length, device=agent.algo.device) >= BURN_IN)
         use = known & ~rows.is_last  # [B, T]
         found += [Latent(latent.deter[use], latent.stoch[use])]
-    if not any(len(latent.deter) for latent in found):
-        raise DataError(f"{recorded.where} has no rows to begin from.")
     return Latent(*(torch.cat(parts) for parts in zip(*found, strict=True)))

@@ -153,9 +153,8 @@ def drawing(agent: Agent, keys: Collection[str]) -> Iterator[Draw]:
         images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and key in keys]
         if paint is None and not images:
             raise ConfigError(
-                f"there is no way to draw observations of {agent.config.env.id}: none is an image, and the "
-                "environment draws no others. Give it a method render_observation (docs/environments.md, Drawing "
-                "observations)."
+                f"there is no way to draw observations of {agent.config.env.id}, of which none is an image. Give it a "
+                "method render_observation (docs/environments.md, Drawing observations)."
             )
         yield paint or functools.partial(_shown_image, images[0], agent)
 

@@ -23,7 +23,7 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, EnvError, RunError, warn
+from reverie.core.errors import EnvError, RunError, warn
 from reverie.core.files import writing
 from reverie.core.importing import trusting
 from reverie.core.machine import choose_device
@@ -231,8 +231,8 @@ class Estimator:
             DataError: the policy's actions are not of the dataset's kind.
             RunError: the estimate is not finite.
         """
-        if updates < 1 or draws < 1:
-            raise ConfigError(f"updates = {updates}, draws = {draws}: expected at least 1 of each.")
+        AtLeast(1).check("updates", updates)
+        AtLeast(1).check("draws", draws)
         with reproducible(self.seed + self.updates):
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Actions, Agent, AgentState, mode_of
+from reverie.agent.agent import Actions, Agent, AgentState, check_word, mode_of
 from reverie.agent.loading import load
 from reverie.agent.traced import Draws, PolicyFunction
 from reverie.core.accelerate import only
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
-from reverie.core.errors import ConfigError, EnvError, RunError, brief, did_you_mean
+from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.files import write_json
 from reverie.core.randomness import derived_seeds, reproducible
 
@@ -36,8 +36,6 @@ TIES = 0.005
 """Share of steps that may differ: where rounding decides between two classes."""
 EPISODE = 50
 """Steps of an episode where observations are made up."""
-LARGEST = 2_000_000_000
-"""Bytes of weights that a file of ONNX can hold."""
 SEMANTICS = (
     "Call the function once for each observation from reset() and step(), but not for the last one of an episode. Pass "
     "is_first = true with the first observation of an episode: the state is then reset within. Before the first call "
@@ -91,13 +89,10 @@ def export(
         loading: ``env``, ``checkpoint`` and others of :func:`reverie.load`, if a run is given.
 
     Raises:
-        ConfigError: the policy cannot be exported, or a package is not installed.
+        ConfigError: there is no such ``format`` or ``actions``, or a package is not installed.
         RunError: there is no such run, or the file does not do what the agent does. Then nothing is written.
     """
-    if format not in SUFFIXES:
-        raise ConfigError(
-            f"format = {brief(format)}: expected one of {', '.join(SUFFIXES)}.{did_you_mean(format, SUFFIXES)}"
-        )
+    check_word("format", format, SUFFIXES)
     AtLeast(1).check("batch", batch)
     AtLeast(1).check("steps", steps)
     mode_of(actions)
@@ -136,31 +131,17 @@ def on_cpu(agent: Agent) -> Agent:
 
 def _written(agent: Agent, actions: Actions, batch: int, part: Path, format: Format) -> PolicyFunction:
     """Trace the policy and write it to ``part``."""
-    name = agent.config.algo.algorithm
-    try:
-        function = PolicyFunction(agent, mode_of(actions), batch)
-        program = function.graph()
-        if format == "torch":
-            torch.export.save(program, part)
-            return function
-        size = sum(x.numel() * x.element_size() for x in program.state_dict.values())
-        if size > LARGEST:
-            raise ConfigError(f"its weights take {size / 1e9:.1f} GB, and a file of ONNX holds 2 GB: use format torch")
-        names = [[port.name for port in ports] for ports in (function.read, function.outputs)]
-        made = torch.onnx.export(
-            program, dynamo=True, verbose=False, external_data=False, input_names=names[0], output_names=names[1]
-        )
-        assert made is not None
-        made.save(part)
-    except Exception as error:  # of many kinds: PyTorch's for what cannot be traced, and the exporter's
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        told = next((line for line in str(cause).splitlines() if line.strip()), "").strip().rstrip(".")
-        why = told if isinstance(cause, ConfigError) else f"{type(cause).__name__}: {told}"
-        raise ConfigError(
-            f"the policy of {name} cannot be exported as {format}, actions = {actions}: {why}."
-        ) from error
+    function = PolicyFunction(agent, mode_of(actions), batch)
+    program = function.graph()
+    if format == "torch":
+        torch.export.save(program, part)
+        return function
+    names = [[port.name for port in ports] for ports in (function.read, function.outputs)]
+    made = torch.onnx.export(
+        program, dynamo=True, verbose=False, external_data=False, input_names=names[0], output_names=names[1]
+    )
+    assert made is not None
+    made.save(part)
     return function
 
 

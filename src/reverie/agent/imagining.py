@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from reverie.agent.dream_figures import FPS, drawing
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Dreamer, WorldModel
-from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
@@ -66,31 +65,27 @@ class ModelState:
                 7 and 0; or of all latents, ``[B, S]``.
 
         Raises:
-            DataError: an array has another shape, a number is not finite, or there is no such latent or class.
+            DataError: the latents have no classes.
         """
         new = {"deter": self.deter, "stoch": self.stoch}
         for name, values in {"deter": deter, "stoch": stoch}.items():
             if values is not None:
-                new[name] = _like(new[name], values, name)
+                new[name] = _like(new[name], values)
         if classes is not None:
             new["stoch"] = self._with_classes(new["stoch"], classes)
         return ModelState(**new)
 
     def _with_classes(self, stoch: np.ndarray, classes: Mapping[int, Any] | np.ndarray) -> np.ndarray:
-        latents, count = stoch.shape[1:]
+        count = stoch.shape[-1]
         if count == 1:
             raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
-        index = stoch.argmax(-1).astype(np.float64)  # [B, S]
-        if not isinstance(classes, Mapping):
-            classes = dict(enumerate(_like(index, classes, "classes").T))
-        for latent, value in classes.items():
-            if latent not in range(latents) or not np.isin(value, range(count)).all():
-                raise DataError(
-                    f"classes: latent {latent} = {brief(value)}: expected latents from 0 to {latents - 1}, and classes "
-                    f"from 0 to {count - 1}."
-                )
-            index[:, latent] = _like(index[:, latent], value, f"classes of latent {latent}")
-        hot: np.ndarray = np.eye(count, dtype=np.float32)[index.astype(int)]
+        index = stoch.argmax(-1)  # [B, S]
+        if isinstance(classes, Mapping):
+            for latent, value in classes.items():
+                index[:, latent] = value
+        else:
+            index[:] = classes
+        hot: np.ndarray = np.eye(count, dtype=np.float32)[index]
         return hot
 
 
@@ -162,17 +157,7 @@ def array(values: Tensor) -> np.ndarray:
 @torch.no_grad()
 def observe(agent: Agent, rows: Batch, seed: int | None) -> ModelState:
     """See :meth:`Agent.observe`."""
-    world, given = describing(agent).world, cast(Any, rows)
-    if not isinstance(given, Batch):
-        raise DataError(f"rows = {brief(rows)}: expected a batch [B, T], such as agent.episode(0).rows(0, 20).")
-    rows.check()
-    wanted = {key: part.shape for key, part in agent.obs_spec.items()}
-    found = {key: tuple(values.shape[2:]) for key, values in rows.obs.items()}
-    if found != wanted or rows.action.shape[-1] != agent.action_spec.width:
-        raise DataError(
-            f"rows have observations {found} and actions of {rows.action.shape[-1]} numbers: expected {wanted} and "
-            f"{agent.action_spec.width}, as agent.episode(number) returns them."
-        )
+    world = describing(agent).world
     with reproducible(seeded(agent, seed)):
         latent = world.observe(rows.to(agent.algo.device)).latent  # [B, T, ...]
     return ModelState(array(latent.deter[:, -1]), array(latent.stoch[:, -1]))
@@ -184,7 +169,8 @@ def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mo
     learner = describing(agent)
     world, latent = learner.world, latent_of(learner.world, state)
     given = None if actions is None else _actions(agent, actions, len(state.deter))  # [B, T, A]
-    steps = _steps(steps, None if given is None else given.shape[1])
+    if steps is None:
+        steps = STEPS if given is None else given.shape[1]
     latents, taken, cell = [latent], list[Tensor](), world.rssm.cell(world.dtype)
     with reproducible(seeded(agent, seed)):
         for step in range(steps):
@@ -216,8 +202,6 @@ def probed(agent: Agent, state: ModelState, given: Mapping[str, Any]) -> dict[st
     probe, feature = probe_of(agent), latent_of(describing(agent).world, state).feature
     obs = _observed(agent, given, len(feature))
     keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
-    if not keys:
-        raise DataError(f"given = {list(given)}: the probes are {_needs(probe)}.")
     return {key: array(said.value()) for key, said in probe(feature, obs, keys).items()}
 
 
@@ -226,8 +210,8 @@ def steer(
 ) -> ModelState:
     """See :meth:`Agent.steer`."""
     heads, latent = probe_of(agent), latent_of(describing(agent).world, state)
-    if not probe or not all(key in heads.parts and heads.given[key].keys() <= given.keys() for key in probe):
-        raise DataError(f"probe = {list(probe)}, given = {list(given)}: the probes are {_needs(heads)}.")
+    if unknown := probe.keys() - heads.parts.keys():
+        raise DataError(f"there is no probe of {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
     obs = _observed(agent, {**given, **probe}, len(state.deter))
     deter = latent.deter.clone().requires_grad_()
     optim = torch.optim.Adam([deter], lr)
@@ -250,49 +234,24 @@ def probe_of(agent: Agent) -> Probe:
     return probe
 
 
-def _needs(probe: Probe) -> str:
-    return ", ".join(key + f" (given {', '.join(needs)})" * bool(needs) for key, needs in probe.given.items())
-
-
 def _observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
     """Return observations by key as tensors ``[B, *shape]``."""
     found = {}
     for key, value in values.items():
-        if key not in agent.obs_spec:
-            raise DataError(f"'{key}' is no observation: expected some of {', '.join(agent.obs_spec)}.")
         part = agent.obs_spec[key]
         like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
-        numbers = _like(like, value, key)
-        if part.kind == "categorical" and not np.isin(numbers.reshape(count, -1), range(min(part.classes))).all():
-            raise DataError(f"{key} = {brief(value)}: expected classes from 0 to {min(part.classes) - 1}.")
-        found[key] = torch.from_numpy(numbers).to(agent.algo.device)
+        found[key] = torch.from_numpy(_like(like, value)).to(agent.algo.device)
     return found
 
 
-def _like(old: np.ndarray, new: Any, name: str) -> np.ndarray:
+def _like(old: np.ndarray, new: Any) -> np.ndarray:
     """Return ``new`` with the shape and type of ``old``, whose first axis it may lack."""
-    try:
-        values = np.broadcast_to(np.asarray(new), old.shape)
-        fits = values.dtype.kind in "biuf" and bool(np.isfinite(values).all())
-    except ValueError:
-        fits = False
-    if not fits:
-        raise DataError(f"{name} = {brief(new)}: expected finite numbers of shape {list(old.shape)}.")
-    return values.astype(old.dtype)
+    return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
 
 def latent_of(world: WorldModel, state: ModelState) -> Latent:
     """Return states as latents ``[B, ...]`` of ``world``, on its device."""
-    given: Any = state
-    if not isinstance(given, ModelState):
-        raise DataError(f"state = {brief(state)}: expected what agent.observe(rows) returns.")
     like = world.rssm.initial(len(state.deter), world.dtype)
-    for name, values, wanted in (("deter", state.deter, like.deter), ("stoch", state.stoch, like.stoch)):
-        if values.shape != tuple(wanted.shape):
-            raise DataError(
-                f"state.{name} has shape {list(values.shape)}: this world model has {list(wanted.shape)}. Use a state "
-                "of the same agent."
-            )
     return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
 
 
@@ -302,15 +261,7 @@ def _actions(agent: Agent, actions: Any, count: int) -> Tensor:
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
     if flat.ndim not in (2, 3) or flat.shape[-1] != width or 0 in flat.shape or (flat.ndim == 3 and len(flat) != count):
         raise DataError(
-            f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], one-hot where "
-            "they are discrete, in [-1, 1] where continuous. agent.flat_actions makes them of the environment's."
+            f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], as "
+            "agent.flat_actions makes them of the environment's."
         )
     return flat.to(agent.algo.device, torch.float32).expand(count, -1, -1)
-
-
-def _steps(steps: int | None, given: int | None) -> int:
-    wanted: Any = (given or STEPS) if steps is None else steps
-    if not isinstance(wanted, Integral) or not 1 <= int(wanted) <= (given or int(wanted)):
-        most = f" to {given}, the number of actions" if given is not None else ""
-        raise ConfigError(f"steps = {brief(steps)}: expected a whole number from 1{most}.")
-    return int(wanted)

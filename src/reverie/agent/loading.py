@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import DataError, EnvError, RunError, brief, warn
+from reverie.core.errors import EnvError, RunError, warn
 from reverie.core.importing import imported, trusting
 from reverie.core.machine import choose_device
 from reverie.core.signature import differences, signature
@@ -27,7 +27,7 @@ from reverie.core.types import State
 from reverie.core.words import Say
 from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.make import EnvLike, MakeEnv, Placeholder, Single, env_factory, put_away
+from reverie.envs.make import EnvLike, MakeEnv, Placeholder, env_factory, put_away
 from reverie.envs.slot import generator_kept
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.artifacts import fetched
@@ -95,14 +95,12 @@ def _loaded(
     path = checkpoints.select(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
     alone = config.env.id == NO_ENV
-    recorded = None
-    with contextlib.suppress(RunError) if env is not None else contextlib.nullcontext():  # damaged: nothing to compare
-        recorded = spaces_of(folder) if alone else None
+    recorded = spaces_of(folder) if alone else None
     if isinstance(env, str):
         if not alone and env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
             raise RunError(
-                f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on "
-                "recorded data alone. Leave it out, or pass a function that makes the environment."
+                f"{folder.path} was trained in {config.env.id}, not in {env}. Leave env out, or pass a function that "
+                "makes the environment."
             )
         config = config.merge({"env.id": env})  # perhaps with the module that registers it
     elif alone and factory is None:
@@ -133,15 +131,10 @@ def compare_actions(recorded: Space, action: ActionSpec, say: Say) -> None:
 
 
 def spaces_of(folder: RunFolder) -> tuple[Space, Space] | None:
-    """Return the spaces of the recorded data, from spec.json; None if it has none, RunError if they are damaged."""
+    """Return the spaces of the recorded data, from spec.json; None if it has none."""
     if (found := (read_spec(folder) or {}).get("spaces")) is None:
         return None
-    try:
-        return space_of(found["observation"], str(folder.spec)), space_of(found["action"], str(folder.spec))
-    except (ValueError, KeyError, TypeError, DataError) as error:
-        raise RunError(
-            f"{folder.spec} is damaged ({error}). Pass an environment with these spaces, reverie.load(run, env=...)."
-        ) from error
+    return space_of(found["observation"], str(folder.spec)), space_of(found["action"], str(folder.spec))
 
 
 @contextlib.contextmanager
@@ -190,11 +183,6 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
 
 def reduced(agent: Agent) -> tuple[Any, ...]:
     """Pickle or copy the settings and the learner's state of an agent; the environment's spaces are read again."""
-    if isinstance(agent.factory, Single):
-        raise TypeError(
-            f"an agent whose environment is an instance ({agent.config.env.id}) cannot be pickled or copied. Call "
-            "reverie.load again, or with a function that makes the environment."
-        )
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
     made = agent.config, agent.factory, agent.run, agent.checkpoint, agent.step
     return _unpickled, (*made, str(agent.algo.device), state)

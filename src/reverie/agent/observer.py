@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
-from reverie.core.errors import DataError, brief
+from reverie.core.errors import DataError
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.config import EnvConfig
@@ -96,13 +96,8 @@ class Observer:
         if self._drawn and self._lists:
             obs = {**obs, "image": latest(obs["image"])}
         obs = _detached(obs)
-        try:
-            count = _count(self.space, obs)
-            return count is None, [obs] if count is None else list(iterate(batch_space(self.space, count), obs))
-        except (ValueError, IndexError):  # NumPy's and Gymnasium's: it is no array, or a part ends before the others
-            raise DataError(
-                f"obs = {brief(obs)}: expected an observation of {self.space}, or a batch with parts of one length."
-            ) from None
+        count = _count(self.space, obs)
+        return count is None, [obs] if count is None else list(iterate(batch_space(self.space, count), obs))
 
     def __call__(
         self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
@@ -123,8 +118,6 @@ class Observer:
         if self._codec is not None:
             flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
         if self._drawn:
-            if obs["image"] is None:
-                raise DataError("there is no image: render() returned None or an empty list.")
             flat["image"] = rgb(np.asarray(obs["image"]))
         return self._options(flat)
 

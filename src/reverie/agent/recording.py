@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from copy import deepcopy
@@ -16,7 +15,7 @@ from gymnasium import spaces
 from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.specs import MASK
@@ -81,8 +80,7 @@ def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> 
         named, remark = named_env(agent, env)
         both = agent.observer.shown, env.action_space
         with reproducible(config.seed):
-            with contextlib.suppress(DataError):  # playing will report it
-                say(expected_size(agent, env, config))
+            say(expected_size(agent, env, config))
             done = write_minari(played(agent, env, config), target, both, about | named)
         done.remarks += [remark] if remark else []
         return done
@@ -127,10 +125,7 @@ def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> 
     left = config.steps
     number = 0
     while (left is None and number < (config.episodes or 0)) or (left is not None and left > 0):
-        try:
-            episode = play(agent, env, config, rng, first + number, left)
-        except DataError as error:
-            raise DataError(f"episode {number}: {error}") from error
+        episode = play(agent, env, config, rng, first + number, left)
         number += 1
         left = None if left is None else left - len(episode["rewards"])
         yield episode

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from reverie.core.discover import version
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import RunError
 from reverie.core.types import State
 from reverie.log.artifacts import known_ids, reached
 from reverie.log.trackers import PROJECT, experiment_of
@@ -56,8 +56,6 @@ def register(
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    if not name or not set(name).isdisjoint("/:@#"):
-        raise ConfigError(f"name = {name!r}: expected a name without / : @ and #.")
     about, ident = described(folder, saved, path), known_ids(folder.path).get(to, "")
     put = _to_mlflow if to == "mlflow" else _to_wandb
     with tempfile.TemporaryDirectory() as place:

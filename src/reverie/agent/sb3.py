@@ -83,8 +83,7 @@ class Theirs:
                 ]
             return cls(data, *tensors)
         except Exception as error:  # of many kinds: zipfile's, json's, PyTorch's
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DataError(f"{file} is no agent of Stable-Baselines3: {told}.") from error
+            raise DataError(f"{file} is no agent of Stable-Baselines3: {error}.") from error
 
     @property
     def algorithm(self) -> str:
@@ -164,6 +163,8 @@ def import_sb3(
 def _settings(theirs: Theirs, name: str) -> AlgorithmConfig:
     """Return our settings: what the file says in plain values, and the sizes of its networks."""
     data, changes = theirs.data, dict[str, Any]()
+    if data.get("use_sde"):
+        raise ConfigError("use_sde = True: its policy explores by the state, which ours does not.")
     for one, ours in SETTINGS[name].items():
         value = data.get(one)
         if isinstance(value, int | float):
@@ -171,8 +172,6 @@ def _settings(theirs: Theirs, name: str) -> AlgorithmConfig:
     if isinstance(data.get("gae_lambda"), int | float):
         changes["value_estimator"] = f"gae({data['gae_lambda']})"
     hidden = theirs.layers(HIDDEN[name])[: None if name in ("ppo", "a2c", "sac") else -1]
-    if not hidden:
-        raise ConfigError("its networks have no hidden layer: expected at least one (net_arch).")
     changes["networks.units"] = tuple(len(bias) for _, bias in hidden)
     activation = theirs.activation or ("Tanh" if name in ("ppo", "a2c") else "ReLU")
     if name in ("ppo", "a2c") and activation in ("Tanh", "ReLU"):
@@ -224,8 +223,6 @@ def _on_policy(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionS
         half, middle = (torch.from_numpy(x).float() for x in (high / 2 - low / 2, high / 2 + low / 2))
         weight, bias = actor[-1]
         actor[-1] = (weight / half[:, None], (bias - middle) / half)
-        if "log_std" not in theirs.weights or theirs.weights["log_std"].shape != half.shape:
-            raise ConfigError("its policy explores by the state (use_sde): expected one log_std for each action.")
         network.actor.log_std.copy_(theirs.weights["log_std"] - half.log())
     put(network.actor.body, actor)
     for branch, lstm in ((network.actor, "lstm_actor"), (network.critic, "lstm_critic")):
@@ -258,8 +255,6 @@ def _swapped(x: Tensor, actions: int) -> Tensor:
 def _actor_critic(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec, say: Say) -> None:
     objective: Any = learner.objective
     if "actor.latent_pi.0.weight" in theirs.weights:
-        if "actor.log_std.weight" not in theirs.weights:
-            raise ConfigError("its policy explores by the state (use_sde): expected log_std to be a layer.")
         heads = [theirs.layers("", f"actor.{name}")[0] for name in ("mu", "log_std")]
         joint = tuple(torch.cat(parts) for parts in zip(*heads, strict=True))
         put(objective.actor.body, [*theirs.layers("actor.latent_pi"), joint])  # type: ignore[list-item]

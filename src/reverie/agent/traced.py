@@ -18,7 +18,6 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
-from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.spaces import TINY, classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
@@ -128,11 +127,7 @@ class PolicyFunction(nn.Module):
     """A policy as a function of tensors alone: those of ``read``, in this order, to those of ``outputs``."""
 
     def __init__(self, agent: Agent, mode: Mode, rows: int) -> None:
-        """``agent`` is on the CPU, in float32; ``rows`` is N, the environments that act together.
-
-        Raises:
-            ConfigError: the policy's state is no tensors.
-        """
+        """``agent`` is on the CPU, in float32; ``rows`` is N, the environments that act together."""
         super().__init__()
         self.learner: Algorithm = agent.algo.requires_grad_(False)
         self.mode = mode
@@ -292,14 +287,8 @@ def _tensors(state: Any) -> list[Tensor]:
 
 
 def _leaves(state: Any, root: str) -> list[tuple[str, Tensor]]:
-    """Return the tensors of a state by name.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+    """Return the tensors of a state by name."""
     found = [(path, x) for path, x in tree_flatten_with_path(state)[0] if x is not None]
-    if wrong := [x for _, x in found if not isinstance(x, Tensor)]:
-        raise ConfigError(f"its policy carries a {type(wrong[0]).__name__}: expected tensors, or tuples of them")
     return [("/".join([root, *(str(getattr(at, "name", None) or getattr(at, "key", None) or getattr(at, "idx", 0))
                                for at in path)]), x) for path, x in found]  # fmt: skip
 
