@@ -99,16 +99,8 @@ def test_noise_is_in_half_of_the_range_and_stays_inside():
 
 
 def test_recordings_that_cannot_be(agent, tmp_path):
-    for values in (
-        {},
-        {"episodes": 1, "steps": 1},
-        {"episodes": 0},
-        {"steps": 1, "epsilon": 2.0},
-        {"steps": 1, "noise": -1.0},
-        {"steps": 1, "noise": float("inf")},
-        {"steps": 1, "seed": -1},
-    ):
-        with pytest.raises(ConfigError, match=f"{list(values)[-1] if values else 'steps'} = "):
+    for values in ({}, {"episodes": 1, "steps": 1}):
+        with pytest.raises(ConfigError, match="expected exactly one of them"):
             RecordConfig(**values)
     with pytest.raises(ConfigError, match=r"d\.h5 is the name of a dataset in the format HDF5"):
         record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3))

@@ -96,8 +96,7 @@ def dream(
             be written.
         EnvError: the environment cannot be made.
     """
-    numbers = {"context": 1 if context is None else context, "horizon": horizon, "sequences": sequences}
-    for name, value in numbers.items():
+    for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
         AtLeast(1).check(name, value)
     folder = RunFolder(agent.run).dream
     check_writable(folder)

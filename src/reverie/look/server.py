@@ -40,9 +40,8 @@ from reverie.look.session import Session
 from reverie.look.source import Recording
 
 STATIC = Path(__file__).with_name("static")
-PAGES, AGENTS, LARGEST, DRAWN, STRIP = 16, 4, 2**16, 24, 6
-"""Most pages at once; agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of
-a future."""
+AGENTS, LARGEST, DRAWN, STRIP = 4, 2**16, 24, 6
+"""Agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of a future."""
 HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 """Names of this machine: another one may be a foreign page's that leads here."""
 POLICY = (
@@ -111,7 +110,6 @@ class Looker:
         self.single: bool = list(self.runs) == ["."]
         self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "look")
         self._agents: OrderedDict[tuple[str, str | None], Agent] = OrderedDict()
-        self.pages = 0
 
     def look_again(self) -> None:
         """Find runs that have begun since."""
@@ -313,10 +311,6 @@ COMMANDS: dict[str, Callable[..., Answer]] = {
 async def talk(looker: Looker, socket: WebSocket) -> None:
     """Answer the requests of a page until it is closed."""
     await socket.accept()
-    if looker.pages >= PAGES:
-        await socket.close(1013, "too many pages are open")
-        return
-    looker.pages += 1
     page, loop = Page(looker), asyncio.get_running_loop()
     try:
         while True:
@@ -325,7 +319,6 @@ async def talk(looker: Looker, socket: WebSocket) -> None:
     except WebSocketDisconnect:
         pass
     finally:
-        looker.pages -= 1
         await loop.run_in_executor(looker.worker, page.close)
 
 

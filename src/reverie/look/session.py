@@ -175,11 +175,13 @@ class Session:
         at = len(line.real) - 1 if at is None else self._row(at, line.real)
         if line.real[at].facts["last"]:
             raise DataError("the episode is over at this row: start another one, or go on dreaming.")
-        chosen = self.source.action(at)
-        if chosen is None or action is not None:
-            follows = line.actions[at] if at < len(line.actions) else line.real[at].proposed
-            chosen = follows if action is None else self._flat(action)
-        self.source.check(at, chosen)
+        recorded = self.source.action(at)
+        follows = line.actions[at] if at < len(line.actions) else line.real[at].proposed
+        chosen = follows if recorded is None else recorded
+        if action is not None:
+            chosen = self._flat(action)
+        if recorded is not None and not torch.equal(chosen, recorded):
+            raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
         self._cut(at, chosen)
         with self.luck():
             self._catch_up(at)
@@ -423,14 +425,13 @@ class Session:
         dreamt = {key: row.said[dreamt_name(key)] for key in self._numbers() if dreamt_name(key) in row.said}
         given = {key: values for key, values in (dreamt | happened).items() if key in needed}
         found: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
-        with contextlib.suppress(DataError):  # all of them are given something that is not known
-            state = ModelState(array(row.latent.deter), array(row.latent.stoch))
-            for key, (values, *_) in self.agent.probe(state, given).items():
-                found[key]["read"] = values
-                if (part := probe.parts[key]).kind == "categorical":
-                    likely = {"read": values.argmax(-1), "chance": values.max(-1)}
-                    found[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
-                found[key] |= {"truth": happened[key]} if key in happened else {}
+        state = ModelState(array(row.latent.deter), array(row.latent.stoch))
+        for key, (values, *_) in self.agent.probe(state, given).items():
+            found[key]["read"] = values
+            if (part := probe.parts[key]).kind == "categorical":
+                likely = {"read": values.argmax(-1), "chance": values.max(-1)}
+                found[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
+            found[key] |= {"truth": happened[key]} if key in happened else {}
         return found
 
     # ------------------------------------------------------------------ other models

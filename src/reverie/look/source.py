@@ -6,11 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import EnvError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Step
 from reverie.datasets.dataset import DatasetConfig
@@ -40,9 +39,6 @@ class Live:
     def action(self, number: int) -> Tensor | None:
         """Return the action that must be taken: None, as any may be."""
         return None
-
-    def check(self, number: int, action: Tensor) -> None:
-        """Accept any action."""
 
     @functools.cached_property
     def action_names(self) -> list[str]:
@@ -84,11 +80,6 @@ class Recording:
     def step(self, number: int, action: Tensor) -> Step:
         """Return the row after row ``number``."""
         return self._row(number + 1)
-
-    def check(self, number: int, action: Tensor) -> None:
-        """Raise DataError if another action was taken in row ``number``."""
-        if not torch.equal(action, self.batch.action[:, number]):
-            raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
 
     def action(self, number: int) -> Tensor | None:
         """Return the action that was taken in row ``number``."""
