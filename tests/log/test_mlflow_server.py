@@ -137,5 +137,3 @@ def is_registered_and_loaded(mlflow: Any, ident: str, run: Path, capsys: Capture
     assert version.run_id == ident
     assert main(["eval", "models:/mine/2", "--episodes", "1"]) == 0
     assert Path("runs/mine-v2/eval.json").exists()
-    with pytest.raises(ConfigError, match="name = 'a/b': expected a name"):
-        reverie.register(run, "a/b")
