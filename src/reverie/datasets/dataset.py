@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
-from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
@@ -116,17 +115,14 @@ class Recorded:
         self.actions: ActionCodec | None = None
         self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
         config = env or EnvConfig()
-        try:
-            self.action_spec: ActionSpec
-            seen, self.action_spec = self._specs(config, action_space)
-            if env is not None and not self.about.env_settings:
-                check_shown(seen, env)
-                if env.action_repeat > 1:
-                    reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
-            todo = to_apply(self.about, config)
-            self.images: ImageOptions = ImageOptions(seen, todo.resize, todo.grayscale)
-        except EnvError as error:
-            raise DataError(f"{reader.path}: {error}") from None
+        self.action_spec: ActionSpec
+        seen, self.action_spec = self._specs(config, action_space)
+        if env is not None and not self.about.env_settings:
+            check_shown(seen, env)
+            if env.action_repeat > 1:
+                reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
+        todo = to_apply(self.about, config)
+        self.images: ImageOptions = ImageOptions(seen, todo.resize, todo.grayscale)
         self.obs_spec: ObsSpec = self.images.spec
         self.clip = todo.clip_reward
         self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))
@@ -228,10 +224,7 @@ class Recorded:
 
         ``number``: 0 for the first episode in the order of ``parts``; -1 for the last one. Rows before it are read.
         """
-        given: Any = number
-        if isinstance(given, bool) or not isinstance(given, Integral):
-            raise ConfigError(f"episode = {brief(number)}: expected a whole number, 0 for the first episode.")
-        latest: deque[Rows] = deque(maxlen=max(1, -int(number)))
+        latest: deque[Rows] = deque(maxlen=max(1, -number))
         count = 0
         for rows in episodes_of(self.parts()):
             latest.append(rows)
@@ -239,11 +232,8 @@ class Recorded:
             if count - 1 == number:
                 break
         if not -count <= number < count:
-            raise ConfigError(
-                f"episode = {number}: {self.where} has {plural(count, 'episode')}"
-                + (f", 0 to {count - 1}, or {-count} to -1 from the end." if count else ".")
-            )
-        return self.batch(latest[0] if number < 0 else latest[-1], int(number) % count)
+            raise ConfigError(f"episode = {number}: {self.where} has {plural(count, 'episode')}, numbered from 0.")
+        return self.batch(latest[0] if number < 0 else latest[-1], number % count)
 
     def beginnings(self, longest: int) -> Iterator[Batch]:
         """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones."""

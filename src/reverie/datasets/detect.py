@@ -1,10 +1,8 @@
-"""Detects the format of a file or folder by its contents. A file name that contradicts them is an error."""
+"""Detects the format of a file or folder by its contents."""
 
 from __future__ import annotations
 
 import glob
-import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +13,10 @@ from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.d4rl import NEEDED as OF_D4RL
 from reverie.datasets.d4rl import D4RLReader
-from reverie.datasets.hdf5 import damage, is_hdf5, open_hdf5
+from reverie.datasets.hdf5 import is_hdf5, open_hdf5
 from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
-from reverie.datasets.pydreamer import OF_ROWS, PyDreamerReader
+from reverie.datasets.pydreamer import PyDreamerReader
 from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
@@ -64,21 +62,13 @@ def own_reader(path: str, options: ReadOptions) -> Reader:
     name, bracket, arguments = options.reader.partition("(")
     points = {point.name: point for point in points_of(GROUP)}
     kind = loaded(points[name], what) if name in points else imported(name, what=what, base=Reader)
-    places = _places(path)
-    try:
-        _, given, settings = call_in(f"f({arguments}" if bracket else "f()")
-        readers: list[Reader] = [kind(place, options, *given, **settings) for place in places]  # type: ignore[operator]  # a class
-    except (SyntaxError, TypeError, ValueError) as error:  # settings that it does not have, or methods that it lacks
-        raise ConfigError(
-            f"{what}: expected module:Class, or module:Class(setting=value) with plain values ({error})."
-        ) from None
+    _, given, settings = call_in(f"f({arguments}" if bracket else "f()")
+    readers: list[Reader] = [kind(place, options, *given, **settings) for place in _places(path)]  # type: ignore[operator]  # a class
     return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
 
 
 def _places(path: str) -> list[Path]:
     """Return the file or folder at ``path``, or what the glob ``path`` matches, by number."""
-    if not path:
-        raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     place = Path(path).expanduser()
     if place.exists():  # a name may contain brackets
         return [place]
@@ -132,19 +122,15 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
 
 
 def _file(path: Path, options: ReadOptions) -> Reader:
-    kind, named = content(path), format_of(path)
-    if named and kind != named:
-        raise DataError(
-            f"{path} has the suffix {path.suffix}, but its content ({path.stat().st_size:,} bytes) is "
-            f"{kind or f'not {named}'}: rename it, or download or copy it again."
-        )
+    kind = content(path)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
-        "HDF5": _hdf5, "npz": _npz, "TFRecord": RLUnpluggedReader, "Parquet": TableReader, "Arrow": TableReader,
+        "HDF5": _hdf5, "npz": PyDreamerReader, "TFRecord": RLUnpluggedReader, "Parquet": TableReader,
+        "Arrow": TableReader,
     }  # fmt: skip
     if kind not in openers:
         raise DataError(
-            f"{path} cannot be read: its format is not known. Expected {KNOWN}. A table in text becomes a Parquet file "
-            "by pandas."
+            f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is not known. Expected {KNOWN}. A "
+            "table in text becomes a Parquet file by pandas."
         )
     return openers[kind](path, options)
 
@@ -160,7 +146,7 @@ def content(path: Path) -> str:
 
 
 def _hdf5(path: Path, options: ReadOptions) -> Reader:
-    with open_hdf5(path) as file, damage(path):
+    with open_hdf5(path) as file:
         names = list(file)
     if "_meta" in names:
         return TianshouReader(path, options)
@@ -172,14 +158,3 @@ def _hdf5(path: Path, options: ReadOptions) -> Reader:
         f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "
         "(D4RL) or _meta (Tianshou). How to convert d3rlpy's buffers: docs/datasets.md."
     )
-
-
-def _npz(path: Path, options: ReadOptions) -> Reader:
-    try:
-        names = {re.sub(r"\.npy$", "", name) for name in zipfile.ZipFile(path).namelist()}
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is damaged or incomplete: {error}.") from None
-    if names >= OF_ROWS:
-        return PyDreamerReader(path, options)
-    found = ", ".join(sorted(names)[:10])
-    raise DataError(f"{path} contains the arrays {found}: expected {', '.join(sorted(OF_ROWS))} (PyDreamer).")

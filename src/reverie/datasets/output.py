@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, ReverieError, RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_local, move_synced
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
@@ -23,8 +21,6 @@ from reverie.datasets.reader import format_of, needs
 
 WRITTEN = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
 """What is written in each format; "" for a folder of several kinds of files."""
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Numbers of failed writes: the disk is full, a quota is used up, files may not become as large, the disk is broken."""
 
 
 @dataclass
@@ -64,11 +60,9 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
             yield staged
             check_signals()
             move_synced(staged, path)
-        except BaseException as error:
+        except BaseException:
             delete(staged)
-            if (why := disk_error(error)) is None:
-                raise
-            raise RunError(f"cannot write {path}: {why}. Free some space; nothing is left of it.") from None
+            raise
 
 
 def delete(path: Path) -> None:
@@ -79,21 +73,10 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def disk_error(error: BaseException | None) -> str | None:
-    """Return why the disk refused a write, if that is the cause of ``error``; HDF5 has the number in its text."""
-    while error is not None and not isinstance(error, ReverieError):
-        found = re.search(r"errno = (\d+)", str(error))
-        number = int(found[1]) if found else getattr(error, "errno", None)
-        if number in DISK:
-            return "the disk is full" if number == errno.ENOSPC else os.strerror(int(number or 0))
-        error = error.__context__
-    return None
-
-
 def check_room(path: Path, wanted: int) -> None:
-    """Raise OSError if fewer than ``wanted`` bytes are free on the disk of ``path``: HDF5 would abort the process."""
+    """Raise RunError if fewer than ``wanted`` bytes are free on the disk of ``path``: HDF5 would abort the process."""
     if shutil.disk_usage(path.parent).free < wanted:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise RunError(f"cannot write {path}: the disk is full. Free some space; nothing is left of it.")
 
 
 def size_of(values: Any) -> int:

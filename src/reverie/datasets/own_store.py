@@ -42,11 +42,10 @@ class StoreReader(Reader):
         super().__init__(path, options)
         self.place: Path | str = store_in(path)
         self.store: Store = Store(self.place, say=self.note)
-        layouts = [dict(s.columns) for s in self.store.segments if s.rows > s.kept]
-        if not layouts or any(layout != layouts[0] for layout in layouts):
-            why = "its segments have different columns: they are not one dataset" if layouts else "it contains no rows"
-            raise DataError(f"the store in {path} cannot be read: {why}.")
-        self.columns: dict[str, Column] = {name: column for name, column in layouts[0].items() if name != VERSION}
+        layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.kept), None)
+        if layout is None:
+            raise DataError(f"the store in {path} contains no rows.")
+        self.columns: dict[str, Column] = {name: column for name, column in layout.items() if name != VERSION}
         self.beside: dict[str, Any] = self._beside()
         self.specs: tuple[ObsSpec, ActionSpec] = self._specs()
         self.env: dict[Any, Any] = dict(self.beside.get("env") or {})
@@ -69,12 +68,11 @@ class StoreReader(Reader):
                 obs = ObsCodec(observation, lambda key: key in self.specs[0], channels)
                 if obs.spec == dict(self.specs[0]):
                     self.observation, self._obs = obs.kept_space(), obs
-        with contextlib.suppress(EnvError):
-            if action is not None:
-                actions, both = ActionCodec(action), ("the rows", "the environment")
-                why = "; ".join(differences(signature({}, self.specs[1]), signature({}, actions.spec), both))
-                if not why:
-                    self.action, self._actions, self.knows_actions = action, actions, True
+        if action is not None:
+            actions, both = ActionCodec(action), ("the rows", "the environment")
+            why = "; ".join(differences(signature({}, self.specs[1]), signature({}, actions.spec), both))
+            if not why:
+                self.action, self._actions, self.knows_actions = action, actions, True
         if why:
             self.note(NAMELESS.format(why.rstrip(".")))
             self.env, self.beside["env_spec"] = {}, {}
@@ -99,19 +97,13 @@ class StoreReader(Reader):
         """Return observations and actions as spec.json declares them, or else as the columns look."""
         declared = self.beside.get("spec") or {"observation": {}, "action": {}}
         width = self.columns["action"].shape[0]
-        try:
-            obs = {
-                name.removeprefix("obs/"): part_of(declared["observation"].get(name.removeprefix("obs/"), {}), column)
-                for name, column in self.columns.items()
-                if name.startswith("obs/")
-            }
-            parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"the spec.json of {self.path} is damaged: {error!r}. Restore it from a backup.") from None
-        action = ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
-        if action.width != width:
-            raise DataError(f"spec.json declares actions of {action.width} numbers, but {self.path} has {width}.")
-        return obs, action
+        obs = {
+            name.removeprefix("obs/"): part_of(declared["observation"].get(name.removeprefix("obs/"), {}), column)
+            for name, column in self.columns.items()
+            if name.startswith("obs/")
+        }
+        parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
+        return obs, ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
 
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
@@ -175,12 +167,8 @@ def content_of(file: Path) -> dict[str, Any]:
     """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
     if not file.is_file():
         return {}
-    try:
-        text = file.read_text(encoding="utf-8")
-        found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
-        return dict(found)
-    except (TypeError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{file} is damaged: {error}. The rows are not: restore the file from a backup.") from None
+    text = file.read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text))
 
 
 def store_in(path: Path | str) -> Path | str:
@@ -191,7 +179,7 @@ def store_in(path: Path | str) -> Path | str:
     if holds_store(path) or not (path / "config.yaml").is_file():
         return path if holds_store(path) else path / "replay"
     named = "auto"
-    with contextlib.suppress(DataError, AttributeError):  # a file of somebody else may have this name
+    with contextlib.suppress(AttributeError):  # a file of somebody else may have this name
         settings = content_of(path / "config.yaml").get("experiment") or {}
         named = str((settings.get("replay") or {}).get("store", "auto"))
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
@@ -204,9 +192,8 @@ def is_store(path: Path) -> bool:
 
 
 def holds_store(folder: Path) -> bool:
-    """Return True if ``folder`` itself is a store: it says so, or a segment does if that is damaged."""
-    said = (folder / META).is_file() and segments.is_store((folder / META).read_bytes())
-    return said or any(folder.glob("[0-9]*-*/is_first/c.0.0"))
+    """Return True if ``folder`` itself is a store."""
+    return (folder / META).is_file() and segments.is_store((folder / META).read_bytes())
 
 
 def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
@@ -214,7 +201,7 @@ def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):
-        raise ValueError("a categorical observation without classes")
+        raise DataError("the number of classes of an observation is not known: copy the run's spec.json to the store.")
     known = {name: value for name, value in _tuples(declared).items() if name in ("classes", "low", "high")}
     return ObsPart(kind=kind, shape=tuple(column.shape), dtype=column.dtype, **known)
 

@@ -182,7 +182,7 @@ def by_number(path: Path) -> list[int | str]:
 
 def needs(package: str, extra: str, error: ImportError) -> ConfigError:
     """Return the error for a package that is not installed."""
-    return ConfigError(f"{package} is needed to read this ({error}): pip install 'reverie-rl[{extra}]'.")
+    return ConfigError(f"{package} is needed ({error}): pip install 'reverie-rl[{extra}]'.")
 
 
 def as_flags(values: np.ndarray, where: str) -> np.ndarray:
@@ -209,9 +209,6 @@ def nested_space(found: Mapping[str, Space], root: str) -> Space:
     for name, space in found.items():
         key = name.removeprefix(f"{root}/").partition("/")[0]
         parts.setdefault(f"{root}/{key}", {})[name] = space
-    for name, inner in parts.items():
-        if name in inner and len(inner) > 1:
-            raise DataError(f"'{name}' would be an array and a dictionary at once: rename it, or {', '.join(inner)}.")
     return spaces.Dict({name.removeprefix(f"{root}/"): nested_space(inner, name) for name, inner in parts.items()})
 
 

@@ -63,28 +63,20 @@ class TableReader(TransitionsReader):
         self.pieces: list[Piece] = [piece for _, pieces in found.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
         """Number of rows up to the end of each file."""
-        self.total: int = int(self.ends[-1]) if len(self.ends) else 0
-        if not self.total:
-            raise DataError(f"{path} contains no rows.")
+        self.total: int = int(self.ends[-1])
         self.schema: Any = found[self.paths[0]][0]
         self._made: dict[str, TableColumn] = {}
         self.roles: dict[str, Named] = {k: v for k, v in (options.columns or self._own(COLUMNS_OF_OURS)).items() if v}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
         for name in itertools.chain.from_iterable(map(_names, self.roles.values())):
             for file, (schema, _) in found.items():
-                same = name in schema.names and schema.field(name).type == self.schema.field(name).type
-                if not same or len(schema.get_all_field_indices(name)) > 1:
-                    raise DataError(
-                        f"{file} has not exactly one column '{name}' of type {self.schema.field(name).type}, as "
-                        f"{self.paths[0]} has: expected the same in all files. Correct it or leave it out."
-                    )
+                one, other = self.schema.field(name).type, schema.field(name).type
+                if one != other:
+                    raise DataError(f"'{name}' is {other} in {file}, but {one} in {self.paths[0]}: expected one type.")
 
     def _own(self, key: bytes) -> Any:
         """Return an entry of the schema of a table written by this package; empty for other tables."""
-        try:
-            return dict(json.loads((self.schema.metadata or {}).get(key, b"{}")))
-        except (TypeError, ValueError) as error:  # a UnicodeDecodeError is a ValueError, too
-            raise DataError(f"{self.path} is damaged: its {key.decode()} cannot be read ({error}).") from None
+        return json.loads((self.schema.metadata or {}).get(key, b"{}"))
 
     def uses(self, option: str) -> bool:
         marked = {"truncated", "end", "episode"} & self.roles.keys()

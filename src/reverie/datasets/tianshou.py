@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.hdf5 import Hdf5File, damage
+from reverie.datasets.hdf5 import Hdf5File
 from reverie.datasets.reader import About, ReadOptions, as_flags
 from reverie.datasets.transitions import Column, Reordered, Transitions, TransitionsReader
 
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
 CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
-UNREAD = "which is not read because unpickling can run any code. Save the buffer with arrays of numbers"
 
 
 class TianshouReader(TransitionsReader):
@@ -33,13 +32,9 @@ class TianshouReader(TransitionsReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
-        with self.file, damage(path):
+        with self.file:
             self.names: set[Any] = set(self.file.opened["_meta"])
             self.attributes: dict[Any, Any] = dict(self.file.opened.attrs)
-        if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.names]:
-            raise DataError(
-                f"{path} has no {', '.join(missing)}: the buffer was saved before any transition was added."
-            )
         self.frames: int = int(self.attributes.get("stack_num", 1))
         """How many frames make an observation; each is stored once."""
 
@@ -53,18 +48,15 @@ class TianshouReader(TransitionsReader):
     def _rings(self) -> list[tuple[int, ...]]:
         """Return (first slot, number of slots, number of transitions, slot of the newest) of each ring."""
         names = ("last_index", "_lengths", "_extend_offset")
-        with self.file, damage(self.path):
+        with self.file:
             room = int(self.attributes.get("maxsize", self.file.dataset("_meta/rew").shape[0]))
-            found = {n: self.file.opened[n] for n in names if n in self.file.opened}
-            arrays = {n: np.atleast_1d(item[()]) for n, item in found.items() if item.dtype.kind in "iu"}
-        if "_lengths" not in found:
+            arrays = {n: np.atleast_1d(self.file.opened[n][()]) for n in names if n in self.file.opened}
+        if "_lengths" not in arrays:
             held = int(self.attributes.get("_size", room))
             said = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
             following = int(next((index for index in said if index is not None), held % max(1, room)))
             return [(0, room, held, (following - 1) % max(1, held))]
-        newest, lengths, edges = (arrays.get(name, np.empty(0, np.int64)) for name in names)
-        if not len(newest) == len(lengths) == len(edges) - 1:
-            raise DataError(f"{self.path}: the positions of its rings are a pickled object, {UNREAD}.")
+        newest, lengths, edges = (arrays[name] for name in names)
         return [tuple(map(int, ring)) for ring in zip(edges[:-1], np.diff(edges), lengths, newest, strict=True)]
 
     @cached_property
@@ -74,24 +66,23 @@ class TianshouReader(TransitionsReader):
             start + (newest - start + 1 + np.arange(room)) % room if held >= room > 0 else start + np.arange(held)
             for start, room, held, newest in self._rings
         ]
-        order = np.concatenate(places).astype(np.int64)
-        if not len(order):
-            raise DataError(f"{self.path} contains no transitions.")
-        return order
+        return np.concatenate(places).astype(np.int64)
 
     def _columns(self, group: str, root: str) -> dict[str, Column]:
-        found = {}
-        with damage(f"{self.path}: '_meta/{group}'"):
-            top = self.file.opened[f"_meta/{group}"]
-            items = {"": top} if hasattr(top, "dtype") else {}
-            if not items:
-                top.visititems(lambda name, item: items.update({name: item} if hasattr(item, "dtype") else {}))
-            for way, item in items.items():
-                kind, name = str(item.attrs.get("__data_type__", "ndarray")), f"_meta/{group}/{way}".rstrip("/")
-                if kind not in ("ndarray", "Tensor"):
-                    raise DataError(f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, {UNREAD}.")
-                found[f"{root}/{way}".rstrip("/")] = Reordered(self.file.column(name), self._order)
-        return dict(found)
+        found: dict[str, Column] = {}
+        top = self.file.opened[f"_meta/{group}"]
+        items = {"": top} if hasattr(top, "dtype") else {}
+        if not items:
+            top.visititems(lambda name, item: items.update({name: item} if hasattr(item, "dtype") else {}))
+        for way, item in items.items():
+            kind, name = str(item.attrs.get("__data_type__", "ndarray")), f"_meta/{group}/{way}".rstrip("/")
+            if kind not in ("ndarray", "Tensor"):
+                raise DataError(
+                    f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
+                    "unpickling can run any code. Save the buffer with arrays of numbers."
+                )
+            found[f"{root}/{way}".rstrip("/")] = Reordered(self.file.column(name), self._order)
+        return found
 
     @cached_property
     def transitions(self) -> Transitions:

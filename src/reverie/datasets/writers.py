@@ -25,7 +25,7 @@ from reverie.datasets.arrow import pyarrow_of
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import Exported, check_room, check_target, hdf5_file, size_of, staged_file, target_path
 from reverie.datasets.pydreamer import OF_GENERATOR
-from reverie.datasets.reader import About
+from reverie.datasets.reader import About, needs
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
 from reverie.store.store import Store
 
@@ -64,7 +64,7 @@ def write_minari(
         from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
-        raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
+        raise needs("minari", "minari", error) from None
     check_target(target, "minari")
     path = target_path(target).absolute()  # Minari needs it
     done = Exported(path)
