@@ -55,10 +55,8 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
 @pytest.mark.parametrize(
     ("name", "one", "other"),
     [
-        ("id", "Ant-v5", "Ant-v4"),
         ("action_repeat", 1, 4),
         ("kwargs", {"ctrl_cost_weight": 0.5}, {}),
-        ("time_limit", 100, 200),
     ],
 )
 def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name, one, other):

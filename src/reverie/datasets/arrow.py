@@ -120,7 +120,7 @@ class TableColumn:
         """The first value that is not missing, ``[1, ...]``."""
         array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         known = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
-        return self._numbers(array.slice(known, 1), known)
+        return self._numbers(array.slice(known, 1))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,36 +135,33 @@ class TableColumn:
         array.validate(full=True)  # reading beyond the end of a buffer would end the process
         return array.flatten() if self.flat else array
 
-    def _slices(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
-        """Yield the rows from ``start`` to ``stop - 1`` as Arrow arrays, with the number of the first row of each."""
+    def _slices(self, start: int, stop: int) -> Iterator[Any]:
+        """Yield the rows from ``start`` to ``stop - 1`` as Arrow arrays."""
         while start < stop:
             piece = int(np.searchsorted(self.edges, start, "right")) - 1
             end = min(stop, int(self.edges[piece + 1]))
-            yield start, self._array(piece).slice(start - int(self.edges[piece]), end - start)
+            yield self._array(piece).slice(start - int(self.edges[piece]), end - start)
             start = end
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        parts = [self._numbers(array, row) for row, array in self._slices(start, stop)]
+        parts = [self._numbers(array) for array in self._slices(start, stop)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
-        whole = self.arrow.chunked_array([array for _, array in self._slices(0, int(self.edges[-1]))])
+        whole = self.arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
         if whole.null_count:
-            row = int(np.asarray(whole.is_null()).argmax())
-            raise DataError(f"{self.where} has no value in row {row:,}.")
+            raise DataError(f"{self.where} has no value in {whole.null_count:,} rows: expected one in each.")
         if self.arrow.types.is_dictionary(whole.type):
             whole = whole.cast(whole.type.value_type)
         coded = whole.dictionary_encode().unify_dictionaries()
         numbers = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
         return np.concatenate(numbers), coded.chunk(0).dictionary.to_pylist()
 
-    def _numbers(self, array: Any, row: int) -> np.ndarray:
-        """Return an array whose first value is that of ``row`` as numbers. Only floats may be missing: they are NaN."""
+    def _numbers(self, array: Any) -> np.ndarray:
+        """Return an array as numbers. Only floats may be missing: they are NaN."""
         if has_gaps(self.arrow, array):
-            gap = next(i for i in range(len(array)) if has_gaps(self.arrow, array.slice(i, 1)))
-            what = "step" if self.flat else "row"
-            raise DataError(f"{self.where} has no value in {what} {row + gap:,}: expected one.")
+            raise DataError(f"{self.where} has no value in some rows: expected one in each.")
         return numbers(self.arrow, array, self.where)
 
 

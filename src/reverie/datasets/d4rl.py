@@ -38,8 +38,6 @@ class D4RLReader(TransitionsReader):
         with self.file:
             names = set(self.file.opened)
             self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
-            if missing := [name for name in NEEDED if name not in names]:
-                raise DataError(f"{path} has no {', '.join(missing)}: a D4RL file has {', '.join(NEEDED)}.")
             found = [name for name in (*NEEDED, "timeouts", "next_observations") if name in names]
             self.columns: dict[str, Hdf5Column] = {name: self.file.column(name) for name in found}
         lengths = {name: column.shape[0] for name, column in self.columns.items()}

@@ -29,12 +29,6 @@ KNOWN = (
     "a Minari dataset (a folder, or minari:NAME), an HDF5 file of D4RL or of a Tianshou buffer, RL Unplugged's Atari "
     "shards, PyDreamer's npz files, a run folder or replay store, Arrow or Parquet tables, or a folder or glob of these"
 )
-ONLY_FOR = {
-    "columns": "only tables have columns to name",
-    "time_limit": "the ends of its episodes are known",
-    "partial": "only RL Unplugged's shards can be read in part",
-}
-"""Why a dataset does not use an option of ``ReadOptions``."""
 
 
 def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
@@ -46,13 +40,10 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
         reader: Reader = minari_reader(minari_path(path.removeprefix("minari:")), options)
     else:
         reader = StoreReader(path, options) if "://" in path else _several(Path(path), _places(path), options)
-    for name in ONLY_FOR:
+    for name in ("columns", "time_limit", "partial"):
         if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
-            raise ConfigError(
-                f"data.{name} = {value}: this option has no effect on {path} ({reader.format}): {ONLY_FOR[name]}. "
-                "Leave it out."
-            )
+            raise ConfigError(f"data.{name} = {value} has no effect on {path} ({reader.format}): leave it out.")
     return reader
 
 
@@ -152,7 +143,7 @@ def _hdf5(path: Path, options: ReadOptions) -> Reader:
         return TianshouReader(path, options)
     if "episode_0" in names and metadata_of(path.parent) is not None:
         return minari_reader(path.parent, options)
-    if any(name in names for name in OF_D4RL):
+    if set(names) >= set(OF_D4RL):
         return D4RLReader(path, options)
     raise DataError(
         f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "

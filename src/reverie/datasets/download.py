@@ -65,8 +65,6 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
     with lock_of(place):
         if (place / "data" / METADATA).is_file():
             return place
-        if place.exists():
-            raise RunError(f"{place} exists but is not a Minari dataset: move it elsewhere, then download again.")
         listed = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
         for path, entry in listed.items():
             whole = Path(path)

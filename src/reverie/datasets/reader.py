@@ -193,8 +193,7 @@ def as_flags(values: np.ndarray, where: str) -> np.ndarray:
     wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if wrong.any():
         row = int(wrong.argmax())
-        found = f"the value {values[row]}" if values[row] == values[row] else "no value"
-        raise DataError(f"{where} has {found} in row {row:,}: expected true or false, or 1 or 0.")
+        raise DataError(f"{where} has the value {values[row]} in row {row:,}: expected true or false, or 1 or 0.")
     return values.astype(bool)
 
 

@@ -153,18 +153,20 @@ class TableReader(TransitionsReader):
         if again >= 0:
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[again]]} ('{column.name}') are not contiguous: they "
-                f"stop after row {left:,} and continue in row {again:,}, counted through all files. Sort the table by "
-                "this column, stably, or give episodes of different files different ids."
+                f"stop after row {left:,} and continue in row {again:,}. Sort the table by this column, stably."
             )
-        if (wrong := end & ~last).any():
-            row = int(wrong.argmax())
-            flag = next((str(self.roles[role]) for role, flag in flags.items() if flag[row]), "")
-            raise DataError(
-                f"{self.path}: '{flag}' ends episode {ids[number[row]]} in row {row:,}, but row {row + 1:,} belongs to "
-                f"it too. There are {int(wrong.sum()):,} such contradictions. Correct the table, or do not name the "
-                "column that is wrong."
-            )
+        self._check_flags(flags, last)
         return end | last
+
+    def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
+        """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
+        for role, flag in flags.items():
+            if (early := flag & ~last).any():
+                raise DataError(
+                    f"{self.path}: '{self.roles[role]}' ends an episode in step {int(early.argmax()):,} of the table, "
+                    f"but the next step belongs to the episode too ({int(early.sum()):,} such steps). Correct the "
+                    "table, or do not name the column that is wrong."
+                )
 
     def _has_final(self, role: str) -> bool:
         """Return whether lists of observations have one more than those of rewards: what the last action led to."""
@@ -180,21 +182,12 @@ class TableReader(TransitionsReader):
                     row = int(wrong.argmax())
                     raise DataError(
                         f"{self.path}: row {row} has {steps[row]} rewards, but {column.lengths[row]} values in "
-                        f"'{column.name}': expected as many (of observations one more in each row, perhaps). If a row "
-                        "is a step, its reward must be a number, not a list."
+                        f"'{column.name}': expected as many, or one more of observations in each row."
                     )
         self.note(STEPLESS, int(np.count_nonzero(steps == 0)))
         last = np.zeros(int(steps.sum()), bool)
         last[np.cumsum(steps)[steps > 0] - 1] = True
-        for role, flag in flags.items():
-            if (early := flag & ~last).any():
-                step = int(early.argmax())
-                row = int(np.searchsorted(np.cumsum(steps), step, "right"))
-                raise DataError(
-                    f"{self.path}: the list in row {row} of '{self.roles[role]}' ends the episode in step "
-                    f"{step - int(steps[:row].sum())}, but its steps are 0 to {steps[row] - 1}: expected true in the "
-                    "last one only. Correct the table, or do not name this column."
-                )
+        self._check_flags(flags, last)
         return last
 
     # ------------------------------------------------------------------ all

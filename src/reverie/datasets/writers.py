@@ -303,11 +303,8 @@ def write_store(
             for rows in episodes:
                 store.extend({name: values[None] for name, values in rows.items()})
                 done.add(len(rows["reward"]) - 1)
-            store.close(None)
-        except BaseException:
-            with contextlib.suppress(Exception):  # its thread must have ended before the files are deleted
-                store.close(None)
-            raise
+        finally:
+            store.close(None)  # its thread must have ended before the files are deleted
         done.check()
         for name, content in beside.items():
             (staged / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
