@@ -39,7 +39,7 @@ def open_hdf5(path: Path) -> h5py.File:
     try:
         file = h5py.File(path, "r")
     except OSError as error:
-        raise DataError(f"{path} cannot be read as HDF5: {error}. Download or copy it again.") from None
+        raise DataError(f"{path} cannot be read as HDF5: {error}. If it is cut off, copy it again.") from None
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = CACHE_BYTES

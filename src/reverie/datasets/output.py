@@ -60,9 +60,8 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
             yield staged
             check_signals()
             move_synced(staged, path)
-        except BaseException:
+        finally:
             delete(staged)
-            raise
 
 
 def delete(path: Path) -> None:
