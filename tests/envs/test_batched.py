@@ -117,9 +117,7 @@ def test_a_reset_of_all_is_noticed():
     ("options", "factory", "message"),
     [
         ({"frame_stack": 2}, None, "env.frame_stack = 2 with env.vector = native"),
-        ({"wrappers": ("flatten",)}, None, "env.wrappers = .* with env.vector = native"),
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
-        ({}, lambda num_envs: Count(), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Together(2), "could not be made: TypeError"),
         ({"id": "envpool/Pong-v5"}, None, "envpool"),

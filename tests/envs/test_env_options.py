@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import env_zoo
 import gymnasium
 import numpy as np
@@ -128,14 +126,9 @@ def test_keys_are_chosen_by_pattern():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num": 0}, "env.num = 0: expected at least 1"),
-        ({"time_limit": 0}, "env.time_limit = 0"),
-        ({"restart_window": 0.0}, "env.restart_window = 0"),
         ({"pool_frames": 2}, "env.pool_frames = 2: expected at most env.action_repeat = 1"),
         ({"pool_frames": 2, "action_repeat": 2, "pixels": "only"}, "renderings are drawn after the last repeat only"),
-        ({"resize": (0, 8)}, "env.resize = 0"),
         ({"include": "("}, r"env.include = '\(': expected a valid regular expression \(missing"),
-        ({"timeout": math.inf}, r"env.timeout = inf: expected a number in \[0, 1e6\]"),
     ],
 )
 def test_config_errors(options, message):
@@ -148,10 +141,8 @@ def test_config_errors(options, message):
     [
         ("CartPole-v7", "unknown environment 'CartPole-v7'. Did you mean 'CartPole-v1'"),
         ("Pong-v5", "Did you mean .*ALE/Pong-v5"),
-        ("MinAtar/Brekout-v1", "Did you mean 'MinAtar/Breakout-v1'"),
         ("no_such_module:Env-v0", "module 'no_such_module' cannot be imported"),
         ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing 'env_zoo' does not register it: gymnasium"),
-        ("", "unknown environment ''"),
     ],
 )
 def test_unknown_ids(env_id, message):

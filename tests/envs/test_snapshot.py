@@ -17,7 +17,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import DataError
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
 from reverie.envs.restart import derive_seeds, seed_after
@@ -322,16 +321,10 @@ def test_what_does_not_fit_is_said(said, make):
         assert len(fresh.said) == 1
         return fresh.said[0]
 
-    assert "begins a new episode because its snapshot cannot be used: it cannot be read" in why(
-        said(env_zoo.Seeded), b"garbage"
-    )
-    assert "it cannot be read" in why(said(env_zoo.Seeded), taken[:40])
     assert "a different row" in why(said(env_zoo.Seeded), taken, ended)
     assert "a different environment" in why(said(env_zoo.Global), taken)
     assert "with different settings" in why(said(env_zoo.Seeded, clip_reward="sign"), taken)
     assert "num" not in EnvConfig().one()
-    with pytest.raises(DataError, match="2 snapshots and 1 rows"):
-        make(env_zoo.Seeded).restore([None, None], step)
 
 
 class Tuned(env_zoo.Seeded):

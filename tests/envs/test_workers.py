@@ -8,16 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 
-from reverie.core.errors import EnvError
-from reverie.envs import worker
 from reverie.envs.dummy import Count
-from reverie.envs.worker import WorkerSlot
 
 PATIENCE = 300
 """Most seconds for what a machine with other work on it may do slowly."""
@@ -83,37 +79,6 @@ def start(method, num=3):  # only who starts environments imports what it takes,
     multiprocessing.get_all_start_methods = lambda: [method]
     return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process"), seed=0)
 """
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_ctrl_c_while_workers_start_leaves_none(make, monkeypatch, method):
-    monkeypatch.setattr(worker.multiprocessing, "get_all_start_methods", lambda: [method])
-    monkeypatch.setattr(WorkerSlot, "receive", interrupted)
-    started = []
-    monkeypatch.setattr(WorkerSlot, "start", lambda self, start=WorkerSlot.start: (start(self), started.append(self)))
-    with pytest.raises(KeyboardInterrupt):
-        make(Count, vector="process", num=3)
-    assert len(started) == 3
-    assert not any(slot.process.is_alive() for slot in started)
-
-
-def test_a_worker_that_cannot_be_started_is_an_error_that_says_why(make, monkeypatch):
-    calls = []
-
-    def start(self, start=BaseProcess.start):
-        calls.append(self)
-        if len(calls) == 2:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        start(self)
-
-    monkeypatch.setattr(BaseProcess, "start", start)
-    with pytest.raises(EnvError, match=r"environment 1: its worker process could not be started: .* unavailable"):
-        make(Count, vector="process", num=3)
-    assert not calls[0].is_alive()
-
-
-def interrupted(*args):
-    raise KeyboardInterrupt
 
 
 def test_ctrl_c_right_after_a_worker_started_does_not_hang_the_end_of_the_program():

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from reverie.core.errors import DataError, EnvError, ReverieError, told
+from reverie.core.errors import DataError, EnvError
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
 from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested
@@ -48,7 +48,7 @@ class Batched:
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
         self._none = np.zeros(self.num_envs, bool)
-        self._ended: np.ndarray | None = None
+        self._ended = self._none
         self._only_some = False  # whether it was seen that a reset of some leaves the others alone
         self.exact_rewards: list[float] = []
         self.logged: dict[int, dict[str, float]] = {}
@@ -57,7 +57,7 @@ class Batched:
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
         seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
-        obs, _ = self._call("reset", seed=seed)
+        obs, _ = self._vector.reset(seed=seed)
         self._ended = self._none
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
@@ -75,17 +75,15 @@ class Batched:
 
         Raises:
             DataError: an action has the wrong shape or is not finite, or an environment returned invalid values.
-            EnvError: an environment failed, or there was no ``reset``.
+            EnvError: a reset of some environments changes the others.
         """
-        if self._ended is None:
-            raise EnvError("step() was called before reset(). Call reset() first to begin an episode.")
         flat = action.detach().to("cpu", torch.float32).numpy()
         if flat.shape != (self.num_envs, self.action_spec.width) or not np.isfinite(flat).all():
             raise DataError(
                 f"the action has shape {flat.shape}: expected finite [N, A] = {self.num_envs, self.action_spec.width}."
             )
         given = nested(self._actions, self._codec.decode(flat, self._none), "action")
-        obs, reward, terminal, truncated, info = self._call("step", given)
+        obs, reward, terminal, truncated, info = self._vector.step(given)
         first, terminal = self._ended, np.asarray(terminal, bool)
         last = (terminal | np.asarray(truncated, bool)) & ~first
         if first.any() and self._mode != AutoresetMode.NEXT_STEP:
@@ -104,7 +102,7 @@ class Batched:
         """Reset some environments and return all observations, those of the others as in ``obs``."""
         paths = [] if self._only_some else [leaf.path for leaf in self._obs.leaves]
         before = [np.array(follow(obs, path)) for path in paths]
-        found, _ = self._call("reset", options={"reset_mask": which.copy()})
+        found, _ = self._vector.reset(options={"reset_mask": which.copy()})
         for path, values in zip(paths, before, strict=True):
             if not np.array_equal(np.asarray(follow(found, path))[~which], values[~which]):
                 raise EnvError(
@@ -138,14 +136,6 @@ class Batched:
             is_last=torch.from_numpy(last.copy()),
             is_terminal=torch.from_numpy(terminal.copy()),
         )
-
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return getattr(self._vector, method)(*args, **kwargs)
-        except ReverieError:
-            raise
-        except Exception as error:
-            raise EnvError(f"the environments failed in {method}(): {told(error)}") from error
 
     def render(self) -> np.ndarray | None:
         """Return nothing: vectors draw all their environments at once, or none."""

@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from reverie.core.errors import ConfigError, did_you_mean
+from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, which the logs have as ``score_<statistic>``."""
@@ -52,8 +53,6 @@ class Logged(NamedTuple):
     """The summaries by name, without those of keys that it did not have."""
     missing: str = ""
     """An error text if no episode of this environment so far had some key; otherwise empty."""
-    wrong: str = ""
-    """An error text if a value was no number; otherwise empty."""
 
 
 def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
@@ -70,8 +69,6 @@ def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
                 f"env.log_info = {entry!r}: the logs use {name} for something else. Use '{key}:last', which is logged "
                 f"as {key}_last."
             )
-        if any(one.name == name for one in found):
-            raise ConfigError(f"env.log_info has {entry!r} twice.")
         found.append(Wanted(key, how, name))
     return tuple(found)
 
@@ -93,7 +90,6 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _begin(self) -> None:
         self._numbers: dict[str, Summary] = {}  # by key; without those that the episode has not had
         self._others: set[str] = set()  # what else the info had, for messages
-        self._wrong = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode."""
@@ -102,30 +98,23 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return found
 
     def step(self, action: Any) -> Any:
-        """Take ``action``; whether the answer has the right form is checked by ``FlatEnv``."""
-        found = self.env.step(action)
-        if isinstance(found, tuple | list) and len(found) == 5 and isinstance(found[4], Mapping):
-            self._add(found[4])
-        return found
-
-    def _add(self, info: Mapping[str, Any]) -> None:
+        """Take ``action``."""
+        found = checked_step(self.env, action)
+        info = found[4]
         for key in dict.fromkeys(one.key for one in self._wanted):
-            value = _value(info, key)
-            if value is None:
+            number = _number(_value(info, key))
+            if number is None:
                 self._others.update(map(str, info))
-            elif (number := _number(value)) is None:
-                self._wrong = self._wrong or (
-                    f"info['{key}'] is {brief(value)} ({type(value).__name__}): env.log_info needs a number or a bool."
-                )
             elif math.isfinite(number):
                 self._numbers[key] = added(self._numbers.get(key, {}), number)
+        return found
 
     def summary(self) -> Logged:
         """Return what the episode had."""
         self._ever.update(self._numbers)
         found = {one.name: self._numbers[one.key][one.how] for one in self._wanted if one.key in self._numbers}
         missing = next((one.key for one in self._wanted if one.key not in self._ever), None)
-        return Logged(found, "" if missing is None else self._missing(missing), self._wrong)
+        return Logged(found, "" if missing is None else self._missing(missing))
 
     def _missing(self, key: str) -> str:
         others = sorted(self._others)
@@ -156,8 +145,5 @@ def _number(value: Any) -> float | None:
     """Return a number, a bool, or an array of one as a float; None if ``value`` is none of these."""
     if isinstance(value, float | int):
         return float(value)
-    try:
-        found = np.asarray(value)
-    except Exception:  # of any kind: a user's object converts itself
-        return None
+    found = np.asarray(value)
     return float(found.reshape(())) if found.size == 1 and found.dtype.kind in "biuf" else None

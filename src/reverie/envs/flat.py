@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from reverie.core.errors import DataError, EnvError, ReverieError, brief, told
+from reverie.core.errors import DataError, EnvError, ReverieError, told
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
@@ -45,8 +45,7 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
         raise
     except Exception as error:
         named = f" ('{config.id}')" if factory is None else ""
-        given = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
-        raise EnvError(f"environment {index}{named} could not be created{given}: {told(error)}") from error
+        raise EnvError(f"environment {index}{named} could not be created: {told(error)}") from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -91,7 +90,6 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return codec, spec
 
     def _first_drawing(self) -> np.ndarray:
-        mode = f"render_mode={self.env.render_mode!r}"
         if self.env.render_mode is None:
             raise EnvError(
                 f"{self._where} cannot render images: its render_mode is None. Create it with render_mode='rgb_array'."
@@ -99,8 +97,6 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.env.reset()
         try:
             return self._drawing()
-        except ReverieError as error:
-            raise EnvError(f"{self._where}: {error} ({mode})") from error
         except Exception as error:
             hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             raise EnvError(f"{self._where} could not render an image: {_said(error)}. {hint}") from error
@@ -131,26 +127,18 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._pixels:
             flat["image"] = self._drawing()
         flat = self._options(flat)
-        if self._pixels and flat["image"].shape != (expected := self._options.spec["image"].shape):
-            raise DataError(
-                f"the rendered image has shape {flat['image'].shape}: expected {expected}, the shape of the first one. "
-                "Set env.resize"
-            )
         if self._stack:
             flat = self._stack(flat, first)
         for key, array in flat.items():
             rows[key][...] = array
 
     def _drawing(self) -> np.ndarray:
-        frame = latest(self.env.render())
-        if frame is None:
-            raise EnvError("render() returned no image: it must return an array with render_mode='rgb_array'")
-        return rgb(np.asarray(frame))
+        return rgb(np.asarray(latest(self.env.render())))
 
     def logged(self) -> Logged:
         """Return what ``env.log_info`` asks for of the episode that has just ended."""
-        numbers, *texts = summary_of(self.env)
-        return Logged(numbers, *(text and f"{self._where}: {text}" for text in texts))
+        numbers, missing = summary_of(self.env)
+        return Logged(numbers, missing and f"{self._where}: {missing}")
 
     def frame(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""

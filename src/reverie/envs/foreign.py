@@ -14,8 +14,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError
-
 Reset = tuple[Any, dict[str, Any]]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 Base = gymnasium.Env[Any, Any]
@@ -35,9 +33,7 @@ def space_of(space: Any) -> spaces.Space[Any]:
         return spaces.Discrete(int(space.n))
     if "MultiDiscrete" in kinds:
         return spaces.MultiDiscrete(space.nvec)
-    if "MultiBinary" in kinds:
-        return spaces.MultiBinary(space.n)
-    raise EnvError(f"the space {space} of the old Gym is not supported: expected a Box, a discrete space, or a Dict.")
+    return spaces.MultiBinary(space.n)
 
 
 def in_old(space: Any, action: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
@@ -170,8 +169,6 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     given |= config.kwargs
     try:
         return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
-    except DependencyNotInstalled as error:
-        raise EnvError(f"environment '{config.id}' needs a package that is not installed: {error}") from error
     except ReverieError:
         raise
     except Exception as error:

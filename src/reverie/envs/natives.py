@@ -56,8 +56,6 @@ class _Atari:
     def _frames(self, ale: Any) -> int:
         """Return the number of frames after which a new action has almost surely replaced the last one."""
         sticky = ale.getFloat("repeat_action_probability")
-        if sticky >= 0.9:
-            raise ValueError("the last action cannot be found with a repeat_action_probability of 0.9 or more")
         return math.ceil(math.log(FORGOTTEN) / math.log(sticky)) if sticky > 0.0 else 0
 
     def _last_action(self, ale: Any, state: Any, frames: int, after: bytes) -> int:

@@ -78,10 +78,7 @@ def within(space: Any, vector: np.ndarray) -> np.ndarray:
 
 
 def _picture(env: Any, own: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
-    try:
-        frame = np.asarray(own(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
-    except Exception as error:
-        raise EnvError(f"{type(env).__name__}.{OWN} failed: {type(error).__name__}: {error}") from error
+    frame = np.asarray(own(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
     if not _is_picture(frame):
         raise EnvError(
             f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}: expected a uint8 image [H, W, 3]."

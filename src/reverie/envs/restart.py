@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError
+from reverie.core.errors import EnvError, ReverieError
 from reverie.core.words import Say
 from reverie.envs.slot import EnvSpecs, Failed, Slot
 
@@ -19,8 +19,6 @@ LONGEST_WAIT = 60.0
 
 def derive_seeds(seed: int, num: int) -> list[int]:
     """Return ``num`` independent seeds of 31 bits, a function of ``seed``."""
-    if seed < 0:
-        raise ConfigError(f"seed = {seed}: expected at least 0.")
     return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
 
 
@@ -115,10 +113,7 @@ class Restarter:
         An environment that fails is made anew and seeded as after a restart.
         """
         slot = self._slots[number]
-        try:
-            then, seed, tries, state = pickle.loads(snapshot)
-        except Exception as error:
-            return f"it cannot be read ({type(error).__name__}: {error})"
+        then, seed, tries, state = pickle.loads(snapshot)
         if then != ended:
             return "it was taken at a different row"
         why, failure = "", None

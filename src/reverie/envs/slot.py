@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from reverie.core.errors import EnvError, ReverieError
+from reverie.core.errors import ReverieError
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import flat, wrappers
 from reverie.envs.flat import FlatEnv
@@ -94,8 +94,6 @@ class LocalSlot:
             self._result = self._perform(what, args)
         except ReverieError as error:
             self._failed = Failed(error, trace_of(error))
-        except SystemExit as error:
-            self._failed = Failed(EnvError(f"an environment called sys.exit({error.code!r})"), trace_of(error))
 
     def _perform(self, what: str, args: tuple[Any, ...]) -> Any:
         if what == "step":

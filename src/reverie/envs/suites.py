@@ -178,8 +178,6 @@ def load_suite(env_id: str) -> None:
                 how = pip if suite.extra else f"Note that {suite.why}."
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
                 raise EnvError(f"{needs}. {how}") from error
-            except gymnasium.error.Error as error:
-                raise EnvError(f"environment '{env_id}': {error}") from error
 
 
 def check_id(env_id: str) -> None:

@@ -95,8 +95,6 @@ class Grayscale(Images):
 
     def image(self, image: np.ndarray) -> np.ndarray:
         """See ``Images``."""
-        if image.shape[-1] not in (1, 3):
-            raise EnvError(f"expected images with 3 channels, but found {image.shape}.")
         return image if image.shape[-1] == 1 else grayscale(image)
 
 
@@ -104,7 +102,6 @@ class Resize(Images):
     """Resizes images to ``height`` and ``width`` in pixels, as ``env.resize`` does."""
 
     def __init__(self, env: Env, height: int, width: int) -> None:
-        AtLeast(1).check("height, width", (height, width))
         self._size = height, width
         super().__init__(env, height=height, width=width)
 
@@ -124,8 +121,6 @@ class Crop(Images):
     def image(self, image: np.ndarray) -> np.ndarray:
         """See ``Images``."""
         (height, width, _), (top, bottom, left, right) = image.shape, self._cut
-        if top + bottom >= height or left + right >= width:
-            raise EnvError(f"nothing is left of images of {height} x {width} pixels.")
         return image[top : height - bottom, left : width - right]
 
 
@@ -152,8 +147,6 @@ class Normalise(Leaves):
     expected = "vectors"
 
     def __init__(self, env: Env, mean: Any, std: Any) -> None:
-        if not (np.isfinite(mean).all() and np.isfinite(std).all() and (np.asarray(std) > 0).all()):
-            raise ConfigError(f"mean = {brief(mean)}, std = {brief(std)}: expected finite numbers, std above 0.")
         self._mean, self._std = (np.asarray(number, np.float64) for number in (mean, std))
         super().__init__(env, mean=mean, std=std)
 
@@ -176,8 +169,6 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
     def __init__(self, env: Env, by: float) -> None:
         RecordConstructorArgs.__init__(self, by=by)
         gymnasium.RewardWrapper.__init__(self, env)
-        if not math.isfinite(by):
-            raise ConfigError(f"by = {by}: expected a finite number.")
         self._by = by
 
     def reward(self, reward: Any) -> Any:
@@ -276,11 +267,9 @@ def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
             raise ConfigError(f"{one.what}: each environment, also those of evaluations, would have its own.{LEARNED}")
         try:
             env = kind(env, *one.given, **one.named)
-        except ReverieError as error:
-            raise EnvError(f"{one.what}: {error}") from None
         except Exception as error:  # of any kind: the class may be a user's
-            seen, done = brief(env.observation_space), brief(env.action_space)
-            raise EnvError(f"{one.what} does not fit observations {seen} and actions {done}: {told(error)}") from error
+            said = error if isinstance(error, ReverieError) else told(error)
+            raise EnvError(f"{one.what}: {said}") from error
     return env
 
 

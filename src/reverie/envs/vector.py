@@ -49,23 +49,17 @@ def make_env(
 
     Raises:
         EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.
-        ConfigError: ``seed`` is negative, or ``factory`` is something else.
+        ConfigError: ``factory`` is something else.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if config.vector == "native":
         return Batched(config, make, seeds[0])
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
-    try:
-        if config.vector == "process":
-            slots, arrays = workers(makers, config.timeout)
-            made = _start(slots)
-        else:
-            slots, made, arrays = _serial(makers)
-    except ReverieError:
-        raise
-    except Exception as error:
-        named = f" '{config.id}'" if make is None else ""
-        raise EnvError(f"{config.num} environments{named} could not be created: {error}") from error
+    if config.vector == "process":
+        slots, arrays = workers(makers, config.timeout)
+        made = _start(slots)
+    else:
+        slots, made, arrays = _serial(makers)
     restarter = Restarter(slots, made, seeds, RestartBudget(config.restarts, config.restart_window), say)
     return VectorEnv(slots, arrays, restarter, say, bool(config.log_info), new)
 
@@ -95,9 +89,6 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
     except Failed as failed:
         close(slots)
         raise failed.error from failed
-    except BaseException:  # such as Ctrl-C
-        close(slots, 0.0)
-        raise
     for number, each in enumerate(made):
         if found := differences(signature(*made[0]), signature(*each), ("environment 0", f"environment {number}")):
             close(slots)
@@ -151,7 +142,7 @@ class VectorEnv:
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of ``make_env``.
 
-        An answer that was not received is lost. Raises as ``step``, and ConfigError if ``seed`` is negative.
+        An answer that was not received is lost. Raises as ``step``.
         """
         self._check_open()
         self._settle()
@@ -170,8 +161,7 @@ class VectorEnv:
         Raises:
             DataError: the action has the wrong shape or is not finite, or an environment returned invalid values and
                 ``env.restarts`` is 0.
-            EnvError: an environment failed and ``env.restarts`` is 0, there were too many failures, or ``reset``,
-                ``send`` and ``receive`` are out of order.
+            EnvError: an environment failed and ``env.restarts`` is 0, or there were too many failures.
         """
         self.send(action)
         return self.receive()
@@ -182,18 +172,13 @@ class VectorEnv:
         Environments in this process are stepped at once. Raises as ``step``.
         """
         self._check_open()
-        if self._ended is None:
-            raise EnvError("step() was called before reset(). Call reset() first to begin an episode.")
-        if self._answer is not None:
-            raise EnvError("send() was called twice. Call receive() before you send another action.")
         self._begin(self._checked(action))
         self._answer = self._finish
 
     def receive(self) -> Step:
         """End a step: return the rows that follow the action sent last. Raises as ``step``."""
         answer, self._answer = self._answer, None
-        if answer is None:
-            raise EnvError("receive() was called before send(). Send an action first.")
+        assert answer is not None
         return answer()
 
     def _check_open(self) -> None:
@@ -261,24 +246,21 @@ class VectorEnv:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
 
         Raises:
-            EnvError: a number is none, or no environment knows it: a mistake in ``env.log_info``.
+            EnvError: no environment knows some number: a mistake in ``env.log_info``.
         """
         for number in over:
             self._slots[number].send("logged")
         # All of them, as each request has one answer.
         found: dict[int, Logged] = {n: one for n in over if (one := self._received(n)) is not None}
         self.logged = {number: one.numbers for number, one in found.items() if one.numbers}
-        wrong = [one.wrong for one in found.values() if one.wrong]
         if found and not self._known:
             self._known = True
             missing = [one.missing for one in found.values()]
             if all(missing) and self._new:
-                wrong.append(missing[0])
+                self._end(EnvError(missing[0]))
+                self._check_open()
             elif all(missing):
                 self._say(missing[0])
-        if wrong:
-            self._end(EnvError(wrong[0]))
-            self._check_open()
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
@@ -320,13 +302,8 @@ class VectorEnv:
         """Go on from ``snapshots``, taken when ``step`` were the current rows; return the rows that are current now.
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
-
-        Raises:
-            DataError: the number of rows or of snapshots is not the number of environments.
         """
         self._check_open()
-        if not len(snapshots) == len(step) == self.num_envs:
-            raise DataError(f"{len(snapshots)} snapshots and {len(step)} rows: expected {self.num_envs} of each.")
         self._settle()
         self._answer, self.exact_rewards, self.logged = None, [], {}
         self._torn = False

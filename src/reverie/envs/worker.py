@@ -14,7 +14,6 @@ import random
 import select
 import signal
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from ctypes import c_uint8
@@ -36,6 +35,11 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 MOMENT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
+
+AT_START = (
+    ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
+    "or use env.vector = 'serial'."
+)
 
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
@@ -125,7 +129,6 @@ class WorkerSlot:
         self._action = actions.array()[number]
         self._line: Line | None = None
         self._end: Finalize
-        self._owner = os.getpid()  # a process forked from it must leave the worker alone
         self._made = False
         self._failed: Failed | None = None
         self._turn, self._sent = 0, 0.0
@@ -135,17 +138,12 @@ class WorkerSlot:
         self._failed, self._made = None, False
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
-        self._line = Line(near)
         self.process = self._context.Process(target=_work, args=(*self._work, far), daemon=True)
         # First: after Ctrl-C in between, the end of this process would wait for a worker that ignores SIGTERM.
         self._end = Finalize(self, _end, (self.process, near), exitpriority=0)
-        try:
-            with _one_thread(), clear_mpi_env_vars():
-                self.process.start()
-        except OSError as error:
-            self.stop(0.0)
-            said = f"environment {self._number}: its worker process could not be started: {error}"
-            self._failed = Failed(EnvError(said))
+        with _one_thread(), clear_mpi_env_vars():
+            self.process.start()
+        self._line = Line(near)
         far.close()
 
     def send(self, what: str, *args: Any) -> None:
@@ -193,14 +191,15 @@ class WorkerSlot:
         code = self.process.exitcode
         self.stop(0.0)
         memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
+        start = "" if self._made else AT_START
         return EnvError(
             f"the worker process of environment {self._number} died (exit code {code}); its output, if any, is above."
-            f"{memory}{'' if self._made else _why_at_start()}"
+            f"{memory}{start}"
         )
 
     def dismiss(self) -> None:
         """Ask the process to end once it has finished its current request."""
-        if self._line is not None and self._owner == os.getpid():
+        if self._line is not None:
             with contextlib.suppress(OSError):
                 self._line.say(0, "close", ())
 
@@ -208,7 +207,7 @@ class WorkerSlot:
         """Ask the process to end, and kill it after so many ``seconds``."""
         if self._line is None:
             return
-        if seconds and self._owner == os.getpid():
+        if seconds:
             self.dismiss()
             self.process.join(seconds)
         self._line = None
@@ -232,17 +231,6 @@ def _one_thread() -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name)
             os.environ.update({name: value} if value is not None else {})
-
-
-def _why_at_start() -> str:
-    """Return a hint for a worker that died before it had made its environment."""
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is not None and not os.path.exists(script):
-        return f" It could not import '{script}'. Save the script as a file, or use env.vector = 'serial'."
-    return (
-        " It died during start-up: a script that starts worker processes must do so under "
-        "`if __name__ == \"__main__\":`, or use env.vector = 'serial'."
-    )
 
 
 # ---------------------------------------------------------------- in the worker

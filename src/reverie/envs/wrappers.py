@@ -17,7 +17,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from reverie.core.bounds import AtLeast
 from reverie.core.config import LARGEST
 from reverie.core.errors import DataError, EnvError, brief
 from reverie.core.specs import ObsPart
@@ -100,7 +99,6 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own."""
 
     def __init__(self, env: Env, most: int) -> None:
-        AtLeast(0).check("most", most)
         RecordConstructorArgs.__init__(self, most=most)
         gymnasium.Wrapper.__init__(self, env)
         meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
@@ -132,7 +130,6 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     """
 
     def __init__(self, env: Env, times: int, pool: int = 1) -> None:
-        AtLeast(1).check("times, pool", (times, pool))
         RecordConstructorArgs.__init__(self, times=times, pool=pool)
         gymnasium.Wrapper.__init__(self, env)
         self._times, self._pool = times, pool
