@@ -117,7 +117,7 @@ class Seeded(Scripted):
 class Faulty(Seeded):
     """Goes wrong where ``plan`` says so: for what it was seeded with, in an episode, at a step (0: its reset), how.
 
-    Episodes have five steps. ``how``: raise, nan, die, sleep (in one call), loop (whatever is raised inside of it).
+    Episodes have five steps. ``how``: raise, nan, die, sleep.
     """
 
     def __init__(self, plan):
@@ -141,11 +141,8 @@ class Faulty(Seeded):
             raise Unpicklable("a wheel", "an axle")
         if how == "die":
             os._exit(7)
-        while how in ("sleep", "loop"):
-            try:
-                time.sleep(30.0 if how == "sleep" else 0.0)
-            except Exception:
-                continue
+        if how == "sleep":
+            time.sleep(30.0)
         return np.float32(np.nan if how == "nan" else 1.0)
 
 

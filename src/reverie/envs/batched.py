@@ -11,10 +11,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from reverie.core.errors import DataError, EnvError
+from reverie.core.config import LARGEST
+from reverie.core.errors import ActionError, DataError, EnvError
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
-from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested
+from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested, surely_finite
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
@@ -77,11 +78,7 @@ class Batched:
             DataError: an action has the wrong shape or is not finite, or an environment returned invalid values.
             EnvError: a reset of some environments changes the others.
         """
-        flat = action.detach().to("cpu", torch.float32).numpy()
-        if flat.shape != (self.num_envs, self.action_spec.width) or not np.isfinite(flat).all():
-            raise DataError(
-                f"the action has shape {flat.shape}: expected finite [N, A] = {self.num_envs, self.action_spec.width}."
-            )
+        flat = flat_actions(action, (self.num_envs, self.action_spec.width))
         given = nested(self._actions, self._codec.decode(flat, self._none), "action")
         obs, reward, terminal, truncated, info = self._vector.step(given)
         first, terminal = self._ended, np.asarray(terminal, bool)
@@ -125,8 +122,9 @@ class Batched:
         self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
     ) -> Step:
         reward = self._clip(np.asarray(reward, np.float64))
-        if not np.isfinite(reward).all():
-            bad = int(np.argmin(np.isfinite(reward)))
+        fits = np.abs(reward) <= LARGEST
+        if not fits.all():
+            bad = int(np.argmin(fits))
             raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
         self.exact_rewards = reward.tolist()
         return Step(
@@ -144,6 +142,24 @@ class Batched:
     def close(self) -> None:
         """Close all environments. May be called twice."""
         self._vector.close()
+
+
+def flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
+    """Return ``action`` as an array of ``shape``, ``[N, A]`` float32.
+
+    Raises:
+        DataError: it has another shape.
+        ActionError: it is not finite.
+    """
+    if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
+        action = action.detach().to("cpu", torch.float32)
+    flat: np.ndarray = action.numpy()
+    if flat.shape != shape:
+        raise DataError(f"the action has shape {flat.shape}: expected [N, A] = {shape}.")
+    if not surely_finite(flat) and not np.isfinite(flat).all():
+        bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
+        raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}: expected finite numbers.")
+    return flat
 
 
 def _stacked(space: Any, values: Any) -> Any:

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, warn
+from reverie.core.errors import EnvError, ReverieError, warn
 from reverie.core.signature import differences, signature
-from reverie.core.spaces import surely_finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.core.words import Say
-from reverie.envs.batched import Batched
+from reverie.envs.batched import Batched, flat_actions
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, Summary
 from reverie.envs.flat import make_flat
@@ -172,7 +171,7 @@ class VectorEnv:
         Environments in this process are stepped at once. Raises as ``step``.
         """
         self._check_open()
-        self._begin(self._checked(action))
+        self._begin(flat_actions(action, self._action_shape))
         self._answer = self._finish
 
     def receive(self) -> Step:
@@ -184,17 +183,6 @@ class VectorEnv:
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
-
-    def _checked(self, action: Tensor) -> np.ndarray:
-        if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
-            action = action.detach().to("cpu", torch.float32)
-        flat: np.ndarray = action.numpy()
-        if flat.shape != self._action_shape:
-            raise DataError(f"the action has shape {flat.shape}: expected [N, A] = {self._action_shape}.")
-        if not surely_finite(flat) and not np.isfinite(flat).all():
-            bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
-            raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}: expected finite numbers.")
-        return flat
 
     def _begin(self, action: np.ndarray | None) -> None:
         """Request the next row of each environment: a reset where the last episode ended, or for all without action."""

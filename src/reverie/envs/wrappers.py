@@ -95,18 +95,21 @@ def _single(name: str, value: Any, expected: str) -> np.ndarray:
     return array.reshape(())
 
 
+def _meanings(env: Env, settings: str) -> list[str]:
+    """Return the names of the actions of an Atari game; the ``settings`` that need them are for the error's text."""
+    names: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
+    if not isinstance(env.action_space, spaces.Discrete) or names[:1] != ["NOOP"]:
+        raise EnvError(f"{settings}: expected action 0 to be NOOP, as in Atari, but its names are {names}.")
+    return names
+
+
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own."""
 
     def __init__(self, env: Env, most: int) -> None:
         RecordConstructorArgs.__init__(self, most=most)
         gymnasium.Wrapper.__init__(self, env)
-        meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
-        if not isinstance(env.action_space, spaces.Discrete) or meanings[:1] != ["NOOP"]:
-            has = f"has the actions {meanings}" if meanings else "does not name its actions"
-            raise EnvError(
-                f"idle actions (env.noop_max) need action 0 to be NOOP, as in Atari, but this environment {has}."
-            )
+        _meanings(env, "env.noop_max")
         self._most = most
         self._random = np.random.default_rng()
 
@@ -165,11 +168,7 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def __init__(self, env: Env, end: bool = False, fire: bool = False) -> None:
         RecordConstructorArgs.__init__(self, end=end, fire=fire)
         gymnasium.Wrapper.__init__(self, env)
-        meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
-        if not isinstance(env.action_space, spaces.Discrete) or meanings[:1] != ["NOOP"]:
-            raise EnvError(
-                "env.life_loss and env.fire are for Atari, whose actions have names and whose info has lives."
-            )
+        meanings = _meanings(env, "env.life_loss and env.fire")
         self._end, self._fire = end, meanings.index("FIRE") if fire and "FIRE" in meanings else None
         self._lives, self._goes_on = 0, False
 
