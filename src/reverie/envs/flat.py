@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from reverie.core.errors import DataError, EnvError, ReverieError, told
+from reverie.core.errors import DataError, EnvError, ReverieError, brief, told
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
@@ -45,7 +45,8 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
         raise
     except Exception as error:
         named = f" ('{config.id}')" if factory is None else ""
-        raise EnvError(f"environment {index}{named} could not be created: {told(error)}") from error
+        given = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
+        raise EnvError(f"environment {index}{named} could not be created{given}: {told(error)}") from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
