@@ -49,12 +49,10 @@ def test_against_definition(warmup, on_gpu):
 
 
 @pytest.mark.parametrize("make", [lambda p: OptimConfig().build(p), lambda p: Adam(p, 1e-3)])
-def test_no_parameters_or_one_given_twice_is_refused(make):
+def test_a_parameter_given_twice_is_refused(make):
     a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))
-    with pytest.raises(ConfigError, match=r"a parameter of shape \[3\] more than once"):
+    with pytest.raises(ConfigError, match="a parameter more than once"):
         make([a, b, b])
-    with pytest.raises(ConfigError, match="was given no parameters to train"):
-        make([torch.nn.Parameter(torch.ones(2), requires_grad=False)])
 
 
 def test_state_of_the_same_parameters_in_another_order_is_refused():
@@ -64,12 +62,6 @@ def test_state_of_the_same_parameters_in_another_order_is_refused():
     with pytest.raises(RunError, match=r"'shapes' is .*in the checkpoint"):
         other.load_state_dict(saved.state_dict())
     assert float(other.updates) == 0
-
-
-@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": -1.0}, {"beta1": 1.0}, {"agc": -0.1}, {"warmup": -1}])
-def test_bad_settings(bad):
-    with pytest.raises(ConfigError, match=next(iter(bad))):
-        OptimConfig(**bad)
 
 
 def test_percentile_scale_by_hand():

@@ -38,7 +38,7 @@ class NetworkConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.units, tuple | list) or not self.units:
+        if not self.units:
             raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
 
 

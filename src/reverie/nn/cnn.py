@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, by_size, split_kinds, unit_image
@@ -21,20 +22,20 @@ from reverie.nn.functional import shifted
 
 
 @dataclass(frozen=True)
-class ImageEncoder(Choice):
+class ImageEncoder(Choice, ABC):
     """A CNN for images. Its features are concatenated with all other observations."""
 
     def reads(self, spec: ObsSpec) -> ObsSpec:
         """Return the observations to build the encoder for: the images. An encoder of your own may choose others."""
         return images_of(spec)
 
+    @abstractmethod
     def build(self, spec: ObsSpec) -> Encoder | Convolutions:
         """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``.
 
         Raises:
             ConfigError: the images are too small for the CNN.
         """
-        raise unwritten(self, "build")
 
 
 def images_of(spec: ObsSpec) -> ObsSpec:

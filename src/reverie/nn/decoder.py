@@ -215,7 +215,7 @@ class DenseDecoderConfig(DenseCoderConfig):
         """Return the kernels that make these images.
 
         Raises:
-            ConfigError: the images have several sizes, or another one than ``kernels`` make.
+            ConfigError: the images have several sizes.
         """
         sizes = {(part.shape[0], part.shape[1]) for part in images.values()}
         if len(sizes) > 1:
@@ -227,15 +227,7 @@ class DenseDecoderConfig(DenseCoderConfig):
         if self.kernels is None and (h, w) != PUBLISHED:
             kernels, smallest = fitting_kernels((h, w))
             return [smallest, *reversed(kernels)]
-        square, side = self.kernels or (5, 5, 6, 6), 1
-        for kernel in square:
-            side = 2 * (side - 1) + kernel
-        if (h, w) != (side, side):
-            raise ConfigError(
-                f"decoder.kernels = {square} make images of {side}x{side}, but they are {h}x{w}: leave "
-                f"decoder.kernels out, set others, or resize them, env.resize = {side} {side}."
-            )
-        return [(kernel, kernel) for kernel in square]
+        return [(kernel, kernel) for kernel in self.kernels or (5, 5, 6, 6)]
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> DenseDecoder:
         """Return a decoder of the keys in ``spec`` that match ``keys``, see :meth:`kernels_for`."""

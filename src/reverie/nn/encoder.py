@@ -66,8 +66,8 @@ class CoderConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.mults or self.kernel % 2 == 0:
-            raise ConfigError(f"mults = {self.mults}, kernel = {self.kernel}: expected some mults and an odd kernel.")
+        if self.kernel % 2 == 0:
+            raise ConfigError(f"kernel = {self.kernel}: expected an odd kernel.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,11 +235,6 @@ class DenseCoderConfig(Config):
     keys: Annotated[str, Regex()] = ".*"
     """Regular expression: observations whose whole key matches it are encoded, or reconstructed."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kernels == ():
-            raise ConfigError("kernels = (): expected at least one.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class DenseEncoderConfig(DenseCoderConfig):
@@ -348,11 +343,6 @@ class _StridedCNN(nn.Sequential):
             kernels, _ = fitting_kernels((height, width))
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):
-            if height < kernel[0] or width < kernel[1]:
-                raise ConfigError(
-                    f"encoder.kernels = {cfg.kernels}: an image of {size[0]}x{size[1]} is too small for these; set "
-                    "fewer or smaller ones, or leave them out."
-                )
             height, width = (height - kernel[0]) // 2 + 1, (width - kernel[1]) // 2 + 1
             outputs = cfg.depth * 2**i
             layers += [StridedConv(inputs, outputs, kernel), *norm_act(outputs, cfg.cnn_norm or cfg.norm, cfg.act)]

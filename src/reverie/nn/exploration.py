@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.bounds import AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.core.ramp import Ramp, Rate
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step
@@ -43,7 +44,7 @@ class Inference:
 
 
 def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
-    if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
+    if (anneal_steps > 0) != (final is not None):
         raise ConfigError(f"{name} = {final}, anneal_steps = {anneal_steps}: set both to anneal, or neither.")
 
 
@@ -85,7 +86,7 @@ class GreedyState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Noise(Choice):
+class Noise(Choice, ABC):
     """Noise ``sigma x``, added to actions in [-1, 1]. x starts at 0 in each episode; sigma may be annealed."""
 
     def initial(self, num_envs: int, width: int) -> NoiseState:
@@ -99,13 +100,13 @@ class Noise(Choice):
         process = self.advance(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, counted(state.steps, step))
 
+    @abstractmethod
     def advance(self, process: Tensor) -> Tensor:
         """Return the next x ``[N, A]``, given the last one."""
-        raise unwritten(self, "advance")
 
+    @abstractmethod
     def scale(self, steps: Tensor) -> Tensor | float:
         """Return sigma. ``steps`` ``[N]`` are the env steps of each environment; their sum sets the schedule."""
-        raise unwritten(self, "scale")
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class OrnsteinUhlenbeck(Noise):
     TorchRL and Stable-Baselines3 use dt = 0.01, which gives 667 steps: weak noise where episodes are shorter.
     """
 
-    theta: float = 0.15
+    theta: Annotated[float, AtLeast(0)] = 0.15
     """Rate at which x returns to 0, per unit of the process's time."""
     sigma: Annotated[float, AtLeast(0)] = 0.2
     """Standard deviation of the noise added per unit of the process's time, where actions are in [-1, 1]."""
@@ -148,14 +149,12 @@ class OrnsteinUhlenbeck(Noise):
     """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
     """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
-    dt: float = 1.0
+    dt: Annotated[float, Above(0)] = 1.0
     """Length of an env step in the process's time, above 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
-        if not (self.dt > 0 and 0 <= self.theta * self.dt <= 1):
-            raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta * dt in [0, 1].")
 
     def advance(self, process: Tensor) -> Tensor:
         """See :class:`Noise`."""
@@ -167,12 +166,12 @@ class OrnsteinUhlenbeck(Noise):
 
 
 @dataclass(frozen=True)
-class EpsilonSchedule(Choice):
+class EpsilonSchedule(Choice, ABC):
     """Schedule of the probability that a discrete action is drawn uniformly at random."""
 
+    @abstractmethod
     def chance(self, steps: Tensor) -> Tensor | float:
         """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
-        raise unwritten(self, "chance")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
-from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.distributions import (
     Bernoulli,
@@ -217,15 +217,10 @@ class ActorConfig(HeadConfig):
     unimix: Annotated[float, Within("[0, 1)")] = 0.01
     """Categorical actions: share of the uniform distribution that is mixed in, in [0, 1). The authors' newest code has
     this setting but does not apply it; 0 reproduces that."""
-    min_std: float = 0.1
+    min_std: Annotated[float, Above(0)] = 0.1
     """Continuous actions: smallest standard deviation, above 0, where actions are in [-1, 1]."""
-    max_std: float = 1.0
+    max_std: Annotated[float, Above(0)] = 1.0
     """Continuous actions: largest standard deviation, where actions are in [-1, 1]."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.min_std <= self.max_std:
-            raise ConfigError(f"min_std = {self.min_std}, max_std = {self.max_std}: expected 0 < min_std <= max_std.")
 
     def head(self, inputs: int, part: ActionPart) -> nn.Module:
         """Return the last layer, of one key of the action: a module from ``[..., inputs]`` to a distribution."""
@@ -233,12 +228,12 @@ class ActorConfig(HeadConfig):
 
 
 @dataclass(frozen=True)
-class ContinuousAction(Choice):
+class ContinuousAction(Choice, ABC):
     """The distribution of continuous actions in DreamerV1 and V2, which a network's outputs ``[..., A]`` stand for."""
 
+    @abstractmethod
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         """Return the distribution."""
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,6 @@ class BlockLinear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, blocks: int, shared: int = 0) -> None:
         super().__init__()
-        if inputs % blocks or outputs % blocks:
-            raise ValueError(f"{blocks} blocks must divide both widths, {inputs} and {outputs}.")
         self.own: int = inputs // blocks
         self.weight: nn.Parameter = nn.Parameter(torch.empty(blocks, outputs // blocks, self.own + shared))
         self.bias: nn.Parameter = nn.Parameter(torch.zeros(outputs))

@@ -5,6 +5,7 @@ Each kind carries a state from row to row. It is stored with the rows, so that a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
 
 MEMORY = "memory"
 """Name of the column that holds the state of a learner's memories before each row."""
@@ -42,15 +42,15 @@ BEGUN = f"{MEMORY}/first"
 
 
 @dataclass(frozen=True)
-class Memory(Choice):
+class Memory(Choice, ABC):
     """Memory between observations and perceptrons."""
 
     from_rows: ClassVar[bool] = False
     """Whether single rows are enough to learn it from, as their states hold what was seen before."""
 
+    @abstractmethod
     def build(self, inputs: int) -> Remembers:
         """Return the layers over ``inputs`` numbers."""
-        raise unwritten(self, "build")
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,6 @@ class Transformer(Memory):
     """Heads of attention, which divide the units."""
     layers: Annotated[int, AtLeast(1)] = 1
     """Number of layers, each attention and a perceptron of 4 H units."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.units % self.heads:
-            raise ConfigError(f"units = {self.units}, heads = {self.heads}: expected heads that divide the units.")
 
     def build(self, inputs: int) -> Attentive:
         """See :class:`Memory`."""

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast, Finite, Within
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import Inputs, NetworkConfig
@@ -47,13 +46,6 @@ class LatentConfig(NetworkConfig):
     """symlog of the lowest bin's number."""
     high: Annotated[float, Finite()] = 10.0
     """symlog of the highest bin's number: rewards and values beyond 22025 are clipped to it."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.low < self.high:
-            raise ConfigError(f"low = {self.low}, high = {self.high}: expected low < high.")
-        if self.latent % self.simplex:
-            raise ConfigError(f"latent = {self.latent}, simplex = {self.simplex}: expected a multiple of it.")
 
 
 Weights = tuple[Tensor, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten, warn
+from reverie.core.errors import ConfigError, warn
 from reverie.core.learners import averaged, gathered, is_distributed
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
@@ -36,13 +37,13 @@ LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
-class Normalise(Choice):
+class Normalise(Choice, ABC):
     """Normalisation of vectors: ``(x - mean) / std``, clipped to ``[-clip, clip]``. Subclasses choose the rows used."""
 
     @property
+    @abstractmethod
     def clip(self) -> float:
         """Largest absolute value of a normalised number, above 0."""
-        raise unwritten(self, "clip")
 
     @property
     def limit(self) -> int | None:
@@ -316,8 +317,6 @@ class MagnitudeScale(nn.Module):
 
     def __init__(self, momentum: float = 1.0, scale: float = 1.0, eps: float = 1e-8) -> None:
         super().__init__()
-        if not 0 <= momentum <= 1:
-            raise ConfigError(f"momentum = {momentum}: expected a share in [0, 1]; 1 does not normalise.")
         self.momentum = momentum
         self.scale = scale
         self.eps = eps

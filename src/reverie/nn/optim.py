@@ -27,20 +27,15 @@ from reverie.objectives.td import Losses
 Tensors = list[Tensor]
 
 
-def to_train(whose: str, parameters: Iterable[nn.Parameter]) -> Tensors:
-    """Return those of ``parameters`` that are not frozen, for the optimiser that a message calls ``whose``.
+def to_train(parameters: Iterable[nn.Parameter]) -> Tensors:
+    """Return those of ``parameters`` that are not frozen.
 
     Raises:
-        ConfigError: there are none, or one is given twice and would be moved twice.
+        ConfigError: one is given twice and would be moved twice.
     """
     params: Tensors = [p for p in parameters if p.requires_grad]
-    if not params:
-        raise ConfigError(f"{whose} was given no parameters to train: expected some that are not frozen.")
-    seen: set[int] = set()
-    for p in params:
-        if id(p) in seen:
-            raise ConfigError(f"{whose} was given a parameter of shape {list(p.shape)} more than once: give it once.")
-        seen.add(id(p))
+    if len({id(p) for p in params}) < len(params):
+        raise ConfigError("an optimiser was given a parameter more than once: give each once.")
     return params
 
 
@@ -134,10 +129,10 @@ class Optim:
         """Create the optimiser, with moments of 0.
 
         Raises:
-            ConfigError: there are no parameters to train, or one is given twice.
+            ConfigError: a parameter is given twice.
         """
         self.cfg = cfg
-        self.params: Tensors = to_train("the optimiser", parameters)
+        self.params: Tensors = to_train(parameters)
         self.sizes: list[int] = [p.numel() for p in self.params]
         self.shapes: Tensor = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
         self.count: int = sum(self.sizes)
@@ -175,8 +170,7 @@ class Optim:
             without = [list(p.shape) for p in self.params if p.grad is None]
             raise RunError(
                 f"{len(without)} of {plural(len(self.params), 'parameter')} have no gradient, the first of shape "
-                f"{without[0]}: the loss does not depend on them, or they were frozen. Build the optimiser from the "
-                "parameters of its loss, after replacing or freezing a network."
+                f"{without[0]}: build the optimiser from the parameters that its loss depends on."
             )
         average(grads)
         return grads
@@ -451,14 +445,10 @@ class Adam:
                 Hutter 2017, equation 5), where it then stays; 0 keeps it constant.
 
         Raises:
-            ConfigError: a setting is out of range, there are no parameters to train, or one is given twice.
+            ConfigError: a parameter is given twice.
         """
         most = lr.most if isinstance(lr, Ramp) else lr
-        if not (0 < most < math.inf and 0 < eps < math.inf and cosine >= 0):
-            raise ConfigError(
-                f"lr = {lr}, adam_eps = {eps}, cosine = {cosine}: expected lr and eps above 0, cosine >= 0."
-            )
-        self.params: Tensors = to_train("Adam", parameters)
+        self.params: Tensors = to_train(parameters)
         rate = rate_of(lr, self.params[0].device)
         self.settings: AdamSettings = AdamSettings(most, betas, eps, cosine, rate if isinstance(rate, Tensor) else None)
         self.ramp: Ramp | None = lr if isinstance(lr, Ramp) else None
@@ -471,41 +461,20 @@ class Adam:
         """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""
         self.apply(self.gradient(loss))
 
-    def gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
+    def gradient(self, loss: Tensor) -> Tensors:
         """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
 
-        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
-
-        Raises:
-            RunError: the loss is not a scalar, does not depend on any of the parameters, or all of them are frozen.
+        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments. PyTorch raises
+        RuntimeError if the loss is not a scalar, or does not depend on one of the others.
         """
-        trained = [p for p in self.params if p.requires_grad]
-        if not trained or not loss.requires_grad or loss.numel() != 1:
-            raise RunError(
-                f"the optimiser of {plural(len(self.params), 'parameter')}, the first of shape "
-                f"{list(self.params[0].shape)}, was given a loss of shape {list(loss.shape)} "
-                f"{'with' if loss.requires_grad else 'without'} gradient: expected a scalar of these, without "
-                "detach() and outside of torch.no_grad(), and not all of them frozen."
-            )
-        return torch.autograd.grad(loss, trained, allow_unused=True)
+        return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
 
     @torch.no_grad()
-    def apply(self, found: Sequence[Tensor | None]) -> None:
-        """Update the parameters with the gradients ``found``, one for each of them that is not frozen.
+    def apply(self, grads: Tensors) -> None:
+        """Update the parameters with these gradients, one for each of them that is not frozen.
 
         Of several learners, the mean of their gradients counts.
-
-        Raises:
-            RunError: a parameter has no gradient.
         """
-        params = [p for p in self.params if p.requires_grad]
-        grads = [grad for grad in found if grad is not None]
-        if len(grads) != len(params):
-            shape = next(list(p.shape) for p, grad in zip(params, found, strict=True) if grad is None)
-            raise RunError(
-                f"{len(params) - len(grads)} of {len(params)} parameters have no gradient, the first of "
-                f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
-            )
         average(grads)
         self.move(grads)
 
@@ -601,9 +570,7 @@ TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
 
 
-def gradients(
-    loss: Loss, optims: Mapping[str, Adam], *inputs: Any
-) -> tuple[Losses, dict[str, Sequence[Tensor | None]]]:
+def gradients(loss: Loss, optims: Mapping[str, Adam], *inputs: Any) -> tuple[Losses, dict[str, Tensors]]:
     """Return the losses ``loss(*inputs)``, and the gradient of each term that has an optimiser of its name."""
     losses = loss(*inputs)
     return losses, {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}

@@ -48,16 +48,10 @@ class Layout:
         return self.copies * sum(self.widths[1:-1])
 
     def check(self, parts: Sequence[Tensor]) -> None:
-        """Raise ValueError unless :func:`concatenated` makes inputs of ``parts`` that fit."""
+        """Raise ValueError unless the widths of ``parts`` add up to that of the inputs."""
         if sum(part.shape[1] for part in parts) != self.widths[0]:
             found = " + ".join(str(part.shape[1]) for part in parts)
             raise ValueError(f"inputs of width {found}: this network expects {self.widths[0]} numbers in each row.")
-        rows = parts[-1].shape[0]
-        for part in parts[:-1]:
-            if part.shape[0] != rows and (part.shape[0] == 0 or rows % part.shape[0]):
-                raise ValueError(
-                    f"inputs of {[part.shape[0] for part in parts]} rows: expected the same number of each."
-                )
 
     def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of each layer, as views."""

@@ -10,6 +10,7 @@ Hafner et al. (2025), equation 1::
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice, Config
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.nn.distributions import log_of, straight_through
 from reverie.nn.functional import StepLinear, draw, gru, linear, step_linear, unimix_probs
 from reverie.nn.layers import (
@@ -140,7 +141,7 @@ class LogitNet(nn.Module):
         return nn.Sequential(self.first, *self.rest)
 
 
-class StateSpaceModel(nn.Module):
+class StateSpaceModel(nn.Module, ABC):
     """The model of h and z over time, given observations (:meth:`observe`) or its own prior (:meth:`imagine_step`).
 
     A subclass says how h follows (:meth:`cell`, :meth:`action_input`, :meth:`sequence_step`) and what z is
@@ -167,29 +168,29 @@ class StateSpaceModel(nn.Module):
         """Return the actions ``[..., A]`` that the model sees."""
         return action
 
+    @abstractmethod
     def action_input(self, action: Tensor) -> Tensor:
         """Embed previous actions ``[..., A]``: ``[..., hidden]``."""
-        raise unwritten(self, "action_input")
 
+    @abstractmethod
     def cell(self, dtype: torch.dtype) -> Any:
         """Return the layers of a step, to be prepared once for a whole sequence. It has ``in_action`` and ``prior``."""
-        raise unwritten(self, "cell")
 
+    @abstractmethod
     def sequence_step(self, latent: Latent, action: Tensor, cell: Any) -> Tensor:
         """Return h_t ``[M, D]`` from the previous latent and the embedded previous action ``[M, hidden]``."""
-        raise unwritten(self, "sequence_step")
 
+    @abstractmethod
     def stats(self, logits: Tensor) -> Tensor:
         """Return the statistics ``[..., S, n]`` of z's distribution, in float32, from a network's outputs."""
-        raise unwritten(self, "stats")
 
+    @abstractmethod
     def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return z ``[..., S, C]`` with gradient, drawn by ``draw_z``; None: at random."""
-        raise unwritten(self, "sample")
 
+    @abstractmethod
     def named(self, stats: Tensor) -> dict[str, Tensor]:
         """Return the statistics of z's distribution, as :meth:`prior` gives them, by name."""
-        raise unwritten(self, "named")
 
     def prior(self, deter: Tensor) -> Tensor:
         """Return p(z | h) as statistics ``[..., S, n]``."""
@@ -337,42 +338,42 @@ class RSSM(StateSpaceModel):
 
 
 @dataclass(frozen=True)
-class LatentKind(Choice):
+class LatentKind(Choice, ABC):
     """What z is: S variables, each with C numbers in the feature."""
 
     @property
+    @abstractmethod
     def classes(self) -> int:
         """C."""
-        raise unwritten(self, "classes")
 
     @property
+    @abstractmethod
     def outputs(self) -> int:
         """Numbers that a network outputs for each variable."""
-        raise unwritten(self, "outputs")
 
+    @abstractmethod
     def stats(self, outputs: Tensor) -> Tensor:
         """Return the statistics ``[..., S, n]`` of a network's outputs ``[..., S * outputs]``, in float32."""
-        raise unwritten(self, "stats")
 
+    @abstractmethod
     def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
         """Return z ``[..., S, C]`` with gradient."""
-        raise unwritten(self, "sample")
 
+    @abstractmethod
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         """Return KL(p || q) ``[...]`` in nats, summed over the variables, from statistics ``[..., S, n]``."""
-        raise unwritten(self, "kl")
 
+    @abstractmethod
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
         """Return ln p(z) ``[...]`` of z ``[..., S, C]``, summed over the variables, from statistics ``[..., S, n]``."""
-        raise unwritten(self, "log_prob")
 
+    @abstractmethod
     def entropy(self, stats: Tensor) -> Tensor:
         """Return the entropy ``[...]`` in nats, summed over the variables."""
-        raise unwritten(self, "entropy")
 
+    @abstractmethod
     def named(self, stats: Tensor) -> dict[str, Tensor]:
         """Return the statistics by name."""
-        raise unwritten(self, "named")
 
 
 @dataclass(frozen=True)
@@ -604,11 +605,6 @@ class DenseRSSMConfig(Config):
     init: Literal["joint", "split"] = "joint"
     """Initial weights of layers that read two things, such as h and the observation: drawn as of one layer, or split as
     of two, with orthogonal weights of h in the cell, as in PyDreamer (functions.py: init_weights_tf2)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.deter % self.layers:
-            raise ConfigError(f"deter = {self.deter} is not a multiple of layers = {self.layers}: choose one that is.")
 
     @property
     def classes(self) -> int:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.errors import ConfigError
 
 
 class Target(nn.Module):
@@ -24,10 +23,6 @@ class Target(nn.Module):
 
     def __init__(self, source: nn.Module, rate: float, every: int = 1) -> None:
         super().__init__()
-        if not 0 < rate <= 1:
-            raise ConfigError(f"rate = {rate}: expected a number in (0, 1]; 1 copies the source.")
-        if every < 1:
-            raise ConfigError(f"every = {every}: expected at least 1; 1 moves the target at every call of update().")
         self.model: nn.Module = copy.deepcopy(source).requires_grad_(False)
         self.rate = rate
         self.every = every
