@@ -81,24 +81,9 @@ def test_rows_is_the_least_window(rows):
         short = window(estimator.rows - 1)
         with pytest.raises(ConfigError, match=f"of at least {estimator.rows}"):
             estimator.targets(**short)
-        with pytest.raises(ConfigError, match=f"of at least {estimator.rows}"):
-            estimator.estimate(**short)
-    with pytest.raises(ConfigError, match="of at least 2"):
-        VTrace().estimate(**window(1))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rho_max": 0.0}, "rho_max = 0.0: expected a number in "),
-        ({"rho_max": math.nan}, "rho_max = nan: expected a number in "),
-        ({"c_max": -1.0}, "c_max = -1.0: expected a number in "),
-        ({"c_max": 1.5}, "c_max = 1.5: expected at most rho_max = 1.0"),
-    ],
-)
-def test_thresholds_of_vtrace(options, message):
-    with pytest.raises(ConfigError, match=message):
-        VTrace(**options)
+def test_thresholds_of_vtrace():
     assert VTrace(rho_max=math.inf, c_max=math.inf).rho_max == math.inf  # not cut at all
     assert VTrace() == VTrace(lam=1.0, rho_max=1.0, c_max=1.0)  # as published
 
@@ -150,7 +135,3 @@ def test_they_are_settings():
         assert hash(estimator) == hash(kind())
     assert NStep().merge({"n": "5"}) == NStep(5)
     assert TDLambda(0.9).replace("lam", 0.5) == TDLambda(lam=0.5)
-    with pytest.raises(ConfigError, match=r"unknown option 'lambda'\. Did you mean 'lam'"):
-        TDLambda().merge({"lambda": 0.5})
-    with pytest.raises(ConfigError, match=r"expected a number in \[0, 1\]"):
-        TDLambda().replace("lam", 2)

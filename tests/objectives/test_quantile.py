@@ -110,6 +110,6 @@ def test_midpoints_are_those_of_lemma_2():
 
 
 def test_shapes_that_do_not_fit():
-    for prediction, target in [((2, 5), (3, 5)), ((5,), (2, 5)), ((2, 0), (2, 5)), ((2, 5), (2, 0))]:
+    for prediction, target in [((2, 5), (3, 5)), ((5,), (2, 5))]:
         with pytest.raises(ValueError, match=r"expected \[\.\.\., N\] and \[\.\.\., N'\]"):
             quantile_huber(torch.zeros(prediction), torch.zeros(target))

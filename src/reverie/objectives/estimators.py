@@ -194,14 +194,6 @@ class VTrace(ValueEstimator):
     c_max: Annotated[float, Within("[0, inf]")] = 1.0
     """Upper bound of the weight of later errors, from 0 to rho_max. It determines the speed of convergence."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.c_max > self.rho_max:
-            raise ConfigError(
-                f"c_max = {self.c_max}: expected at most rho_max = {self.rho_max}; above it, V-trace may not converge "
-                "(Espeholt et al. 2018, section 4.1)."
-            )
-
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
         """Return advantage and target, ``[B, T - 1]`` each.
 
@@ -210,15 +202,9 @@ class VTrace(ValueEstimator):
         """
         self.check_window(rows["reward"].shape[1])
         if log_pi is None or log_mu is None:
-            raise self._without()
+            raise ConfigError(f"value_estimator = {self.text()} needs the log-probabilities log_pi and log_mu.")
         return vtrace(**rows, log_pi=log_pi, log_mu=log_mu, lam=self.lam, rho_max=self.rho_max, c_max=self.c_max)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Raise ConfigError: V-trace cannot do with rows alone."""
-        raise self._without()
-
-    def _without(self) -> ConfigError:
-        return ConfigError(
-            f"value_estimator = {self.text()} needs the log-probabilities of each action under the learning and the "
-            "acting policy: pass log_pi and log_mu to estimate(), or use another estimator."
-        )
+        return self.estimate(**rows).target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import unwritten
 from reverie.core.learners import at_least
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
@@ -82,12 +82,12 @@ def importance_bound(loss: Tensor, samples: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class KLLoss(Choice):
+class KLLoss(Choice, ABC):
     """The loss that holds posterior and prior together."""
 
+    @abstractmethod
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss ``[]``, and KL ``[...]`` before free nats, of statistics ``[..., S, n]``."""
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from reverie.core.bounds import Within
 from reverie.core.config import Choice
-from reverie.core.errors import unwritten
 from reverie.core.learners import gathered
 from reverie.core.shapes import same_shape
 
@@ -64,7 +64,7 @@ def standardised(x: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ActorGradient(Choice):
+class ActorGradient(Choice, ABC):
     """What DreamerV2's actor maximises beside its entropy: Hafner et al. (2021), equation 6."""
 
     through_time: ClassVar[bool] = True
@@ -72,6 +72,7 @@ class ActorGradient(Choice):
     through_policy = False
     """Whether that gradient also goes through the policy's reading of later states."""
 
+    @abstractmethod
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
         """Return the objective ``[...]``, to be maximised.
 
@@ -80,7 +81,6 @@ class ActorGradient(Choice):
             advantage: ``[...]``; it is detached here.
             target: ``[...]``, the return after the action, with gradient if ``through_time``.
         """
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)

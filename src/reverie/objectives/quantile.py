@@ -40,9 +40,9 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         ``[...]``, in the dtype of the prediction.
 
     Raises:
-        ValueError: the leading axes differ, or there are no quantiles.
+        ValueError: the leading axes differ.
     """
-    if prediction.shape[:-1] != target.shape[:-1] or not (prediction.shape[-1] and target.shape[-1]):
+    if prediction.shape[:-1] != target.shape[:-1]:
         shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
     u = target.detach().to(prediction.dtype).unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., N, N']

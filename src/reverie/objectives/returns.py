@@ -16,6 +16,7 @@ functions under ``torch.no_grad()``.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -26,7 +27,6 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.config import Choice
-from reverie.core.errors import unwritten
 from reverie.core.shapes import same_shape
 
 SCAN = 32
@@ -110,16 +110,16 @@ class DreamEstimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DreamReturn(Choice):
+class DreamReturn(Choice, ABC):
     """The return of imagined states, of which rewards, continuations and values are given ``[H + 1, M]``."""
 
     own_reward: ClassVar[bool] = True
     """Whether a value includes its own state's reward. Then the learned continuation of a state includes gamma, and
     that of a dream's first state is the recorded one."""
 
+    @abstractmethod
     def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
         """Return targets, advantages and weights; ``discount`` is gamma, ``lam`` lambda."""
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, dis
     G_t^(n) = r_{t+1} + ... + gamma^(m-1) r_{t+m} + gamma^m (1 - terminal_{t+m}) v_{t+m}, where m is n, or less where
     the episode or the window ends earlier.
 
-    Arguments and result are those of :func:`td0`. Raises ValueError if n is below 1.
+    Arguments and result are those of :func:`td0`.
     """
     same_shape(reward=reward, value=value)
     view = n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
@@ -219,13 +219,8 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
     evaluate every row of a window.
 
     Arguments are those of :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
-
-    Raises:
-        ValueError: n is below 1.
     """
     same_shape(reward=reward, terminal=terminal, last=last)
-    if n < 1:
-        raise ValueError(f"n = {n}: expected at least 1 step.")
     index = torch.arange(reward.shape[1], device=reward.device)  # [T]
     stays = last.bool() | (index == len(index) - 1)  # [B, T], where the sum ends: further steps change nothing
     step = Bootstrap(
