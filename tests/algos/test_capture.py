@@ -168,11 +168,9 @@ def test_every_kind_of_batch_is_captured_once():
     assert tapes.calls.count("capture") == 4
 
 
-def test_too_many_kinds_are_learned_from_without_a_graph_which_is_said_once():
+def test_too_many_kinds_are_learned_from_without_a_graph():
     agent, tapes, update = mean()
-    with pytest.warns(UserWarning, match=f"more than {MAX_KEYS} combinations of shapes") as said:
-        [update(rows(length)) for length in range(1, MAX_KEYS + 4)]
-    assert len(said) == 1
+    [update(rows(length)) for length in range(1, MAX_KEYS + 4)]
     assert tapes.calls == ["warm up"] * MAX_KEYS
     assert agent.seen.item() == 2 * sum(range(1, MAX_KEYS + 4))
 

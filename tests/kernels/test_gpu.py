@@ -235,7 +235,6 @@ def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(gpu, "check", fails)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     gpu.trouble.cache_clear()
     with pytest.warns(UserWarning, match="Triton kernels are not used, so GPU updates are slower: .*ptxas"):
         assert "ptxas" in gpu.trouble(torch.device("cuda"))
@@ -243,17 +242,6 @@ def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
         monkeypatch.setenv(SWITCH, word)
         gpu.trouble.cache_clear()
         assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
-    gpu.trouble.cache_clear()
-
-
-def test_the_interpreter_does_not_train(monkeypatch):
-    """It is for debugging: it would take seconds for what a GPU does in microseconds."""
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(gpu, "check", lambda device: None)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    gpu.trouble.cache_clear()
-    with pytest.warns(UserWarning, match="Triton kernels are not used.*TRITON_INTERPRET is set"):
-        assert gpu.trouble(torch.device("cuda"))
     gpu.trouble.cache_clear()
 
 

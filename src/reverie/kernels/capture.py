@@ -254,30 +254,19 @@ class Captured:
         self.learner: weakref.ReferenceType[nn.Module] = weakref.ref(learner)
         self.state: list[torch.Tensor] = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
-        self.told: bool = False
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""
         given = tensors(batch)
         key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
         if key not in self.steps and len(self.steps) == MAX_KEYS:
-            return self._uncaptured(batch)
+            return self.step(batch.to(self.device))
         if key not in self.steps:
             self.steps[key] = CapturedStep(self.step, batch, self.device, self.recorder, self.learner())
         update = self.steps[key](given)
         if self.steps[key].replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
         return update
-
-    def _uncaptured(self, batch: Batch) -> Update:
-        if not self.told:
-            self.told = True
-            warnings.warn(
-                f"batches came in more than {MAX_KEYS} combinations of shapes, dtypes and thread counts: updates on "
-                f"others run without {self.recorder.title}, which is slower. Use the same for all batches.",
-                stacklevel=3,
-            )
-        return self.step(batch.to(self.device))
 
 
 _captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.WeakKeyDictionary()

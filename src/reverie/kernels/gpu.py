@@ -8,7 +8,6 @@ their results with PyTorch's; if they fail or differ, everything runs in PyTorch
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from types import ModuleType
 from typing import Any
@@ -49,8 +48,6 @@ def trouble(device: torch.device) -> str:
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
     try:
-        if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
-            raise RuntimeError("TRITON_INTERPRET is set, and Triton would run them on the CPU")
         check(device)
     except Exception as error:  # whatever Triton, its compiler or the driver raises: PyTorch does without them
         warnings.warn(f"Triton kernels are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
