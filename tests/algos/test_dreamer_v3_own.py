@@ -53,12 +53,6 @@ def own(learner):
     [
         ("world", "actor", lambda x: x[..., 0], "two loss terms are called 'actor', of which one would be lost"),
         ("dream", "reward", lambda x: x[..., 0], "two loss terms are called 'reward'"),
-        (
-            "world",
-            "head/a",
-            lambda x: x[..., 0],
-            "'head/a' has no scale: derive a class from LossScales that adds head: float",
-        ),
     ],
 )
 def test_a_loss_term_that_does_not_fit_is_named_before_anything_is_learned(method, name, term, said):

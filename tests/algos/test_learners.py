@@ -20,7 +20,7 @@ from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.columns import Column
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Step
 from reverie.nn.actor_critic import IQL_LOG_STD, Dueling
@@ -131,16 +131,12 @@ def test_what_imitates_is_chosen_by_the_actions():
     with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are .*"
                                           "Use one of categorical, or none"):  # fmt: skip
         learner(BCConfig(clone=Stochastic()), choice(3))
-    with pytest.raises(ConfigError, match=r"clone = categorical is for .* Use one of deterministic, stochastic, or"):
-        learner(BCConfig(clone=Categorical()))
     mixed = ActionSpec(parts={**MOVE.parts, "jump": ActionPart(kind="categorical", classes=(3,))})
     with pytest.raises(
         ConfigError,
         match=r"^td3 is for .* but these are mixed\. Suitable algorithms: a2c, .*sac; with recorded data: bc",
     ):
         learner(TD3Config(), mixed)
-    with pytest.raises(ConfigError, match=r"clone = categorical is for .* are mixed. Use one of mixed, or"):
-        learner(BCConfig(clone=Categorical()), mixed)
 
 
 def test_standard_deviations_stay_within_their_limits():
@@ -253,8 +249,6 @@ def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
     agent = learner(CQLConfig(floor=MonteCarlo()))
     assert agent.extra_spec.keys() == {RETURN}
     assert agent.policy.extras(agent.policy.initial(3))[RETURN].tolist() == [-math.inf] * 3  # nobody knows it yet
-    with pytest.raises(DataError, match=r"no extras\['return'\]"):
-        agent.update(rows())
     with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
         CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
     for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from

@@ -143,12 +143,6 @@ def test_what_is_said_of_rows_is_what_acting_saw():
 def test_sizes_and_settings_that_cannot_be():
     assert [sized(name).networks.latent for name in SIZES] == [64, 128, 512, 768, 768, 1376]
     assert sized("5M") == TDMPC2Config()
-    for changes, said in (
-        ({"elites": 600}, "elites = 600"), ({"networks.latent": 100}, "latent = 100, networks.simplex = 8"),
-        ({"networks.critics": 1}, "critics = 1"), ({"min_std": 3.0}, "min_std = 3.0"),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError, match=said):
-            TDMPC2Config().merge(changes)
     with pytest.raises(ConfigError, match="size = '6m'"):
         sized("6m")
 

@@ -41,8 +41,7 @@ class A2CConfig(OnPolicyConfig):
         super().__post_init__()
         if self.batch_size != 1:
             raise ConfigError(
-                f"batch_size = {self.batch_size}: a batch is one whole rollout, algo.rollout = {self.rollout} rows of "
-                "each environment. Leave it out."
+                f"batch_size = {self.batch_size}: a batch is one whole rollout. Leave it out and set algo.rollout."
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
-from reverie.core.errors import ConfigError, brief, unwritten
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.ramp import Ramp
@@ -116,8 +115,7 @@ class AlgorithmConfig(Config):
         """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
 
         Raises:
-            ConfigError: the settings do not fit the observations, the algorithm is not for such actions, or it has no
-                learner.
+            ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
         """
         self.check_actions(action_spec)
         with building(seed):
@@ -129,9 +127,6 @@ class AlgorithmConfig(Config):
 
     def learner_for(self, action_spec: ActionSpec) -> type[Any]:
         """Return the class of the learner of these actions."""
-        if not hasattr(self, "learner"):
-            name = type(self).__name__
-            raise ConfigError(f"{name} does not say what it builds: set {name}.learner to the class of your learner.")
         return self.learner
 
     def check_actions(self, spec: ActionSpec) -> None:
@@ -155,10 +150,9 @@ def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
     """Return the algorithms for such actions: ``collected``, and ``recorded`` for those meant for recorded data."""
     kind, fit = kind_of(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
     for name in sorted(algorithms()):
-        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
-            config: Any = algorithm_config(name)
-            if kind in config.action_kinds:
-                fit["recorded" if config.needs_data else "collected"] += (name,)
+        config: Any = algorithm_config(name)
+        if kind in config.action_kinds:
+            fit["recorded" if config.needs_data else "collected"] += (name,)
     return fit
 
 
@@ -192,13 +186,13 @@ class ModelFreeConfig(AlgorithmConfig):
         if wanted > min(random_steps, learning_starts):
             raise ConfigError(
                 f"algo.normalise = fixed({wanted}), random_steps = {random_steps}, learning_starts = "
-                f"{learning_starts}: the policy would act or learn before the statistics of observations are fixed. "
-                f"Raise both to at least {wanted}, or use algo.normalise = running, which does not need this."
+                f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {wanted}, or use "
+                "algo.normalise = running."
             )
         if self.frames > 1 and frame_stack > 1:
             raise ConfigError(
                 f"algo.frames = {self.frames}, env.frame_stack = {frame_stack}: frames would be stacked twice. Set "
-                "only one of them; algo.frames uses less memory because the replay stores each frame once."
+                "algo.frames alone, which uses less memory."
             )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
@@ -260,9 +254,8 @@ class TDConfig(ValueConfig):
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
         if self.batch_length == 2 and self.value_estimator.whole_window:
             raise ConfigError(
-                f"algo.value_estimator = {self.value_estimator.text()}, algo.batch_length = 2: windows of a single "
-                "transition leave nothing to look ahead to, so this equals td0. Set algo.batch_length to at least 3, "
-                "or use td0."
+                f"algo.value_estimator = {self.value_estimator.text()}, algo.batch_length = 2: there is nothing to "
+                "look ahead to, so it equals td0. Set algo.batch_length to at least 3, or use td0."
             )
 
 
@@ -354,11 +347,6 @@ class Algorithm(nn.Module):
     @property
     def policy(self) -> Policy[Any]:
         """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
-        if not hasattr(self, "_policy"):
-            raise ConfigError(
-                f"{type(self).__name__} has no policy: assign one to self._policy in its __init__, for example "
-                "GreedyPolicy(self.network, cfg.exploration, classes, device)."
-            )
         if self._two_moded is None:  # a config with a `build` of its own has made this learner
             self.enter_eval_mode()
         return self._policy
@@ -372,13 +360,8 @@ class Algorithm(nn.Module):
             self.enter_eval_mode()
         if self._ramps:
             advance(self._ramps, self.position())
-        found: object = self.run_step(self.train_step, batch)
-        if isinstance(found, Update):
-            return replace(found, metrics=means(found.metrics)) if is_distributed() else found
-        raise ConfigError(
-            f"{type(self).__name__}.train_step returned {brief(found)}: expected "
-            "reverie.core.types.Update(metrics={'loss/critic': ...})."
-        )
+        found = self.run_step(self.train_step, batch)
+        return replace(found, metrics=means(found.metrics)) if is_distributed() else found
 
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.

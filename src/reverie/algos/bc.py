@@ -5,6 +5,7 @@ Supervised learning of the actions in a dataset. Rewards are not used.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig
 from reverie.core.bounds import Above
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -35,15 +36,15 @@ from reverie.objectives.td import Losses, before, mean_over
 
 
 @dataclass(frozen=True)
-class Clone(Choice):
+class Clone(Choice, ABC):
     """The kind of policy that imitates, which determines the loss: squared error, or negative log-likelihood."""
 
     kind: ClassVar[str] = "continuous"
     """Kind of the actions that it imitates: ``continuous``, ``categorical`` or ``mixed``."""
 
+    @abstractmethod
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
         """Return the network for these specs."""
-        raise unwritten(self, "actor")
 
     def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
         """Return the policy over ``actor``: it samples when exploring and takes the mode in evaluations."""
@@ -123,7 +124,7 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
         kinds = {part.kind for part in spec.parts.values()}
         kind = "mixed" if len(kinds) > 1 else min(kinds)
         if self.clone is None:
-            return {"continuous": Deterministic, "categorical": Categorical, "mixed": Mixed}[kind]()
+            return {"continuous": Deterministic(), "categorical": Categorical(), "mixed": Mixed()}[kind]
         if self.clone.kind != kind:
             fit = ", ".join(name for name, found in Clone.kinds().items() if found.kind == kind)
             raise ConfigError(

@@ -20,7 +20,7 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
 from reverie.core import types
 from reverie.core.bounds import Above, AtLeast, Finite, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator, RowStorage
 from reverie.core.ramp import Rate
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
@@ -231,17 +231,9 @@ class CQLObjective(SACObjective):
         """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
 
         max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
-
-        Raises:
-            DataError: there is a floor, and the batch has no returns.
         """
         if self.cfg.floor is None:
             return values, {}
-        if RETURN not in batch.extras:
-            raise DataError(
-                f"floor = {self.cfg.floor.text()}: the batch has no extras['{RETURN}']. Use a dataset whose "
-                "returns are known, or set floor = none."
-            )
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
         uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
         below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]

@@ -5,6 +5,7 @@ The policy imitates the dataset's actions, weighted by their advantage over the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
-from reverie.core.errors import unwritten
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -30,12 +30,12 @@ from reverie.objectives.transforms import exp
 
 
 @dataclass(frozen=True)
-class Filter(Choice):
+class Filter(Choice, ABC):
     """f: weight of an action in the actor's loss, a function of its advantage A: equation 2 of arXiv:2006.15134."""
 
+    @abstractmethod
     def __call__(self, advantage: Tensor) -> Tensor:
         """Return weights ``[...]`` of advantages ``[...]``."""
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class All(Filter):
 
 
 @dataclass(frozen=True)
-class Baseline(Choice):
+class Baseline(Choice, ABC):
     """The baseline of the advantage, computed from the values of m actions sampled from the policy."""
 
+    @abstractmethod
     def __call__(self, values: Tensor) -> Tensor:
         """Return the baseline ``[...]`` of values ``[..., m]``."""
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)

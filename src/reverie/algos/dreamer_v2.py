@@ -30,7 +30,6 @@ from reverie.algos.world_model import (
 )
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -118,8 +117,6 @@ class DreamerV2Config(DenseDreamerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         stopped_heads(self.grad_heads)
-        if self.slow_every == 0 and self.slow_rate != 1:
-            raise ConfigError(f"slow_every = 0, slow_rate = {self.slow_rate}: without a slow critic leave slow_rate 1.")
 
     @property
     def least_horizon(self) -> int:

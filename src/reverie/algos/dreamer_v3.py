@@ -124,13 +124,6 @@ class DreamerV3Config(AlgorithmConfig):
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The single optimiser of all parts."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.imagine_last and not 2 <= self.imagine_last <= self.batch_length:  # one row has no return to replay
-            raise ConfigError(
-                f"imagine_last = {self.imagine_last}: expected 0, or from 2 to batch_length = {self.batch_length}."
-            )
-
     @property
     def discount(self) -> float:
         """Discount factor gamma per agent step."""

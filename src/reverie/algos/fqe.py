@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, ValueConfig, building
 from reverie.core.bounds import Above, AtLeast, Within
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
@@ -146,13 +146,7 @@ class FQE(ModelFree):
         self.scale: float = units.scale
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic and of its target.
-
-        Raises:
-            DataError: the batch has no actions of the policy.
-        """
-        if CHOSEN not in batch.extras:
-            raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A], the policy's actions in each row.")
+        """Take one step of the critic and of its target."""
         losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
         self.objective.update_targets()
         return losses.update()

@@ -8,6 +8,7 @@ TD3 and without that paper's absorbing states: see :class:`Reward`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
@@ -21,7 +22,7 @@ from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.sac import SAC, MixedSAC, SACConfig, SACStats
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -33,16 +34,16 @@ from reverie.objectives.td import Losses, before, mean_over
 
 
 @dataclass(frozen=True)
-class Reward(Choice):
+class Reward(Choice, ABC):
     """The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
 
     Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short
     ones, whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
     """
 
+    @abstractmethod
     def __call__(self, f: Tensor) -> Tensor:
         """Return rewards ``[...]`` of logits f ``[...]``."""
-        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,7 @@ class GAILConfig(RecordedConfig, SACConfig):
         super().__post_init__()
         if self.reward_scale is not None:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}: expected none; gail does not learn from the "
-                "environment's rewards. Use algo.temperature and algo.temperature_lr to weigh entropy."
+                f"reward_scale = {self.reward_scale.text()}: gail does not learn from the environment's rewards."
             )
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
@@ -103,9 +103,8 @@ class GAILConfig(RecordedConfig, SACConfig):
         if not (recorded and collected):
             has = "only recorded data were given" if recorded else "no dataset was given"
             raise ConfigError(
-                f"gail learns from an expert's dataset and from its own actions in an environment, but {has}. "
-                "Pass --data PATH for the expert's dataset and --env ID for the environment, "
-                "without --experience. Use bc to imitate from data alone."
+                f"gail learns from an expert's dataset and from its own actions, but {has}. Pass --data PATH and "
+                "--env ID, without --experience, or use bc."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.core.learners import average
 from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
@@ -69,8 +70,7 @@ class OnPolicyConfig(ValueConfig):
         """See :class:`~reverie.algos.base.AlgorithmConfig`: rows of another policy are of no use."""
         if recorded:
             raise ConfigError(
-                f"{self.algorithm} learns only from rows of its present policy, and not from recorded data. Leave out "
-                "the data, or use an algorithm that learns off-policy, such as sac or dqn."
+                f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac."
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
@@ -106,7 +106,7 @@ class OnPolicyStats(Stats):
     """Norm of all gradients together, before they are clipped."""
 
 
-class OnPolicyObjective(nn.Module):
+class OnPolicyObjective(nn.Module, ABC):
     """The losses over any ``network(obs, first, state)`` that returns a policy, values and a state.
 
     Batches hold rows ``[B, T]`` with :data:`ESTIMATES` as extras, and with the state ``memory`` before each row if the
@@ -163,9 +163,9 @@ class OnPolicyObjective(nn.Module):
         advantage = batch.extras["advantage"]
         return standardised(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
 
+    @abstractmethod
     def forward(self, batch: Batch) -> Losses:
         """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
-        raise unwritten(self, "forward")
 
     def losses(self, batch: Batch, found: Evaluated, actor: Tensor, value: Tensor, **metrics: Tensor) -> Losses:
         """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
@@ -179,7 +179,7 @@ class OnPolicyObjective(nn.Module):
         return Losses(terms, {name: x.detach() for name, x in said.items()})
 
 
-class OnPolicy(ModelFree):
+class OnPolicy(ModelFree, ABC):
     """A learner of policy and value from rollouts of its present policy."""
 
     losses: type[OnPolicyObjective]
@@ -207,9 +207,9 @@ class OnPolicy(ModelFree):
         """Build the networks for these specs."""
         return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
 
+    @abstractmethod
     def build_optim(self) -> Optim:
         """Return the optimiser of all parameters."""
-        raise unwritten(self, "build_optim")
 
     def prepared(self, batch: Batch) -> Batch:
         """Return the batch: :meth:`estimated` has preprocessed whole rollouts."""

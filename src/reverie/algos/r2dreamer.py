@@ -8,6 +8,7 @@ the optimiser's warm-up and the order of an update: ``docs/world_models.md``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -22,7 +23,7 @@ from reverie.algos.imagination import ActionDraw, Dream, sample_action
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics
@@ -49,12 +50,12 @@ class Representer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Representation(Choice):
+class Representation(Choice, ABC):
     """The loss that makes latents tell of observations."""
 
+    @abstractmethod
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
         """Return its networks."""
-        raise unwritten(self, "build")
 
 
 @dataclass(frozen=True)

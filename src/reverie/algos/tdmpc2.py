@@ -95,19 +95,6 @@ class TDMPC2Config(ValueConfig):
     temperature: Annotated[float, Above(0)] = 0.5
     """Inverse temperature of the elites' weights: these are exp(temperature (value - best value))."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.policy_samples < self.samples or self.elites > self.samples:
-            raise ConfigError(
-                f"samples = {self.samples}, policy_samples = {self.policy_samples}, elites = {self.elites}: expected "
-                "fewer policy_samples than samples, and no more elites."
-            )
-        if not (self.min_log_std < self.max_log_std and self.min_std <= self.max_std):
-            raise ConfigError(
-                f"min_log_std = {self.min_log_std}, max_log_std = {self.max_log_std}, min_std = {self.min_std}, "
-                f"max_std = {self.max_std}: expected each least below its greatest."
-            )
-
     @property
     def horizon(self) -> int:
         """H, the steps that are unrolled in learning and in planning."""
