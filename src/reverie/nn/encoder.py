@@ -343,6 +343,8 @@ class _StridedCNN(nn.Sequential):
             kernels, _ = fitting_kernels((height, width))
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):
+            if height < kernel[0] or width < kernel[1]:  # compiled functions would return no features
+                raise ConfigError(f"encoder.kernels = {cfg.kernels}: images of {size[0]}x{size[1]} are too small.")
             height, width = (height - kernel[0]) // 2 + 1, (width - kernel[1]) // 2 + 1
             outputs = cfg.depth * 2**i
             layers += [StridedConv(inputs, outputs, kernel), *norm_act(outputs, cfg.cnn_norm or cfg.norm, cfg.act)]
