@@ -17,7 +17,7 @@ import torch
 import reverie
 from reverie.core.clock import LooseRatio
 from reverie.core.columns import Column
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.core.words import say_nothing
@@ -29,12 +29,11 @@ from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_replays import Lanes
 from reverie.scale.weights import Board, acting, adopt, packed
-from reverie.scale.wire import HEAD, ROWS, TURNS, Failure, Over, Wire, check_rows
+from reverie.scale.wire import Failure, Over, Wire
 from reverie.store.store import Store
 from tiny import CONFIG
 
-SPEC = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32"),
-        "token": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(3,))}  # fmt: skip
+SPEC = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 MOVES = ActionSpec(parts={"a": ActionPart(kind="continuous", size=1)})
 QUICK: dict[str, Any] = {
     "env": "CartPole-v1", "actors": 2, "learning_starts": 60, "eval_episodes": 0, "tensorboard": False,
@@ -175,58 +174,10 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
         port.check()
 
 
-@pytest.mark.parametrize(
-    "message",
-    [b"", HEAD.pack(ROWS, 1, 3, 0, 0) + b"[]", HEAD.pack(ROWS, 0, TURNS + 1, 0, 0) + b"[]",
-     HEAD.pack(7, 0, 1, 0, 0) + b"[]", HEAD.pack(ROWS, 0, 3, 0, 0) + b'[["x"]]',
-     HEAD.pack(ROWS, 0, 3, 0, 0) + b"\x80\x04."],
-)  # fmt: skip
-def test_other_messages_are_refused(message: bytes) -> None:
-    line = wire()
-    line.far.send_bytes(message)
-    with pytest.raises(DataError, match="none of an actor's"):
-        line.receive()
-
-
-def rows() -> dict[str, np.ndarray]:
-    """Two streams of three rows: an episode that goes on, and one that ends."""
-    first, last = np.zeros((2, 3), bool), np.zeros((2, 3), bool)
-    first[:, 0], last[1, 2] = True, True
-    return {
-        "obs/state": np.zeros((2, 3, 2), np.float32),
-        "obs/token": np.full((2, 3), 2),
-        "action": np.ones((2, 3, 1), np.float32),
-        "reward": np.array([[0, 1, 1], [0, 1, 1]], np.float32),
-        "is_first": first,
-        "is_last": last,
-        "is_terminal": last.copy(),
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "value"),
-    [
-        ("obs/state", (0, 1, 0), np.nan),
-        ("obs/token", (0, 1), 3),
-        ("action", (0, 1, 0), 1.5),
-        ("reward", (0, 0), 1.0),
-        ("is_first", (0, 0), False),
-        ("is_last", (1, 2), False),
-        ("is_last", (0, 1), True),
-    ],
-)
-def test_rows_that_break_a_rule_are_refused(name: str, place: tuple[int, ...], value: float) -> None:
-    check_rows(rows(), np.ones(2, bool), SPEC)
-    wrong = rows()
-    wrong[name][place] = value
-    with pytest.raises(DataError):
-        check_rows(wrong, np.ones(2, bool), SPEC)
-
-
-def test_weights_are_checked_before_they_are_taken() -> None:
-    """The policy's alone; a torn copy counts as none; those of another network are refused."""
-    algo = CONFIG.algo.build({"state": SPEC["state"]}, MOVES)
-    weights = acting(algo, {"state": SPEC["state"]})
+def test_a_torn_copy_of_weights_counts_as_none() -> None:
+    """And they are the policy's alone."""
+    algo = CONFIG.algo.build(SPEC, MOVES)
+    weights = acting(algo, SPEC)
     assert {name.split(".")[0] for name in weights} == {"world", "actor"}
     assert not any(name.startswith("world.decoder") for name in weights)
     data = packed(weights)
@@ -238,18 +189,9 @@ def test_weights_are_checked_before_they_are_taken() -> None:
     board.publish(data, 6)
     board.memory.array()[int(board.newest.array()[0]) % 2][-1] ^= 1  # being written
     assert board.read(5) is None
-    before = packed(weights)
-    name, x = next(iter(weights.items()))
-    for other, message in [
-        ({**weights, "more": x}, "more"),
-        ({**weights, name: x[:1]}, name),
-        ({**weights, name: x * torch.nan}, "not finite"),
-    ]:
-        with pytest.raises(RunError, match=message):
-            adopt(weights, packed(other))
-    with pytest.raises(RunError, match="safetensors"):
-        adopt(weights, data[:-1])
-    assert packed(weights) == before
+    other = {name: torch.zeros_like(x) for name, x in weights.items()}
+    adopt(other, data)
+    assert packed(other) == data
 
 
 # ---------------------------------------------------------------- several replays
@@ -258,7 +200,7 @@ def test_weights_are_checked_before_they_are_taken() -> None:
 def lane(rows: int, seed: int) -> Replay:
     window = Window(batch=64, length=2)
     replay = ReplayConfig(capacity=1000, online=False).build(
-        obs_spec={"state": SPEC["state"]}, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
+        obs_spec=SPEC, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
     )
     for number in range(rows):
         no = torch.zeros(1, dtype=torch.bool)

@@ -154,7 +154,6 @@ def test_learners_draw_otherwise_but_begin_with_the_same_weights():
     [
         ({"algo.batch_size": 9}, r"algo.batch_size = 9: .* such as 10"),
         ({"env.num": 3}, r"envs = 3: .* such as 4"),
-        ({"device": "cuda:1"}, "a GPU of its own"),
     ],
 )
 def test_what_learners_cannot_divide_is_refused(changes, message):

@@ -102,7 +102,7 @@ def misplaced(said: Common, learners: int) -> str:
 
 def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> int:
     """Train on a Ray cluster; return the exit code."""
-    check(config if ":" in config.device else config.merge({"device": "cpu"}), config.learners, config.learners)
+    check(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (said.run or new_path(config.subject, config.name)).absolute()
     words = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
     return train_on_ray(words, config, run, on_ray(said) or ClusterRequest(), tell)

@@ -17,7 +17,7 @@ import torch
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock, LooseRatio
 from reverie.core.columns import Column, columns_of
-from reverie.core.errors import DataError, RunError
+from reverie.core.errors import RunError
 from reverie.core.protocols import Env, Meter
 from reverie.core.randomness import derived_seeds
 from reverie.core.specs import EXTRAS, ObsSpec
@@ -35,7 +35,7 @@ from reverie.scale.actors import Work
 from reverie.scale.ray import PLACES
 from reverie.scale.ray_actors import Nodes
 from reverie.scale.weights import acting, packed
-from reverie.scale.wire import BLOCKS, Block, Failure, check_rows
+from reverie.scale.wire import BLOCKS, Block, Failure
 
 DEATHS, WITHIN = 3, 60.0
 """An actor that dies so often within so many seconds ends the run."""
@@ -56,17 +56,16 @@ class Lane:
         self.starts: int = 0
         self.acted: bool = False  # whether any of its processes has sent rows
 
-    def begin(self, link: Link, envs: int) -> None:
+    def begin(self, link: Link) -> None:
         """Go on with a new process, in new episodes: those of an earlier process end as truncated."""
         self.link, self.taken, self.starts = link, 0, self.starts + 1
-        self.ended: np.ndarray = np.ones(envs, bool)  # no episode is running
         self.restarts_before += self.restarts
         self.restarts = 0
 
     def count(self, block: Block) -> int:
         """Count the rows of a block; return its env steps."""
         last = block.rows["is_last"]
-        self.ended, self.restarts, self.acted = last[:, -1].copy(), block.restarts, True
+        self.restarts, self.acted = block.restarts, True
         steps = last.size - int(last.sum())
         self.taken += steps
         return steps
@@ -123,7 +122,6 @@ class Feed:
 
         Raises:
             RunError: an actor fails again and again, or before it has acted.
-            DataError: rows arrived that no environment can have sent.
         """
         if self.home is None and self.acts:
             self.begin()
@@ -208,7 +206,7 @@ class Feed:
         seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
         config = self.config.merge({"env.num": self.envs})
         work = functools.partial(Work, config, self.factory, lane.number, seed)
-        lane.begin(self.home.start(work, lane.number), self.envs)
+        lane.begin(self.home.start(work, lane.number))
         self.allow()
 
     def publish(self) -> None:
@@ -248,10 +246,6 @@ class Feed:
                 if isinstance(message, Failure):
                     self.lost(lane, message)
                     continue
-                try:
-                    check_rows(message.rows, lane.ended, self.obs_spec)
-                except DataError as error:
-                    raise DataError(f"actor {lane.number}: {error}") from None
                 yield place, message
                 self.sums += 1, self.clock.updates - message.version, link.waiting
                 self.taken += lane.count(message)

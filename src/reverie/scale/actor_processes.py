@@ -31,7 +31,7 @@ class Link(Protocol):
         """Number of blocks that wait."""
 
     def receive(self) -> Block | Failure:
-        """Return the next message. EOFError or OSError: the actor is gone; DataError: it is none of an actor's."""
+        """Return the next message. EOFError or OSError: the actor is gone."""
 
     def free(self) -> None:
         """Let the actor use the memory of the block received last again."""

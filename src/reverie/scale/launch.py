@@ -129,8 +129,6 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
             f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
             f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
         )
-    if ":" in config.device:
-        raise ConfigError(f"learners = {count}, device = '{config.device}': each has a GPU of its own. Use cuda.")
     if choose_device(config.device) != "cpu" and here > gpus():
         raise ConfigError(
             f"learners = {count}: {here} of them are on this machine, which has {plural(gpus(), 'GPU')}. Use fewer, "

@@ -18,10 +18,6 @@ PATIENCE = datetime.timedelta(hours=2)
 once."""
 
 
-class LearnerLost(RunError):
-    """Another learner has ended, so that this one cannot go on."""
-
-
 class Group:
     """The process group that was joined: implements ``core/learners.py: Ranks``."""
 
@@ -82,12 +78,12 @@ class Group:
         """Exchange something with all ranks.
 
         Raises:
-            LearnerLost: one of them has ended.
+            RunError: one of them has ended.
         """
         try:
             exchange(*given, **named)
         except RuntimeError as error:
-            raise LearnerLost(
+            raise RunError(
                 "another learner of this run has ended without a word: it was killed, perhaps as the memory was full"
             ) from error
 

@@ -118,7 +118,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         say: called with a sentence about a loss.
 
     Raises:
-        ConfigError: Ray is not installed, or what is asked are no amounts.
+        ConfigError: Ray is not installed.
         RunError: the cluster cannot be reached, lacks resources, or has lost learners too often.
     """
     namespace = uuid.uuid4().hex
@@ -126,7 +126,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     got: list[int] = []
     try:
         each = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
-        actor = checked({"CPU": 1}, request.actor, "actor-resources")
+        actor = {"CPU": 1, **request.actor}
         own = [*words, "--run", str(run)]
         own += [] if config.threads else ["--threads", str(max(1, int(each["CPU"])))]
         own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
@@ -165,24 +165,10 @@ def connected(address: str, namespace: str | None = None) -> Any:
 
 
 def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
-    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads.
-
-    Raises:
-        ConfigError: an amount is no number that Ray takes, or all are 0.
-    """
+    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads."""
     enough = config.device == "auto" and gpus >= config.learners
-    usual = {"CPU": config.threads or 1, "GPU": int(enough or config.device.startswith("cuda"))}
-    return checked(usual, resources, "resources")
-
-
-def checked(usual: Mapping[str, float], resources: Mapping[str, float], flag: str) -> dict[str, float]:
-    """Return ``usual`` amounts and those that a flag gave; ConfigError if Ray does not take them."""
-    for name, amount in resources.items():
-        if not isinstance(amount, int | float) or amount < 0 or (amount > 1 and amount != int(amount)):
-            raise ConfigError(f"{flag}: {name} = {amount!r}: expected a whole number, or one between 0 and 1.")
-    if not any({**usual, **resources}.values()):
-        raise ConfigError(f"{flag} = {dict(resources)}: nothing is asked of a node. Name an amount above 0.")
-    return {**usual, **resources}
+    gpu = int(enough or config.device.startswith("cuda"))
+    return {"CPU": config.threads or 1, "GPU": gpu, **resources}
 
 
 def amounts(each: Mapping[str, float]) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.columns import Column, check_columns
+from reverie.core.columns import Column
 from reverie.core.discover import version
-from reverie.core.errors import DataError
 from reverie.core.words import Say
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import SHARE, Link
@@ -222,14 +221,8 @@ class Distant:
         self.coming = self.post.next.remote()
         if isinstance(message, Failure):
             return message
-        if not isinstance(message, Block) or not isinstance(message.version, int):
-            raise DataError(f"actor {self.number}: a message arrived that is none of an actor's.")
-        rows = {name: np.array(x) for name, x in message.rows.items()}  # Ray's memory is to be read only
-        columns, turns = self.home.columns, len(next(iter(rows.values()))[0])
-        check_columns({name: x.shape for name, x in rows.items()}, columns, (self.home.envs, turns))
-        if other := [name for name, x in rows.items() if x.dtype != columns[name].dtype]:
-            raise DataError(f"actor {self.number}: {other[0]} arrived as {rows[other[0]].dtype}.")
-        return message._replace(rows=rows)
+        block: Block = message
+        return block._replace(rows={name: np.array(x) for name, x in block.rows.items()})  # Ray's is to be read only
 
     def free(self) -> None:
         """See ``Link``. Nothing: Ray frees it."""

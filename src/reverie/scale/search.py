@@ -66,44 +66,34 @@ def read_space(values: Mapping[str, Any], config: ExperimentConfig, where: str) 
     Raises:
         ConfigError: a setting is unknown, or refuses one of the ends or choices, or a dimension is described wrongly.
     """
-    found = {name: dimension(name, about, config, where) for name, about in values.items()}
-    if not found:
-        raise ConfigError(f"{where} names no setting. Expected lines such as algo.lr: {{low: 1e-5, high: 1e-2}}.")
+    found: dict[str, Dimension] = {}
+    for name, about in values.items():
+        try:
+            found[name] = dimension(name, about, config)
+        except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
+            what = error if isinstance(error, ConfigError) else f"{name} = {brief(about)}: {error}"
+            raise ConfigError(f"{where}: {what}") from error
     return found
 
 
-def dimension(name: str, about: Any, config: ExperimentConfig, where: str) -> Dimension:
-    """Return one dimension; ConfigError as for :func:`read_space`. ``step``: the distance of neighbouring values."""
+def dimension(name: str, about: Any, config: ExperimentConfig) -> Dimension:
+    """Return one dimension. ``step``: the distance of neighbouring values."""
     from optuna import distributions as of  # optional
 
-    what = f"{where}: {name}: {brief(about)}"
     keys = {*about} if isinstance(about, Mapping) else set()
     choices = about["choices"] if keys == {"choices"} and isinstance(about["choices"], list) else []
     if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
-        raise ConfigError(f"{what}: expected {{choices: [a, b]}}, or {{low: 1, high: 9}}, with log: true or step: 2.")
-    tried, log, step = choices, False, None
-    if not choices:
-        low, high, log = number(about["low"], what), number(about["high"], what), bool(about.get("log", False))
-        tried, step = [low, high], number(about["step"], what) if "step" in about else None
-        if not low < high < math.inf or (log and (low <= 0 or step)) or (step is not None and step <= 0):
-            raise ConfigError(f"{what}: expected low < high, step > 0; with log: 0 < low, and no step.")
-    try:
-        held: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ValueError("expected {choices: [a, b]}, or {low: 1, high: 9}, with log: true or step: 2.")
+    tried = choices or [float(about["low"]), float(about["high"])]  # YAML reads 1e-5 as text
+    held: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     if choices:
         return Dimension(of.CategoricalDistribution([as_word(choice) for choice in choices]), tuple(choices))
+    low, high = tried
+    log = bool(about.get("log", False))
+    step = float(about["step"]) if "step" in about else None
     if all(type(value) is int for value in held):
         return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
     return Dimension(of.FloatDistribution(low, high, log=log, step=step))
-
-
-def number(value: Any, what: str) -> float:
-    """Return a number of a file, in which YAML reads 1e-5 as text."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{what}: expected numbers for low, high and step.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +165,6 @@ def tune_of(
         import optuna  # optional
     except ImportError as error:
         raise ConfigError("The package optuna is not installed. Install it: pip install 'reverie-rl[tune]'.") from error
-    if trials < 1:
-        raise ConfigError(f"trials = {trials}: expected at least 1.")
     check_local(run or "", "run")
     check_seeds(config, [config.seed], jobs)
     dimensions = read_space(space, config, where)

@@ -88,12 +88,11 @@ class SeedsFolder:
         self.curve: Path = path / "curve.png"  # the learning curves
 
     def finished(self) -> list[int]:
-        """Return the seeds that had finished when aggregate.json was written; none if that cannot be read."""
-        try:
-            runs = json.loads(self.aggregate.read_text(encoding="utf-8"))["runs"]
-            return [int(run["seed"]) for run in runs if run["state"] == "finished"]
-        except (OSError, ValueError, KeyError, TypeError):
+        """Return the seeds that had finished when aggregate.json was written; none if it was not."""
+        if not self.aggregate.exists():
             return []
+        runs = json.loads(self.aggregate.read_text(encoding="utf-8"))["runs"]
+        return [int(run["seed"]) for run in runs if run["state"] == "finished"]
 
     def files(self) -> dict[str, Path]:
         """Return the existing files that people read, by name."""
@@ -301,8 +300,7 @@ class Child:
 
     def tell(self, number: int) -> None:
         """Send a signal to the process."""
-        with contextlib.suppress(OSError):  # the process has just ended
-            self.process.send_signal(number)
+        self.process.send_signal(number)
 
     def wait(self) -> None:
         """Wait until the process has ended."""

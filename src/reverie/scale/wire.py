@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.columns import Column
-from reverie.core.errors import DataError, brief
-from reverie.core.specs import ObsSpec
-from reverie.core.types import FLAGS
 from reverie.envs.worker import shared
 from reverie.run.collect import EpisodeStats
 
@@ -164,20 +161,13 @@ class Wire:
 
         Raises:
             EOFError, OSError: the actor is gone.
-            DataError: the message is none of an actor's.
         """
         message = self.pipe.recv_bytes()
-        try:
-            kind, slot, turns, version, restarts = HEAD.unpack_from(message)
-            said = json.loads(message[HEAD.size :])
-            if kind == FAILED:
-                return Failure(str(said[0]), bool(said[1]))
-            episodes = [EpisodeStats(float(s), int(n), {str(k): float(v) for k, v in info.items()})
-                        for s, n, info in said]  # fmt: skip
-            if kind != ROWS or slot != self.received % self.slots or not 0 < turns <= TURNS or version < 0:
-                raise ValueError(f"kind {kind}, slot {slot}, {turns} turns, version {version}")
-        except (struct.error, ValueError, TypeError, AttributeError) as error:
-            raise DataError(f"a message arrived that is none of an actor's: {error}.") from error
+        kind, slot, turns, version, restarts = HEAD.unpack_from(message)
+        said = json.loads(message[HEAD.size :])
+        if kind == FAILED:
+            return Failure(*said)
+        episodes = [EpisodeStats(*episode) for episode in said]
         self.received += 1
         rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
         return Block(rows, version, episodes, restarts)
@@ -185,29 +175,3 @@ class Wire:
     def free(self) -> None:
         """Let the actor use the memory of the block received last again."""
         self.free_slots.release()
-
-
-def check_rows(rows: Rows, ended: np.ndarray, spec: ObsSpec) -> None:
-    """Check rows ``[E, n, *shape]`` that have arrived. ``ended`` ``[E]``: no episode was running before them.
-
-    Raises:
-        DataError: a value is not finite or out of its bounds, or flags break a rule. The message names the column.
-    """
-    for name, column in rows.items():
-        if column.dtype == bool and column.size and column.view(np.uint8).max() > 1:
-            raise DataError(f"{name} arrived with other values than 0 and 1.")
-        if column.dtype.kind == "f" and not np.isfinite(column).all():
-            raise DataError(f"{name} arrived with values that are not finite.")
-    for key, part in spec.items():
-        column = rows[f"obs/{key}"]
-        if part.kind == "categorical" and ((column < -1) | (column >= np.reshape(part.classes, part.shape))).any():
-            raise DataError(f"obs/{key} arrived with classes out of 0 to {brief(part.classes)}.")
-    if np.abs(rows["action"]).max(initial=0.0) > 1:
-        raise DataError("action arrived with values out of -1 to 1.")
-    first, last, terminal = (rows[name] for name in FLAGS)
-    before = np.concatenate([ended[:, None], last[:, :-1]], 1)
-    if (before & ~first).any() or (terminal & ~last).any() or rows["reward"][first].any():
-        raise DataError(
-            "rows arrived that break a rule: after is_last comes is_first, is_terminal is is_last too, and an is_first "
-            "row has no reward."
-        )
