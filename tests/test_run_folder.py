@@ -244,13 +244,6 @@ def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_the
     check_spec(folder, signature(seen, bounded(5.0)))
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"observation": {}, "action": {}}', "null"])
-def test_a_damaged_description_of_the_spaces_is_told(text: str, run: Path) -> None:
-    (run / "spec.json").write_text(text)
-    with pytest.raises(RunError, match=r"spec\.json is damaged"):
-        load(run, env=Steps)
-
-
 # ---------------------------------------------------------------- nothing can be written
 
 

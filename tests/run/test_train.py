@@ -193,15 +193,6 @@ def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
     assert run.sink.entries[-1][0] == 9
 
 
-@pytest.mark.parametrize("name", ["loss/critic", "other"])
-@pytest.mark.parametrize(("value", "given"), [(None, "= None"), (1.5, "= 1.5"), (torch.ones(8, 1), "= tensor.*")])
-def test_guard_names_a_metric_that_is_no_scalar_tensor(name, value, given):
-    guard = FiniteCheck()
-    guard.add({"loss/z": torch.tensor(1.0)}, 1)
-    with pytest.raises(DataError, match=rf"the metric '{name}' {given}: expected a tensor without dimensions"):
-        guard.add({"loss/z": torch.tensor(1.0), name: value}, 2)
-
-
 @pytest.mark.parametrize("look", ["_read", "_watch"])
 def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(look):
     guard = FiniteCheck()

@@ -81,9 +81,9 @@ class Checkpoints:
             RunError: the checkpoint is damaged, from a newer version, lacks one of ``parts``, or does not fit them.
         """
         path = Path(path)
-        states = read(path, parts, verified=path == self._found)
-        written = json.loads((path / MANIFEST).read_text())["files"]  # files that are not listed are being deleted
         try:
+            states = read(path, parts, verified=path == self._found)
+            written = json.loads((path / MANIFEST).read_text())["files"]  # files that are not listed are being deleted
             for name, stateful in parts.items():
                 stateful.load_state_dict(states[name])
                 if isinstance(stateful, WithFiles):
@@ -115,19 +115,15 @@ class Checkpoints:
         Raises:
             RunError: there are checkpoints, and all of them are damaged or of a newer version.
         """
-        while True:
-            found = [*self._aside(), *self.all()]
-            wrong: dict[Path, str] = {}
-            for path in reversed(found):
-                problem = self._state[path.name] = problem_of(path)
-                if not problem:
-                    for bad, why in wrong.items():
-                        self.say(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
-                    self._found = path
-                    return path
-                wrong[path] = problem
-            if found == [*self._aside(), *self.all()]:  # otherwise some were replaced meanwhile
-                break
+        wrong: dict[Path, str] = {}
+        for path in reversed([*self._aside(), *self.all()]):
+            problem = self._state[path.name] = problem_of(path)
+            if not problem:
+                for bad, why in wrong.items():
+                    self.say(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
+                self._found = path
+                return path
+            wrong[path] = problem
         if not wrong:
             return None
         listed = "; ".join(f"{path.name} ({why})" for path, why in reversed(wrong.items()))
@@ -168,11 +164,9 @@ class Checkpoints:
             _replace_file(self.folder / "best", path.name.encode())
 
     def best(self) -> Path | None:
-        """Return the checkpoint marked best; None if there is none, or the mark is damaged."""
-        try:
-            name = (self.folder / "best").read_text()
-        except (OSError, UnicodeDecodeError):
-            return None
+        """Return the checkpoint marked best; None if there is none."""
+        mark = self.folder / "best"
+        name = mark.read_text() if mark.exists() else ""
         return next((path for path in self.all() if path.name == name), None)
 
     def recover(self) -> None:
@@ -202,7 +196,7 @@ class Checkpoints:
                 elif path.name not in self._slim:
                     slim(path)
                     self._slim.add(path.name)
-            except (OSError, ValueError) as error:  # ValueError: its manifest has been damaged since
+            except OSError as error:
                 self.say(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
 
     def _aside(self) -> list[Path]:
@@ -227,17 +221,13 @@ def read(
     if not verified:
         verify(path)
     state = json.loads((path / STATE).read_text())
-    wanted = list(parts)
-    for name in wanted:
-        if name not in state:
-            raise RunError(f"checkpoint {path} has no part '{name}'. Its parts: {', '.join(sorted(state))}.")
     with safe_open(path / TENSORS, framework="pt") as tensors:
 
         def tensor(name: str) -> Tensor:
             found: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
             return found
 
-        return {name: decode(state[name], tensor) for name in wanted}
+        return {name: decode(state[name], tensor) for name in parts}
 
 
 def number_of(path: Path) -> int:

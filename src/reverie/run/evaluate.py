@@ -69,13 +69,11 @@ class Evaluation:
 
 def read_evaluation(folder: RunFolder) -> Evaluation | None:
     """Return the evaluation made at the end of training, from eval.json; None if there is none."""
-    own = found_at_end(folder.evaluation) or {}
-    try:
-        mode: Mode = "eval" if own["actions"] == "mode" else "explore"
-        scores, lengths = [float(x) for x in own["scores"]], [int(x) for x in own["lengths"]]
-        return Evaluation(scores=scores, lengths=lengths, mode=mode, info=[dict(x) for x in own.get("info", [])])
-    except (KeyError, TypeError, ValueError):
+    own = found_at_end(folder.evaluation)
+    if own is None:
         return None
+    mode: Mode = "eval" if own["actions"] == "mode" else "explore"
+    return Evaluation(scores=own["scores"], lengths=own["lengths"], mode=mode, info=own.get("info", []))
 
 
 def evaluate(

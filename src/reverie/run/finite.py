@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.types import Metrics
-from reverie.run.metrics import check_metrics
+from reverie.run.metrics import check_names
 
 
 class BadLoss(NamedTuple):
@@ -47,7 +47,7 @@ class FiniteCheck:
         names = tuple(metrics)
         terms = self._terms.get(names)
         if terms is None:
-            check_metrics(metrics)
+            check_names(names)
             terms = self._terms[names] = tuple(name for name in names if name.startswith("loss/"))
         if terms:
             look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch

@@ -16,10 +16,7 @@ TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 def step_of(path: Path) -> int:
     """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name."""
-    try:
-        return int(json.loads((path / MANIFEST).read_text())["step"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError(f"checkpoint file {path / MANIFEST} is missing or damaged ({error!r}).") from error
+    return int(json.loads((path / MANIFEST).read_text())["step"])
 
 
 def problem_of(path: Path) -> str:
@@ -42,8 +39,6 @@ def verify(path: Path) -> dict[str, Any]:
             raise ValueError("its contents do not match their checksum")
         names = dict.fromkeys((TENSORS, STATE, *files))
         expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
-    except FileNotFoundError:
-        raise RunError(f"checkpoint file {manifest_path} is missing.") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f"checkpoint file {manifest_path} is damaged ({error!r}).") from error
     if version > FORMAT:
@@ -56,14 +51,12 @@ def verify(path: Path) -> dict[str, Any]:
 def _verify_file(file: Path, size: int, digest: str) -> None:
     try:
         found = file.stat().st_size
-        same = found == size and sha256(file) == digest
-    except FileNotFoundError:
-        raise RunError(f"checkpoint file {file} is missing.") from None
-    except OSError as error:
-        raise RunError(f"checkpoint file {file} cannot be read: {error.strerror}.") from error
-    if not same:
+        if found == size and sha256(file) == digest:
+            return
         what = "its contents do not match their SHA-256" if found == size else f"{found} bytes instead of {size}"
-        raise RunError(f"checkpoint file {file} is damaged: {what}.")
+    except OSError as error:
+        what = str(error.strerror)
+    raise RunError(f"checkpoint file {file} is damaged: {what}.")
 
 
 def sealed(manifest: dict[str, Any]) -> bytes:

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError, brief
+from reverie.core.errors import DataError
 from reverie.core.files import writing
 from reverie.core.protocols import Meter, Sink, Source
 from reverie.run.collect import EpisodeStats, means_of
@@ -25,17 +24,6 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if {name, name.partition("/")[0]} & OWN:
             raise DataError(f"the metric '{name}' has a name of the training loop's own: use 'train/mine'.")
-
-
-def check_metrics(metrics: Mapping[str, object]) -> None:
-    """Check the metrics of an update."""
-    check_names(metrics)
-    for name, value in metrics.items():
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise DataError(
-                f"an update returned the metric '{name}' = {brief(value)}: expected a tensor without dimensions, such "
-                "as the mean of values computed from the batch or the weights; for a constant, torch.tensor(value)."
-            )
 
 
 class MetricsLog:
