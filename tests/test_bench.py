@@ -242,9 +242,6 @@ def test_noise_can_be_learned_from_and_acted_on() -> None:
     [
         (["--image", "64x64"], "--image = '64x64': expected height x width x channels, such as 64x64x3."),
         (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64."),
-        (["--vector", "3", "--env", "CartPole-v1"], "Leave out --image and --vector"),
-        (["--action", "3"], "--action and --classes have no effect without --image or --vector"),
-        (["--vector", "3", "--action", "3", "--classes", "3"], "set only one of them"),
         (["--vector", "3", "--precision", "float16"], "bfloat16"),
     ],
 )  # fmt: skip

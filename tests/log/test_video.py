@@ -47,7 +47,7 @@ def test_the_picture_is_the_picture(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_leaves_the_video_that_was_there(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").write_bytes(b"of before")
     (tmp_path / ".v.part.mp4").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"ffmpeg: .*No space left on device.*/v.mp4'"):
+    with pytest.raises(OSError, match=r"ffmpeg: .*No space left on device"):
         write_video(tmp_path / "v.mp4", np.zeros((4, 8, 8, 3), np.uint8))
     assert [p.name for p in tmp_path.iterdir()] == ["v.mp4"]
     assert (tmp_path / "v.mp4").read_bytes() == b"of before"

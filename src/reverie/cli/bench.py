@@ -11,7 +11,6 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.parse import parse
 from reverie.cli.show import print_sections, print_trouble
-from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
 from reverie.core.words import plural
@@ -61,14 +60,6 @@ class BenchCommand:
     """Write all numbers to this JSON file as well."""
 
     def __post_init__(self) -> None:
-        if self.shaped and self.env:
-            raise ConfigError(f"env = {self.env}: an environment has its own shapes. Leave out --image and --vector.")
-        if not self.shaped and (self.action is not None or self.classes is not None):
-            raise ConfigError("--action and --classes have no effect without --image or --vector.")
-        if self.action is not None and self.classes is not None:
-            raise ConfigError(f"action = {self.action} and classes = {self.classes}: set only one of them.")
-        for name, least in {"vector": 1, "action": 1, "classes": 2, "envs": 1, "steps": 1, "threads": 0}.items():
-            AtLeast(least).check(name, getattr(self, name))
         numbers(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
         numbers(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
 

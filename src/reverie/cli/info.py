@@ -78,12 +78,11 @@ def progress_line(settings: dict[str, Any], step: int) -> str:
 
 def evaluation_line(file: Path, logged: float | None) -> str:
     """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
-    try:
-        own = json.loads(file.read_text(encoding="utf-8"))
-        where = f", {own['checkpoint']}" if "checkpoint" in own else ""
-        return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
-    except (OSError, ValueError, KeyError, TypeError):
+    if not file.exists():
         return f"{logged:.2f} (newest)" if logged is not None else "-"
+    own = json.loads(file.read_text(encoding="utf-8"))
+    where = f", {own['checkpoint']}" if "checkpoint" in own else ""
+    return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
 
 
 def saved_steps(folder: Path) -> list[int]:

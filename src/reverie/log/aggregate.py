@@ -6,7 +6,6 @@ curve holds the evaluations during training or, if there were none, a running me
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -137,7 +136,7 @@ def of_seed(metrics: Path, final: Mapping[str, Any], how: Measured) -> OfSeed:
     """Read the log of one finished run. ``final``: the evaluation at its end from eval.json; empty if there is none."""
     rows = read_metrics(metrics, READ)
     steps, score = int(rows[-1]["step"]) if rows else 0, None
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # estimate.json, or damaged
+    if final:
         score = float(final["score"]["mean"])
         steps = max(steps, int(final["updates" if "updates" in final else "env_steps"]))
     estimates, discounts = (series_of(rows, f"estimate/{name}")[1].tolist() for name in ("return", "discount"))
@@ -281,10 +280,6 @@ def read_contender(path: Path) -> Contender:
         raise RunError(
             f"no seeds in {path}: it has no aggregate.json. Pass folders created by reverie train --seeds."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            f"{file} is damaged ({error!r}). Run the command that created it again to rewrite it."
-        ) from error
     if not scores:
         raise RunError(f"{file} holds no scores: no seed has finished, or the seeds had no final evaluation.")
     return Contender(path, measured, np.array(scores), curve)

@@ -39,12 +39,8 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     try:
         encode(pictures(frames), (width, height), staged, min(fps, max(2, len(frames) // SHORTEST)))
         os.replace(staged, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            staged.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)  # the name that people know
-        raise
+    finally:
+        staged.unlink(missing_ok=True)
     return path
 
 
