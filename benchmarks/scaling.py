@@ -112,8 +112,7 @@ def parts(case: str) -> dict[str, float]:
         blocks = itertools.cycle(sink.blocks())
 
         def take() -> None:
-            block = next(blocks)
-            feed.add(0, block)
+            feed.add(0, next(blocks))
 
         taken = cost(take, 0.3, 40) / TURNS
 

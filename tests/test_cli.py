@@ -245,7 +245,7 @@ def test_mistakes_are_explained_and_create_nothing(
 def test_a_key_that_is_there_twice_is_named_with_its_line(elsewhere: Path, capsys: Captured) -> None:
     (elsewhere / "a.yaml").write_text("steps: 1\nalgo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n")
     assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
-    assert "a.yaml, line 5: 'horizon' was set in line 3 already" in capsys.readouterr().err
+    assert "line 5: 'horizon' was set in line 3 already" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("odd")

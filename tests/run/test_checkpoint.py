@@ -166,7 +166,6 @@ def flip(path):
 DAMAGE = {
     "flipped": flip,
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "empty": lambda path: path.write_bytes(b""),
     "deleted": lambda path: path.unlink(),
 }
 
@@ -206,7 +205,7 @@ def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
 
 
 def spoil(path):
-    DAMAGE["flipped"](path / "tensors.safetensors")
+    flip(path / "tensors.safetensors")
 
 
 def test_all_damaged_is_an_error_that_names_them(tmp_path):
@@ -252,20 +251,12 @@ class Boxed(Box):
 FILES = {"a.npy": b"123", "below/b.npy": b"4567"}
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "deleted"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_of_a_part_is_named(tmp_path, how, name):
+def test_a_damaged_file_of_a_part_is_named(tmp_path, name):
     checkpoints = Checkpoints(tmp_path, say=(said := []).append)
     checkpoints.save(1, {"box": Boxed({"x": 1}, FILES)})
     path = checkpoints.save(2, {"box": Boxed({"x": 2}, FILES)})
-    file = path / "box" / name
-    match how:
-        case "flipped":
-            file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
-        case "cut":
-            file.write_bytes(file.read_bytes()[:-1])
-        case "deleted":
-            file.unlink()
+    flip(path / "box" / name)
     assert Checkpoints(tmp_path, say=said.append).latest().name == "step-000000001"
     assert name in said[0]
 

@@ -298,7 +298,7 @@ def test_an_error_and_a_full_disk(fakes):
     run = failing(setting(fakes), DataError("reward is nan."))
     with pytest.raises(DataError, match=r"env step 9 and could not be saved: no space left$"):
         run.go(checkpoint=full)
-    with pytest.raises(RunError, match=r"^no space left$"):
+    with pytest.raises(RunError, match=r"^no space left\. .* could not be saved: no space left$"):
         setting(fakes).go(checkpoint=full, schedule=Schedule(save_every=10))
 
 

@@ -176,8 +176,9 @@ def rule(
             return None
         try:
             return read(words[0])
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+        except (ConfigError, yaml.YAMLError) as error:
+            why = str(error) if isinstance(error, ConfigError) else f"{words[0]!r} is not YAML: {error}"
+            raise ValueError(why) from error
 
     return PrimitiveConstructorSpec(
         nargs=1,
@@ -244,10 +245,7 @@ def ramp(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Rate] | None:
     def read(word: str) -> Rate:
         with contextlib.suppress(ValueError):
             return float(word)
-        try:
-            return Ramp.of(yaml.load(word, _Loader), "points")
-        except yaml.YAMLError as error:
-            raise ValueError(f"{word!r} is neither a number nor points such as [[0, 0], [1e4, 3e-4]]") from error
+        return Ramp.of(yaml.load(word, _Loader), "points")
 
     return rule("FLOAT|POINTS", read, str, int | float | Ramp) if info.type == Rate else None
 
@@ -257,10 +255,7 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
     """Let mappings, such as arguments of an environment, be written as YAML: '{continuous: true}'."""
 
     def read(word: str) -> dict[str, Any]:
-        try:
-            value = yaml.load(word, _Loader)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{word!r} is not YAML: {error}") from error
+        value = yaml.load(word, _Loader)
         if not isinstance(value, dict):
             raise ValueError(f"{word!r} is not a mapping such as '{{name: value}}'")
         return value

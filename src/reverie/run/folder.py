@@ -152,7 +152,7 @@ class _Unique(yaml.SafeLoader):
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                raise ConfigError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already. Keep one.")
+                raise yaml.YAMLError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already.")
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
 
@@ -161,8 +161,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Unique)
-    except ConfigError as error:
-        raise ConfigError(f"{path}, {error}") from None
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}.{_near(path)}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

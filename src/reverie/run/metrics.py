@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -53,8 +52,7 @@ class MetricsLog:
         """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""
         with writing(Path("the logs")):
             for sink in self.sinks if values else ():
-                with contextlib.suppress(BrokenPipeError):  # the console has no reader any more
-                    sink.write(values, self.clock.position)
+                sink.write(values, self.clock.position)
 
     def log(self) -> None:
         """Write one entry with everything; none if this process made no env steps and no updates since the last."""

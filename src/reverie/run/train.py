@@ -171,8 +171,6 @@ class _Keep:
             try:
                 note = f"The run stopped at {clock.place} and was saved as {self.save()}"
             except Exception as another:
-                if str(another) == str(error):  # writing the checkpoint was the first error
-                    raise error from error.__cause__
                 note = f"The run stopped at {clock.place} and could not be saved: {another}"
             add_to(error, note)
             raise

@@ -133,12 +133,11 @@ def act(work: Callable[[], Work], port: Port, board: Board) -> None:
         signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)
     port.open()
-    if not play(work, port, board):
-        raise SystemExit(1)
+    play(work, port, board)
 
 
-def play(work: Callable[[], Work], port: Port, board: Board) -> bool:
-    """Run an actor in this thread; return whether it has ended as the learner asked, else its error was sent."""
+def play(work: Callable[[], Work], port: Port, board: Board) -> None:
+    """Run an actor in this thread, until the learner asks it to end, or an error, which is sent, ends it."""
     torch.set_num_threads(1)
     actor = None
     try:
@@ -150,8 +149,6 @@ def play(work: Callable[[], Work], port: Port, board: Board) -> bool:
         with contextlib.suppress(Over):
             ours = isinstance(error, ReverieError)
             port.fail(Failure(str(error) if ours else "".join(traceback.format_exception(error)), ours))
-        return False
     finally:
         if actor is not None:
             actor.env.close()
-    return True

@@ -232,12 +232,12 @@ def placed(
     name = uuid.uuid4().hex
     group = placement_group([{k: v for k, v in each.items() if v} for each in bundles], strategy, name)
     try:
-        if not ready(group, PATIENCE, got):
-            if not again:
-                raise RunError(missing(ray, bundles, count, strategy))
+        there = ready(group, PATIENCE, got)
+        if not there and again:
             say(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
-            if not ready(group, RETURN, got):
-                raise RunError(missing(ray, bundles, count, strategy))
+            there = ready(group, RETURN, got)
+        if not there:
+            raise RunError(missing(ray, bundles, count, strategy))
         actor = ray.remote(**amounts(bundles[0]))(Learner)
         places = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
         yield name, [actor.options(scheduling_strategy=place).remote() for place in places]
