@@ -90,9 +90,8 @@ def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
     for axes, env in zip(grid, groups, strict=True):
         styled(axes, "steps", "return, interquartile mean of the seeds")
         for number, one in enumerate(one for one in drawn if one.measured == env):
-            name, colour = str(one.path), f"C{number % 10}"
-            label = f" {name}" if name.startswith("_") else name  # Matplotlib's legends leave out labels with a "_"
-            axes.plot(*one.curve[:2], alone(one.curve), color=colour, linewidth=2, label=label)
+            colour = f"C{number % 10}"
+            axes.plot(*one.curve[:2], alone(one.curve), color=colour, linewidth=2, label=str(one.path))
             _band(axes, one.curve, label="_", color=colour)
         _finish(axes, env)
     return save_figure(figure, png)
@@ -225,8 +224,7 @@ def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) 
 def _finish(axes: Axes, title: str) -> None:
     """Add the title, the legend and the format of steps that all learning curves share."""
     axes.set_title(title, loc="left", fontweight="bold", parse_math=False)
-    for text in axes.legend(frameon=False, loc="best").get_texts():
-        text.set_parse_math(False)
+    axes.legend(frameon=False, loc="best")
     axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
 
 
