@@ -1,8 +1,6 @@
 """Files written and put in their places: what is done, and in which order."""
 
-import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -34,23 +32,6 @@ def test_files_hold_their_parts(tmp_path):
     assert not any(path.exists() for path in paths.values())
     expected = [b"new", *(b"".join(parts) for parts in list(CONTENTS.values())[1:])]
     assert [path.read_bytes() for path in places] == expected
-
-
-def test_what_cannot_be_written_leaves_no_half_file(tmp_path):
-    (tmp_path / "folder").mkdir()
-    wrong = tmp_path / "folder"
-    with pytest.raises(IsADirectoryError) as raised:
-        files.write({tmp_path / "before": [b"1"], wrong: [b"2"], tmp_path / "after": [b"3"]})
-    assert raised.value.filename == str(wrong)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # Python ignores the signal
-    try:
-        with pytest.raises(OSError, match="File too large") as raised:
-            files.write({tmp_path / "a": [b"1"], tmp_path / "b": [b"2" * 600, b"3" * 600], tmp_path / "c": [b"4"]})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert raised.value.errno == errno.EFBIG
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "before", "folder"]
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -131,6 +131,18 @@ def test_a_full_disk_is_a_pause(tmp_path, disk):
     assert "no rows were lost" in said[1]
 
 
+def test_writing_is_retried_for_hours(monkeypatch):
+    monkeypatch.setattr(Patience, "longest_delay", 0.0)
+    tries = iter(range(1100))
+
+    def write():
+        if next(tries) < 1099:
+            raise OSError
+
+    Patience("there", (OSError,), quiet, lambda: "").insist(write)
+    assert not list(tries)
+
+
 def test_a_row_that_raises_is_not_added(tmp_path, disk):
     store = Store(tmp_path, say=quiet, waits=False)
     store.begin(COLUMNS, STREAMS)

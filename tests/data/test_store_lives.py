@@ -256,9 +256,11 @@ class Stores(RuleBasedStateMachine):
         for segment in again.segments:
             for chunk in again.read(segment):
                 assert {d.file for d in chunk.damaged} <= {name}
-                for column, values in chunk.rows.items() if not chunk.damaged else ():
-                    known = right[segment.name, chunk.start][column]
-                    np.testing.assert_array_equal(values, known[:, : values.shape[1]])
+                if chunk.damaged or (segment.name, chunk.start) not in right:  # written, and not counted before
+                    continue
+                for column, known in right[segment.name, chunk.start].items():
+                    n = min(known.shape[1], chunk.rows[column].shape[1])
+                    np.testing.assert_array_equal(chunk.rows[column][:, :n], known[:, :n])
         store.objects.put(name, whole)
 
 

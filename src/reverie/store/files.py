@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,21 +14,16 @@ Parts = Sequence[bytes | memoryview]
 
 
 def write(files: Mapping[Path, Parts]) -> None:
-    """Write the files and make missing folders. A file whose writing fails is deleted."""
+    """Write the files and make missing folders."""
     for path, parts in files.items():
         try:
-            try:
-                file = opened(path)
-            except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = opened(path)
-            with file:
-                for part in parts:
-                    file.write(part)
-        except OSError:
-            with contextlib.suppress(OSError):  # an incomplete file would only take space on a full disk
-                path.unlink(missing_ok=True)
-            raise
+            file = opened(path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = opened(path)
+        with file:
+            for part in parts:
+                file.write(part)
 
 
 def place(staged: Mapping[Path, Path]) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.core.errors import RunError
-from reverie.store.places import LocalObjects, Objects
+from reverie.store.places import Objects
 from reverie.store.retry import for_each
 from reverie.store.segment import Segment
 from reverie.store.zarr import chunk_name, decode
@@ -108,12 +107,10 @@ def _read_chunk(
             if not direct:
                 out[...] = whole[low : low + n]
             return
-        except (FileNotFoundError, ValueError) as error:
-            why = "is missing" if isinstance(error, FileNotFoundError) else str(error)
-        except OSError as error:
-            if not isinstance(objects, LocalObjects):  # the server may answer again in a minute
-                raise RunError(f"{objects.where}/{file} cannot be read: {error}. Try again later.") from error
-            why = f"cannot be read: {error.strerror or error}"
+        except FileNotFoundError:  # other errors of the place are no damage: it may answer again in a minute
+            why = "is missing"
+        except ValueError as error:
+            why = str(error)
         damaged.append(Damage(file, streams[index], start, stop, why))
         out[...] = 0
 

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from reverie.core.errors import ReverieError
 from reverie.core.words import Say
 
 T = TypeVar("T")
@@ -47,22 +46,18 @@ class Patience:
         self.next_word: float = 0.0
         self.pause: float = self.repeat
 
-    def insist(self, action: Callable[[], T]) -> T:
-        """Call ``action`` until it succeeds, and return its result."""
+    def insist(self, action: Callable[[], None]) -> None:
+        """Call ``action`` until it succeeds."""
         for tries in itertools.count():
             try:
-                result = action()
-            except ReverieError:
-                raise
+                action()
+                break
             except self.failures as error:
                 if tries:  # a single failure is not worth a message
                     self.trouble(reason(error))
-                if self.stop.wait(min(self.first_delay * 2**tries, self.longest_delay)):
+                if self.stop.wait(min(self.first_delay * 2 ** min(tries, 20), self.longest_delay)):
                     raise Stopped(reason(error)) from error
-            else:
-                break
         self.busy = time.monotonic()
-        return result
 
     def trouble(self, why: str) -> None:
         """Say that nothing can be written and ``why``, unless that was said lately."""

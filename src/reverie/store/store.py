@@ -233,8 +233,7 @@ class Store:
         return not left
 
     def _writing(self) -> Writer:
-        if self.writer is None:
-            raise RunError(f"the store {self.objects.where} is not open for writing: call begin() first.")
+        assert self.writer is not None, "call begin() first"
         return self.writer
 
     def _commit(self, segment: Segment) -> None:
@@ -264,9 +263,6 @@ class Store:
 
         ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
         new ones. Damaged rows are listed in ``Chunk.damaged`` and left out by ``Chunk.intact``.
-
-        Raises:
-            RunError: the place is behind a URL and cannot be read.
         """
         found = segment if isinstance(segment, Segment) else self._segments[segment]
         return read(self.objects, found, start, stop, streams, columns, room)

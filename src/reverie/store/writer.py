@@ -54,7 +54,6 @@ class Writer:
         self.committed: int = segment.rows
         self.wanted: int = segment.rows
         self.checked: bool = False
-        self.waits = waits
         self.stopping = stopping
         self.most_blocks: int = max(2, buffer_bytes // (segment.nbytes_of_row * segment.streams * segment.chunk))
         self.blocks: dict[int, Block] = {}
@@ -171,9 +170,7 @@ class Writer:
         self.patience.look()
 
     def _raise_failure(self) -> None:
-        if isinstance(self.failure, RunError):
-            raise self.failure
-        if not self.waits and isinstance(self.failure, self.objects.failures):
+        if isinstance(self.failure, self.objects.failures):
             raise self.objects.error(self.failure) from self.failure
         if self.failure is not None:
             raise RunError(f"writing to the store {self.objects.where} failed: {self.failure!r}.") from self.failure
