@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from lived import ACTION, OBS, Lived
 
 from reverie.core.columns import columns_of
-from reverie.core.errors import DataError
 from reverie.core.types import Update, Window
 from reverie.replay.config import ReplayConfig
 from reverie.replay.device import DeviceStorage
@@ -213,17 +212,3 @@ def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros() -> 
     for t in range(4):
         new.replay.add(*life.row([t == 0, t == 0]))
     assert list(new.replay.batch_sampler.online.queue) == [25 * 2, 25 * 2 + 1]
-
-
-def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> None:
-    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
-    for _ in range(3):
-        life.add([False, False])
-    life.replay.save_extras(tmp_path)
-    first = tmp_path / "deter.npy"
-    life.add([False, False])
-    with pytest.raises(DataError, match=r"deter.npy .*\(2, 3, 2\).* \(2, 4, 2\)"):
-        life.replay.load_extras(tmp_path)
-    first.write_bytes(first.read_bytes()[:-3])
-    with pytest.raises(DataError, match=r"deter.npy cannot be read"):
-        life.replay.load_extras(tmp_path)

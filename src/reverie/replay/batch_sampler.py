@@ -37,11 +37,6 @@ class FractionsConfig(Config):
     ends: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for ends of episodes."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not any(self.to_dict().values()):
-            raise ConfigError(f"uniform = {self.uniform}, and all others are 0 too: expected at least one above 0.")
-
     def shares(self) -> dict[str, float]:
         """Return the fractions above 0, normalised to sum to 1."""
         values = self.to_dict()
@@ -86,11 +81,6 @@ class BatchSamplerConfig(Config):
             raise ConfigError(
                 "algo.carry = True, but the next batch does not go on where the last one ended: set replay.sequence = "
                 "True as well."
-            )
-        if self.reset_interval and not window.carries:
-            raise ConfigError(
-                f"replay.reset_interval = {self.reset_interval}: expected 0, or algo.carry = True and replay.sequence "
-                "= True, as there is no state to reset otherwise."
             )
         if self.fractions.priority and not window.gives_priorities:
             raise ConfigError(

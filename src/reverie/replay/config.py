@@ -24,8 +24,6 @@ from reverie.replay.storage import Storage, bytes_of
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
             "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
-MOST = 10**18
-EXAMPLES = "rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB"
 
 
 class Size(NamedTuple):
@@ -45,8 +43,11 @@ def parse_size(value: int | str, name: str) -> Size:
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d+)?\s*(?:([kmgt]i?|)(b))?", text)
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
     amount = Decimal(number + power) * PREFIXES.get(prefix, 0)
-    if not 1 <= amount <= MOST or (not is_bytes and amount % 1):
-        raise ConfigError(f"{name} = {value!r}: expected {EXAMPLES}, at least 1 and a whole number of rows.")
+    if amount < 1 or (not is_bytes and amount % 1):
+        raise ConfigError(
+            f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, at least 1 "
+            "and a whole number of rows."
+        )
     return Size(int(amount), bool(is_bytes))
 
 
@@ -73,13 +74,6 @@ class ReplayConfig(BatchSamplerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_size(self.capacity, "replay.capacity")
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise ConfigError(f"replay.device = '{self.device}': expected cpu, cuda or cuda:<number>.")
-        if self.device != "cpu" and self.storage != "ram":
-            raise ConfigError(
-                f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
-                "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
-            )
 
     def rows(self, row_bytes: float) -> int:
         """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
@@ -98,7 +92,7 @@ class ReplayConfig(BatchSamplerConfig):
         scratch: Path | None = None,
         versions: bool = False,
     ) -> Replay:
-        """Return a replay of ``num_envs`` streams that samples batches of ``window``.
+        """Return a replay of ``num_envs`` streams that samples batches of ``window``; it holds one of each at least.
 
         Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
         files are in the folder ``scratch``, made with the first row, or in the folder for temporary files. With
@@ -106,29 +100,19 @@ class ReplayConfig(BatchSamplerConfig):
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         if window.rollout:
-            check_rollout(self, ReplayConfig(), window, num_envs)
+            check_rollout(self, window, num_envs)
             return Rollout(storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed)
         columns |= {VERSION: Column((), "int32")} if versions else {}
         rows = self.rows(bytes_of(columns))
         self.check(window)
-        self._check_window(rows, num_envs, window)
         held = (rows if most is None else min(rows, most)) // num_envs
         per_stream = max(window.rows, held + window.free)  # as many windows as without free rows in front
         storage: Storage
-        if self.storage == "mmap":
+        if self.storage == "mmap" and self.device == "cpu":
             storage = MappedStorage(columns, num_envs, per_stream, scratch or Path(tempfile.gettempdir()))
         else:
             storage = storage_on(self.device, columns, num_envs, per_stream)
         return Replay(storage, window, seed=seed, config=self)
-
-    def _check_window(self, rows: int, num_envs: int, window: Window) -> None:
-        if rows // num_envs < window.rows - window.free:
-            amount = "" if isinstance(self.capacity, int) else f" ({rows} rows)"
-            raise ConfigError(
-                f"replay.capacity = {self.capacity}{amount}: each of {num_envs} environments gets {rows // num_envs} "
-                f"rows, but a window has {window.rows} ({window.context} context + {window.length}). Expected at least "
-                f"{(window.rows - window.free) * num_envs} rows."
-            )
 
 
 def most_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
@@ -145,7 +129,7 @@ def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -
         return
     rows, streams = config.rows(row_bytes(replay)), replay.storage.streams
     length = replay.window.rows - replay.window.free
-    offered = (rows // streams - length + 1) * streams
+    offered = max(0, rows // streams - length + 1) * streams
     if learning_starts > offered:
         raise ConfigError(
             f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} ({rows} rows) over "

@@ -30,7 +30,7 @@ class Dataset(Replay):
         """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
 
         Raises:
-            DataError: there are more rows, none, or no windows, or most are episodes without a step; ``where`` names
+            DataError: there are more rows, or no windows, or most are episodes without a step; ``where`` names
                 the data.
         """
         sums: dict[str, int] = {}
@@ -44,15 +44,12 @@ class Dataset(Replay):
                 sums[name] = crc32c(values, sums.get(name, 0))
             del part, values, done  # free them before the next part is made
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
-        if not self.count:
-            raise DataError(f"{where} contains no rows.")
         first = self.column("is_first").copy()  # in one piece
         if wrong := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
             raise DataError(f"{where}: {wrong}.")
         if not len(self):
-            longest = "it does not have" if self.window.crosses_episodes else "no episode has"
             raise DataError(
-                f"{where}: {longest} the {self.window.rows} rows of a window. Use longer episodes, or shorter windows "
+                f"{where}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter windows "
                 "(algo.batch_length)."
             )
 

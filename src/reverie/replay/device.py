@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reverie.core.columns import Column, as_numpy, end_at_seams, slots_of
 from reverie.core.errors import ConfigError
+from reverie.core.machine import gpus
 from reverie.replay.storage import HostStorage, Storage
 
 
@@ -17,9 +18,9 @@ def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacit
     """Return an empty storage on ``device``: cpu, cuda or cuda:<number>."""
     if device == "cpu":
         return HostStorage(columns, streams, capacity)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (torch.device(device).index or 0) >= count:
-        raise ConfigError(f"replay.device = '{device}': PyTorch sees {count} CUDA devices here. Use cpu.")
+    known = ["cpu", *(f"cuda:{number}" for number in range(gpus()))]
+    if device not in known and (device != "cuda" or len(known) == 1):
+        raise ConfigError(f"replay.device = '{device}': PyTorch sees {', '.join(known)} here.")
     return DeviceStorage(columns, streams, capacity, torch.device(device))
 
 

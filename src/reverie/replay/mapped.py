@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import mmap
 import os
@@ -28,8 +27,8 @@ FITS = 0.5
 class MappedStorage(HostStorage):
     """Rows in one file for all small columns and one for each large column, made when the first row is added.
 
-    Files are unlinked before they are mapped, where the system allows it, and vanish with the process. Their space is
-    allocated at once, so that a full disk is an error then and not a crash later.
+    Files are unlinked before they are mapped, and vanish with the process. Their space is allocated at once, so that a
+    full disk is an error then and not a crash later.
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
@@ -38,32 +37,31 @@ class MappedStorage(HostStorage):
         super().__init__(columns, streams, capacity)
 
     def _reserve(self) -> None:
-        free = shutil.disk_usage(existing(self.folder)).free
+        folder, rows = self.folder.absolute(), self.streams * self.capacity
+        free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
         if self.nbytes > free:
-            raise self._too_large(free)
+            raise ConfigError(
+                f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only {free / 1e9:.1f} "
+                "GB are free. Free some space, or reduce the rows (for a replay, replay.capacity) to at most "
+                f"{int(0.9 * free / (self.nbytes / rows))}."
+            )
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return super().columns
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise self._too_large(shutil.disk_usage(self.folder).free) from None
-            raise ConfigError(
-                f"storage = 'mmap': cannot create memory-mapped files in {self.folder} ({error.strerror or error}). "
-                "Choose another run folder, or set replay.storage = 'ram' (for recorded data, data.storage = 'ram')."
-            ) from None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return super().columns
 
     def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         """Return an array in a new memory-mapped file."""
         shape = (self.streams, self.capacity, *shape)
         size = max(1, math.prod(shape) * dtype.itemsize)
         descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
-        with contextlib.suppress(PermissionError):  # Windows: the file stays
-            os.unlink(name)  # before allocating: a process killed now leaves at most an empty file
+        os.unlink(name)  # before allocating: a process killed now leaves at most an empty file
         try:
-            allocate(descriptor, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, size)
+            else:  # macOS
+                os.ftruncate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
@@ -74,29 +72,3 @@ class MappedStorage(HostStorage):
             with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, dtype, count=math.prod(shape)).reshape(shape)
-
-    def _too_large(self, free: int) -> ConfigError:
-        rows = self.streams * self.capacity
-        return ConfigError(
-            f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only {free / 1e9:.1f} GB "
-            "are free. Free some space, or reduce the rows (for a replay, replay.capacity) to at most "
-            f"{int(0.9 * free / (self.nbytes / rows))}."
-        )
-
-
-def existing(folder: Path) -> Path:
-    """Return ``folder``, or its nearest parent that exists."""
-    folder = folder.absolute()
-    return folder if folder.exists() or folder == folder.parent else existing(folder.parent)
-
-
-def allocate(descriptor: int, size: int) -> None:
-    """Give a file ``size`` bytes, and allocate them on the disk if the file system supports it."""
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-    os.ftruncate(descriptor, size)

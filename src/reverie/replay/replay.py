@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.columns import StepRows, as_numpy
-from reverie.core.errors import DataError, RunError
+from reverie.core.columns import as_numpy
+from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, VERSION
 from reverie.core.types import Batch, State, Step, Update, Window
-from reverie.core.words import plural
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import HostStorage, Storage
 from reverie.store.read import Chunk
+from reverie.store.store import Store
 
 PIECE = 2**26
 """Approximate bytes of an extra column that are copied at once."""
-
-
-class RowStore(Protocol):
-    """Stores rows permanently."""
-
-    def add(self, rows: StepRows) -> None:
-        """Add one row of each stream, ``[N, ...]`` by column, without extras. The tensors belong to the caller."""
-        ...
 
 
 class Replay:
@@ -48,7 +39,7 @@ class Replay:
         self.window = window
         self.storage = storage
         self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
-        self.store: RowStore | None = None
+        self.store: Store | None = None
         self.annotator: RowAnnotator | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
@@ -80,7 +71,7 @@ class Replay:
 
     # ------------------------------------------------------------------ rows
 
-    def attach(self, store: RowStore | None) -> None:
+    def attach(self, store: Store | None) -> None:
         """Pass every row that is added from now on to ``store`` as well, or to none if None."""
         self.store = store
 
@@ -91,7 +82,6 @@ class Replay:
 
         Raises:
             DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
-            ConfigError: on the first call only: files cannot be mapped.
         """
         rows = {f"obs/{key}": value for key, value in step.obs.items()}
         rows["action"], rows["reward"] = action, step.reward
@@ -122,7 +112,6 @@ class Replay:
 
         Raises:
             DataError: a column is missing, unknown or of a wrong shape.
-            ConfigError: files cannot be mapped.
         """
         kept = self.storage.capacity
         more = next((values.shape[1] for values in rows.values()), 0)
@@ -185,24 +174,10 @@ class Replay:
                     file.write(self.storage.read(start, stop, [name], stream)[name].tobytes())
 
     def load_extras(self, folder: Path, first: int | None = None) -> None:
-        """Load what ``save_extras`` wrote. The files hold the rows from ``first`` on, by default the oldest one held.
-
-        Raises:
-            DataError: a file is missing, damaged or of other rows.
-        """
+        """Load what ``save_extras`` wrote. The files hold the rows from ``first`` on, by default the oldest held."""
         first = self.oldest if first is None else first
-        arrays = {}
         for name, path in self._extra_files(folder):
-            spec = self.storage.specs[name]
-            expected = (self.storage.streams, self.count - first, *spec.shape)
-            try:
-                arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise DataError(f"{path} cannot be read: {error}") from error
-            if arrays[name].shape != expected or arrays[name].dtype != spec.dtype:
-                found = f"{arrays[name].dtype} {arrays[name].shape}"
-                raise DataError(f"{path} contains {found}: expected {spec.dtype} {expected}, of rows {first} on.")
-        for name, array in arrays.items():
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
             for stream, start, stop in self._pieces(name):
                 self.storage.replace(name, start, stream, array[stream, start - first : stop - first])
 
@@ -228,7 +203,10 @@ class Replay:
             RunError: there is no complete window yet.
         """
         if len(self) == 0:
-            raise self._too_few()
+            raise RunError(
+                f"there is no window of {self.window.rows - self.window.free} rows yet: collect more rows, or longer "
+                "episodes, or choose shorter windows (algo.batch_length)."
+            )
         if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
         if self.stale and self.annotator is not None:
@@ -302,14 +280,3 @@ class Replay:
         """Restore a saved state if the replay holds the same rows already; else sampling starts anew."""
         if self.batch_sampler.load_state_dict(state):
             self.pending = [Feedback.from_state(entry) for entry in state["pending"]]
-
-    def _too_few(self) -> RunError:
-        rows, needed = self.count - self.oldest, self.window.rows - self.window.free
-        if rows < needed:
-            return RunError(
-                f"the replay has {plural(rows, 'row')} of each stream; a window needs {needed}: collect more first."
-            )
-        return RunError(
-            f"no episode has the {needed} rows of a window yet, and windows may not cross the end of an episode: "
-            "collect longer episodes or choose shorter windows (algo.batch_length)."
-        )

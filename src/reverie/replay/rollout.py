@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -62,10 +61,7 @@ class Rollout(Replay):
             RunError: the rollout is not complete yet.
         """
         if not len(self):
-            raise RunError(
-                f"the rollout has {self.count - self.begun} of its {self.window.rollout} rows of each stream: collect "
-                "the others first."
-            )
+            raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
             self.rows = self.prepare(self._whole())
         place, self.used = self.used % self.batches, self.used + 1
@@ -118,11 +114,9 @@ NO_EFFECT = ("capacity", "storage", "init", "device", "online", "fractions", "pr
 """Settings of the replay that have no meaning for rollouts."""
 
 
-def check_rollout(config: Any, default: Any, window: Window, streams: int) -> None:
-    """Raise ConfigError if settings of the replay have no meaning for rollouts, or minibatches do not divide them.
-
-    ``config``: the settings of the replay; ``default``: what they are if nobody sets them.
-    """
+def check_rollout(config: BatchSamplerConfig, window: Window, streams: int) -> None:
+    """Raise ConfigError if settings of the replay have no meaning for rollouts, or minibatches do not divide them."""
+    default = type(config)()
     for name in NO_EFFECT:
         if (value := getattr(config, name)) != getattr(default, name):
             raise ConfigError(
@@ -133,8 +127,7 @@ def check_rollout(config: Any, default: Any, window: Window, streams: int) -> No
     if window.epochs and rows % batch:
         fits = [n for n in range(window.length, rows + 1, window.length) if rows % n == 0]
         near = min(fits, key=lambda n: abs(n - batch))
-        what = "more than" if batch > rows else "not a divisor of"
         raise ConfigError(
-            f"algo.batch_size = {batch} is {what} the {rows} rows of a rollout, algo.rollout = {window.rollout} of "
-            f"each of {streams} environments: set algo.batch_size = {near}, or change algo.rollout."
+            f"algo.batch_size = {batch} does not divide the {rows} rows of a rollout, algo.rollout = {window.rollout} "
+            f"of each of {streams} environments: set algo.batch_size = {near}, or change algo.rollout."
         )
