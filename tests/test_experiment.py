@@ -90,10 +90,9 @@ class Alone(Paid):
         Alone.running = False
 
 
-def test_where_only_one_can_run_evaluations_are_named() -> None:
+def test_where_only_one_can_run_all_is_closed() -> None:
     config = settings(env__num=1, eval_envs=1, schedule__eval_every=0)
-    message = r"port in use.*\)\. This was an environment for evaluations; .* set eval_episodes = 0 and"
-    with pytest.raises(EnvError, match=message):
+    with pytest.raises(EnvError, match="port in use"):
         build(config, env=Alone)
     assert not Alone.running
     build(config.merge({"eval_episodes": 0}), env=Alone).close()

@@ -9,16 +9,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import torch
 
 from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig, fitting
-from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
@@ -423,12 +422,9 @@ def base_of(
     """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment.
 
     Raises:
-        ConfigError: they do not fit together, or ``algorithm`` is neither a name nor a configuration.
+        ConfigError: they do not fit together.
     """
     name = None if env is None else env_name(env)
-    if not isinstance(given := cast(object, algorithm), str | Config):
-        hint = f" {given.__name__}() is one." if isinstance(given, type) else ""
-        raise ConfigError(f"algorithm = {brief(given)}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
         if lower := preset or ", ".join(map(str, files)):
             raise ConfigError(

@@ -22,7 +22,7 @@ from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
-from reverie.core.errors import ConfigError, DataError, EnvError, RunError, warn
+from reverie.core.errors import ConfigError, DataError, RunError, warn
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Stateful
 from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
@@ -48,7 +48,7 @@ from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
-from reverie.run.folder import RunFolder, Saved, check_spec, read_saved, settings_changes
+from reverie.run.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.run.run import Measured, Trainable, Which
 
 FEW = 200
@@ -167,11 +167,7 @@ class Experiment(Trainable):
         check_spec(folder, self.spec)
         checkpoints = Checkpoints(folder.checkpoints, say=self.say)
         path = checkpoints.select(given.name if inside else None)
-        try:
-            checkpoints.load(path, {"algo": Shared(self.algo)})
-        except RunError as error:
-            lines = settings_changes(saved.experiment.get("algo", {}), self.config.algo.to_dict(), "algo.")
-            raise RunError(f"{error} Different settings: {'; '.join(lines) or 'none found'}.") from error
+        checkpoints.load(path, {"algo": Shared(self.algo)})
         if isinstance(self.algo, ModelFree):
             self.algo.renew()
         self.say(f"starting with the agent of {path}")
@@ -432,20 +428,9 @@ def make_beside(
 
     An instance cannot be made a second time: the run is evaluated in it at its end.
     """
-    if not config.eval_episodes:
+    if not config.eval_episodes or (train_env is not None and isinstance(env, gymnasium.Env)):
         return None
-    if train_env is None:
-        return make_eval_env(config, factory, workers=True)
-    if isinstance(env, gymnasium.Env):
-        return None
-    try:
-        return make_eval_env(config, factory, workers=True)
-    except EnvError as error:
-        raise EnvError(
-            f"{error}. This was an environment for evaluations; those for training were made and are open. If only one "
-            "can be open at a time, set eval_episodes = 0 and eval_envs = 1, and evaluate the finished run. Or pass an "
-            "instance in Python, in which the run is evaluated at its end."
-        ) from error
+    return make_eval_env(config, factory, workers=True)
 
 
 def check_start(config: ExperimentConfig) -> None:

@@ -124,8 +124,6 @@ class ExperimentConfig(Config):
                 f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: both set the same quantity "
                 "in different units (train_ratio = replay_ratio x B x T). Set only one of them."
             )
-        if self.stop_score is not None and math.isnan(self.stop_score):
-            raise ConfigError(f"stop_score = {self.stop_score}: expected a number or None.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
 
@@ -206,8 +204,6 @@ class ExperimentConfig(Config):
             ConfigError: rows that it needs are missing, or there are data that it would not learn from.
         """
         recorded, path = bool(self.data.path), self.data.path
-        if self.data.reader != "" and not path:
-            raise ConfigError(f"data.reader = '{self.data.reader}' has no effect without data.path, the data to read.")
         if recorded != (self.share > 0):
             given = f"data.path = '{path}'" if recorded else "no data: pass --data PATH, in Python data=..."
             assert self.experience is not None

@@ -145,9 +145,7 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
         try:
             config = overlay(config, values)
         except ConfigError as error:
-            other = [name for name, value in values.items() if isinstance(value, dict) and not hasattr(config, name)]
-            hint = " If these are named sections, choose some: --configs NAME ..." if other else ""
-            raise ConfigError(f"{path}: {error}{hint}") from None
+            raise ConfigError(f"{path}: {error}") from None
     return config
 
 
@@ -157,19 +155,15 @@ def sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
     Without ``files`` they are those of ``config/*.yaml`` in the working directory.
 
     Raises:
-        ConfigError: there is no file, or no section of a name.
+        ConfigError: there is no section of a name.
     """
     places = list(files) or sorted(Path("config").glob("*.y*ml"))
-    if not places:
-        raise ConfigError(
-            f"--configs {' '.join(names)}: sections of which files? Pass them, --config FILE, or put them into config/."
-        )
     known = {path: [str(name) for name in read_yaml(path)] for path in places}
     for name in names:
         if not any(name in inside for inside in known.values()):
             every = list(dict.fromkeys(one for inside in known.values() for one in inside))
             raise ConfigError(
-                f"no section '{name}' in {', '.join(map(str, places))}.{did_you_mean(name, every)} "
+                f"no section '{name}' in {', '.join(map(str, places)) or 'config/*.yaml'}.{did_you_mean(name, every)} "
                 f"Available: {', '.join(every) or 'none'}."
             )
     return tuple(Path(f"{path}#{name}") for name in names for path, inside in known.items() if name in inside)
@@ -188,8 +182,6 @@ def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
     if mark and not path.exists():
         (path,) = sections([section], [Path(file)])
         values = read_yaml(Path(file))[section] or {}
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path} is {values!r}: expected a section, a mapping from options to values.")
     else:
         values = read_yaml(path)
     if "experiment" in values:
