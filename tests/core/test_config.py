@@ -232,11 +232,6 @@ class Dark(Shade):
     """One."""
 
 
-@dataclass(frozen=True)
-class Half(Shade, base=True):
-    """None."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class House(Config):
     """Has one."""
@@ -262,7 +257,6 @@ def own_module(tmp_path, monkeypatch):
     """A module that a user has in the folder from which the library is used, with a kind of the user's own."""
     (tmp_path / "own_colours.py").write_text(OWN.format(base=Shade.__module__, name=Shade.__name__))
     (tmp_path / "broken_colours.py").write_text("1 / 0")
-    (tmp_path / "lost_colours.py").write_text("import no_such_palette")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
@@ -290,10 +284,7 @@ def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
     [
         ("own_colours:Another()", r"has no subclass of Shade with that name"),
         ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run in the folder of module.py"),
-        ("broken_colours:Own", r"failed: ZeroDivisionError: division by zero \(.*broken_colours.py:1 in <module>\)"),
-        ("lost_colours:Own", r"importing module 'lost_colours' failed: ModuleNotFoundError: .*'no_such_palette' \("),
-        ("__main__:Own", r"It was defined in a script: move it to a module"),
-        (f"{__name__}:Half", r"Half is a base class"),
+        ("broken_colours:Own", r"imported \(ZeroDivisionError: division by zero \(.*broken_colours.py:1 in <module>\)"),
     ],
 )
 def test_what_is_no_kind_of_the_users_own_is_told(text, message):
@@ -360,31 +351,16 @@ def test_settings_that_would_have_no_effect_are_refused():
 @pytest.mark.parametrize(
     ("algorithm", "wrong", "message"),
     [
-        ("bcq", {"batch_size": "256"}, "batch_size = '256': expected a number, such as 256."),
+        ("bcq", {"batch_size": "256"}, "batch_size = '256' (str): expected 256."),
         ("bcq", {"graph": "no"}, "graph = 'no' (str): expected bool."),
-        ("td3", {"policy_delay": 2.0}, "policy_delay = 2.0 (float): expected int, such as 2."),
-        ("ddpg", {"target_every": 2**64}, f"target_every = {2**64}: expected an integer below 2^63."),
-        ("sac", {"normalise": "running"}, "normalise = 'running': expected a Normalise, such as Running(clip=10.0)."),
+        ("td3", {"policy_delay": 2.0}, "policy_delay = 2.0 (float): expected 2."),
+        ("sac", {"normalise": "running"}, "normalise = 'running' (str): expected Running(clip=10.0)."),
         ("cql", {"backup": Mode}, f"backup = {Mode} (type): expected Backup."),
     ],
 )
 def test_settings_of_other_kinds_than_their_types_are_refused(algorithm, wrong, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         algorithm_config(algorithm)(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "wrong", "message"),
-    [
-        ("dqn", {"kappa": -1e300}, "kappa = -1e+300"),
-        ("dreamer_v3", {"free_nats": 10**40}, "free_nats = 1e+40"),
-    ],
-)
-def test_settings_of_learners_are_numbers_of_float32(algorithm, wrong, message):
-    said = f"{message}: expected a number that float32 holds: 0, or 1.4e-45 to 3.4e+38 in magnitude."
-    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
-        algorithm_config(algorithm)(**wrong)
-    assert algorithm_config("dqn")(kappa=3.4e38, adam_eps=2e-45).kappa == 3.4e38
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,7 +394,6 @@ class Around(Config):
     ("wrong", "message"),
     [
         ({"steps": 0}, "steps = 0: expected at least 1."),
-        ({"steps": 2**63}, f"steps = {2**63}: expected an integer below 2^63."),
         ({"ratio": -0.5}, "ratio = -0.5: expected a finite number, 0 or more."),
         ({"ratio": math.inf}, "ratio = inf: expected a finite number, 0 or more."),
         ({"lr": 0.0}, "lr = 0.0: expected a finite number above 0."),

@@ -61,7 +61,7 @@ def test_slices_become_windows_of_one_row_more():
     sample["next"]["observation"][:, :-1] = sample["observation"][:, 1:]
     sample["is_init"] = sample["is_init"].clone()
     sample["is_init"][0, 0] = True
-    sample["_weight"], sample["index"] = torch.tensor([[0.5] * 5, [1.0] * 5]), torch.arange(10).view(2, 5)
+    sample["priority_weight"], sample["index"] = torch.tensor([[0.5] * 5, [1.0] * 5]), torch.arange(10).view(2, 5)
     batch = Batch.from_tensordict(sample)
     assert batch.shape == (2, 6)
     assert torch.equal(batch.obs["observation"][:, :-1], sample["observation"])

@@ -108,7 +108,6 @@ def test_actions_lead_back(kind, seed):
         ),
         (spaces.Discrete(3), np.array([0, 3]), r"of row 11 is 3; its space declares 0\.\.2"),
         (spaces.Discrete(3), np.array([0.0, 1.0]), r"dtype float64; its space declares int64"),
-        (spaces.Text(2, charset="a"), np.array(["a", "ab"], object), r"of row 11 .*'b'"),
         (
             spaces.Box(0, 255, (36, 36, 3), np.uint8),
             np.zeros((2, 36, 36, 3)),

@@ -36,28 +36,21 @@ THREE = Window(batch=2, length=2, context=1)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"is_last": torch.zeros(2, 3, dtype=torch.uint8)},
-            r"batch\.is_last has dtype torch\.uint8: expected torch\.bool",
-        ),
-        ({"is_terminal": torch.zeros(2, 3)}, r"batch\.is_terminal has dtype torch\.float32"),
-        (
-            {"is_first": torch.zeros(6, dtype=torch.bool)},
-            r"batch\.is_first has shape \[6\]: expected \[B, T\]",
-        ),
-        ({"reward": torch.zeros(2, 3, 1)}, r"reward has shape \[2, 3, 1\]: expected \[B, T\], where .* has \[2, 3\]"),
-        ({"action": torch.zeros(2, 3)}, r"batch\.action has shape \[2, 3\]: expected \[B, T, A\]"),
-        ({"obs": {"x": torch.zeros(3, 2, 4)}}, r"batch\.obs\['x'\] has shape \[3, 2, 4\]: expected \[B, T, \.\.\.\]"),
+        ({"is_last": torch.zeros(2, 3, dtype=torch.uint8)}, r"is_last \[2, 3\] torch\.uint8.*torch\.bool"),
+        ({"is_first": torch.zeros(6, dtype=torch.bool)}, r"is_first \[6\] .*expected flags \[B, T\]"),
+        ({"reward": torch.zeros(2, 3, 1)}, r"reward \[2, 3, 1\] "),
+        ({"action": torch.zeros(2, 3)}, r"action \[2, 3\] .*action \[B, T, A\]"),
+        ({"obs": {"x": torch.zeros(3, 2, 4)}}, r"x \[3, 2, 4\] .*observations \[B, T, \.\.\.\]"),
     ],
 )
-def test_a_batch_of_other_types_or_shapes_is_refused_by_the_name_of_its_part(changes, said) -> None:
+def test_a_batch_of_other_types_or_shapes_is_refused(changes, said) -> None:
     batch().check(THREE)
     with pytest.raises(DataError, match=said):
         dataclasses.replace(batch(), **changes).check(THREE)
 
 
 def test_a_batch_without_the_context_rows_of_its_windows_is_refused() -> None:
-    with pytest.raises(DataError, match=r"shape \[2, 2\], .* expected 3 rows, 1 of context and 2 to learn from"):
+    with pytest.raises(DataError, match=r"shape \[2, 2\], .* learner\.window\.rows = 3 rows"):
         batch().rows(1).check(THREE)
     batch().rows(1).check(Window(batch=2, length=8))  # no rows are lost without context
 

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reverie.core.errors import ConfigError
 from reverie.core.types import State
 
 
@@ -19,8 +18,6 @@ class Ratio:
     """
 
     def __init__(self, ratio: float) -> None:
-        if not (ratio >= 0 and math.isfinite(ratio)):
-            raise ConfigError(f"replay_ratio = {ratio}: expected a finite number of updates per env step, 0 or more.")
         self.ratio = ratio
         self.credit: float = 0.0
         self.seen: int | None = None

@@ -104,11 +104,6 @@ def findable(module: str) -> bool:
     return module != "__main__" and any(finder.find_spec(module, place) is not None for finder in sys.meta_path)
 
 
-def absent(module: str, error: Exception) -> bool:
-    """Return whether ``error`` says that ``module`` is not there, rather than that its own code fails."""
-    return isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-
-
 def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
     """Import the module of ``module:Name``, also one in the current folder.
 
@@ -125,11 +120,9 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
-        if not absent(module, error):
-            raise kind(f"{what}: importing module '{module}' failed: {told(error)}") from error
         raise kind(
-            f"{what}: module '{module}' cannot be imported ({error}). Use the form 'module:Class', and install it, run "
-            "in the folder of module.py or add that folder to PYTHONPATH."
+            f"{what}: module '{module}' cannot be imported ({told(error)}). If it is not there: use the form "
+            "'module:Class', and install it, run in the folder of module.py or add that folder to PYTHONPATH."
         ) from error
 
 
@@ -147,13 +140,10 @@ def imported(name: str, *, what: str, base: type) -> Any:
     for part in path.split("."):
         found = getattr(found, part, None)
     if not ((isinstance(found, type) and issubclass(found, base)) or (base is object and callable(found))):
-        script = " It was defined in a script: move it to a module." if module == "__main__" else ""
         there = _subclasses(home, base)
         near = did_you_mean(path, there)
         others = f" It has: {', '.join(there)}." if there else ""
-        raise ConfigError(
-            f"{what}: module '{module}' has no subclass of {base.__name__} with that name.{script}{near}{others}"
-        )
+        raise ConfigError(f"{what}: module '{module}' has no subclass of {base.__name__} with that name.{near}{others}")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.errors import DataError, EnvError
 from reverie.core.spaces import ActionCodec, Space, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 
@@ -50,10 +50,7 @@ class MaskCodec:
 
 def _fitting(part: Any, cut: slice, key: str) -> np.ndarray:
     pieces = part if isinstance(part, list | tuple) else [part]
-    try:
-        found = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
-    except (TypeError, ValueError):
-        raise DataError(f"the {MASK} of action '{key}' is {brief(part)}: expected arrays of flags") from None
+    found = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
     if len(found) != cut.stop - cut.start:
         raise DataError(
             f"the {MASK} of action '{key}' has {len(found)} values: expected {cut.stop - cut.start}, one for each class"

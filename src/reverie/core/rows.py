@@ -53,16 +53,14 @@ def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarr
     yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
 
 
-def check_columns(part: object, needed: Iterable[str], where: str) -> None:
-    """Check that ``part`` has all columns, as arrays of the right kind with the same number of rows.
+def check_columns(part: Rows, needed: Iterable[str], where: str) -> None:
+    """Check that ``part`` has all columns, with the same number of rows, and flags and rewards of the right kind.
 
     ``needed``: names of the columns of observations and actions.
 
     Raises:
         DataError: a column is missing or wrong; the message begins with ``where``.
     """
-    if not isinstance(part, Mapping) or not all(isinstance(values, np.ndarray) for values in part.values()):
-        raise DataError(f"{where}: expected a dictionary of NumPy arrays [n, ...], got {str(part)[:100]}.")
     for name in (*needed, "reward", *FLAGS):
         if name not in part:
             raise DataError(f"{where}: there is no column '{name}', only {', '.join(map(str, part))}.")

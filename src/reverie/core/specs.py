@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
-
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from typing import Literal
 
 ObsKind = Literal["image", "vector", "categorical", "mask"]
 ActionKind = Literal["categorical", "continuous"]
@@ -49,9 +47,6 @@ class ObsPart:
     """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty: not
     known. Learners do not use them, but a policy that was trained on other ones sees what it never saw."""
 
-    def __post_init__(self) -> None:
-        _check_kind(self.kind, get_args(ObsKind))
-
     @property
     def width(self) -> int:
         """Number of elements of this part once flattened, with a one-hot vector for each class index."""
@@ -82,13 +77,6 @@ class ActionPart:
     """Continuous: what -1 stands for in the environment, of each number. Empty: not known, as in recorded data."""
     high: tuple[float, ...] = ()
     """Continuous: what 1 stands for."""
-
-    def __post_init__(self) -> None:
-        _check_kind(self.kind, get_args(ActionKind))
-        if self.kind == "continuous" and self.size < 1:
-            raise ConfigError(f"size = {self.size}: expected at least 1, the numbers of a continuous action.")
-        if self.kind == "categorical" and not self.classes:
-            raise ConfigError("classes = (): expected the number of classes of each choice, such as (4,).")
 
     @property
     def width(self) -> int:
@@ -136,8 +124,3 @@ class ExtraPart:
     """Value of rows for which nothing was stored."""
     kept: bool = True
     """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
-
-
-def _check_kind(kind: str, known: tuple[str, ...]) -> None:
-    if kind not in known:
-        raise ConfigError(f"kind = {brief(kind)}: expected {' or '.join(known)}.{did_you_mean(str(kind), known)}")

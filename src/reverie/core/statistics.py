@@ -158,6 +158,4 @@ def binned(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
 def table(scores: ArrayLike) -> np.ndarray:
     """Return ``scores`` as ``[..., R, M]`` float64."""
     values = np.asarray(scores, np.float64)
-    if values.ndim == 0 or not values.size:
-        raise DataError(f"scores of shape {values.shape}: expected [R] for R runs, or [R, M] for R runs on M tasks.")
     return values[:, None] if values.ndim == 1 else values

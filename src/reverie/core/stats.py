@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
-
-from reverie.core.errors import DataError
 
 _MAPPING = re.compile(r"""['"]?(<class ')?([A-Za-z_]\w*\.)*(Mutable)?(Mapping|dict|Dict)\b""")
 """The type of a field that is a mapping, as text: written so, in quotes, or the ``str`` of the type itself."""
@@ -34,26 +32,16 @@ class Stats:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Tensor]) -> Self:
-        """Return an update's ``metrics`` as an instance of this class."""
+        """Return an update's ``metrics`` as this class; TypeError if they are not those of its fields."""
         names, mapped = cls.names(), cls._maps()
         maps = {name: field for name, field in names.items() if field in mapped}
-        found: dict[str, Tensor | dict[str, Tensor]] = {}
-        unknown = []
+        found: dict[str, Any] = {}
         for key, value in metrics.items():
             inside = next((name for name in maps if key.startswith(f"{name}/")), None)
             if inside is not None:
-                part = found.setdefault(maps[inside], {})
-                assert isinstance(part, dict)
-                part[key.removeprefix(f"{inside}/")] = value
-            elif key in names and key not in maps:
-                found[names[key]] = value
+                found.setdefault(maps[inside], {})[key.removeprefix(f"{inside}/")] = value
             else:
-                unknown.append(key)
-        missing = sorted(name for name, field in cls.names(always=True).items() if field not in found)
-        if unknown or missing:
-            wrong = {"missing": missing, "unknown": sorted(unknown)}
-            said = "; ".join(f"metrics {names} are {what}" for what, names in wrong.items() if names)
-            raise DataError(f"{cls.__name__}: {said}. Check that the metrics are those of this algorithm.")
+                found[names.get(key, key)] = value
         return cls(**found)
 
     @classmethod

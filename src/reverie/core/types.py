@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import DataError
 
 Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
@@ -124,28 +124,18 @@ class Batch:
         for x in self.obs.values():
             fits = fits and x.shape[:2] == size
         if not fits:
-            raise DataError(self._misfit())
+            every = [*((name, getattr(self, name)) for name in (*FLAGS, "reward", "action")), *self.obs.items()]
+            found = ", ".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in every)
+            raise DataError(
+                f"the batch has {found}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, A] and "
+                "observations [B, T, ...]."
+            )
         exact = window is not None and window.context > 0 and not window.rollout
         if window is not None and (size[1] != window.rows if exact else size[1] < min(2, window.length)):
-            rows = f"{window.rows} rows, {window.context} of context and {window.length} to learn from"
             raise DataError(
-                f"the batch has shape {list(size)}, windows and their rows: expected "
-                f"{rows if exact else '2 rows or more, as a transition is from one row to the next'}. Sample "
-                f"windows of learner.window.rows = {window.rows} rows."
+                f"the batch has shape {list(size)}, windows and their rows. Sample windows of learner.window.rows = "
+                f"{window.rows} rows."
             )
-
-    def _misfit(self) -> str:
-        """Return what :meth:`check` has found."""
-        for name in FLAGS:
-            if (dtype := getattr(self, name).dtype) is not torch.bool:
-                return f"batch.{name} has dtype {dtype}: expected torch.bool. Convert it, by .bool()."
-        size = self.is_first.shape
-        parts = {name: ("[B, T]", getattr(self, name), 2) for name in (*FLAGS, "reward")}
-        parts |= {"action": ("[B, T, A]", self.action, 3)}
-        parts |= {f"obs[{key!r}]": ("[B, T, ...]", x, x.ndim) for key, x in self.obs.items()}
-        wrong = (p for p in parts.items() if p[1][1].ndim != p[1][2] or p[1][1].shape[:2] != size)
-        name, (expected, x, _) = next(wrong)
-        return f"batch.{name} has shape {list(x.shape)}: expected {expected}, where batch.is_first has {list(size)}."
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
@@ -197,8 +187,7 @@ class Batch:
         here = dict(data.items())
         size = data.batch_size[0]
         reward = here["next"]["reward"] if "next" in here else here["reward"]
-        weight = here.pop("_weight", torch.ones_like(reward))  # TorchRL's name for it up to version 0.10
-        weight = here.pop("priority_weight", weight)
+        weight = here.pop("priority_weight", torch.ones_like(reward))
         index = torch.as_tensor(here.pop("index", torch.arange(size, device=data.device)))
         handles = {"weight": weight.reshape(size, -1)[:, 0], "index": index.reshape(size, -1)[:, 0]}
         if "next" not in here:
@@ -263,11 +252,6 @@ class Window:
     length. The context is before these, and no part of batches. 0: rows are replayed."""
     epochs: int = 1
     """How often each row of a rollout is learned from; 0: all of them once, in a single batch of all windows."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("length", 1), ("context", 0)):
-            if (value := getattr(self, name)) < least:
-                raise ConfigError(f"{name} = {value} of a window: expected at least {least}.")
 
     @property
     def rows(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reverie.core.config import call_in
-from reverie.core.discover import loaded, points_of
+from reverie.core.discover import points_of
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
@@ -52,9 +52,9 @@ def own_reader(path: str, options: ReadOptions) -> Reader:
     what = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
     points = {point.name: point for point in points_of(GROUP)}
-    kind = loaded(points[name], what) if name in points else imported(name, what=what, base=Reader)
+    kind = points[name].load() if name in points else imported(name, what=what, base=Reader)
     _, given, settings = call_in(f"f({arguments}" if bracket else "f()")
-    readers: list[Reader] = [kind(place, options, *given, **settings) for place in _places(path)]  # type: ignore[operator]  # a class
+    readers: list[Reader] = [kind(place, options, *given, **settings) for place in _places(path)]
     return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
 
 
