@@ -64,16 +64,9 @@ def test_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("dreamer_v3", "CartPole", "cartpole"),
         ("sac", "module:Pendulum-v1", "sac_pendulum"),
         ("sac", "CartPole-v1", "sac"),
-        ("ppo", "CartPole-v1", "ppo_cartpole"),
         ("ppo", "Humanoid-v5", "ppo_mujoco"),
-        ("ppo", "BabyAI-GoToObj-v0", "ppo_minigrid"),
-        ("a2c", "ALE/Pong-v5", "a2c_atari"),
-        ("dqn", "CartPole", "dqn_cartpole"),
         ("dqn", "Cart", "dqn"),
-        ("qr_dqn", "ALE/Pong-v5", "qr_dqn_atari"),
-        ("iql", "Pendulum-v1", "iql_pendulum"),
         ("tdmpc2", "dm_control/cheetah-run-v0", "tdmpc2_dmc"),
-        ("discrete_cql", "MinAtar/Freeway-v1", "discrete_cql_minatar"),
     ],
 )
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:

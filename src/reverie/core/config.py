@@ -263,8 +263,8 @@ def call_of(text: str, what: str) -> tuple[str, list[Any], dict[str, Any]]:
     try:
         name, given, named = call_in(rest if own else text.strip())
     except (SyntaxError, ValueError):
-        expected = "expected a name, or a name with settings: name(setting=value)."
-        raise ConfigError(f"{what}: {expected}{class_hint(text)}") from None
+        forms = "name, name(setting=value), module:Class or module:Class(setting=value)"
+        raise ConfigError(f"{what}: expected one of {forms}.") from None
     return f"{module}:{name}" if own else name, given, named
 
 
@@ -282,15 +282,6 @@ def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     given = [_literal(value) for value in (call.args if isinstance(call, ast.Call) else [])]
     words = call.keywords if isinstance(call, ast.Call) else []
     return name.id, given, {str(word.arg): _literal(word.value) for word in words}
-
-
-def class_hint(text: str) -> str:
-    """Return the suggestion ``module:Class(...)`` for ``module.Class(...)``; an empty string for any other text."""
-    plain, bracket, settings = text.strip().partition("(")
-    module, dot, name = plain.rpartition(".")
-    if not (dot and plain.replace(".", "").isidentifier()):
-        return ""
-    return f" Did you mean '{module}:{name}{bracket}{settings}'?"
 
 
 class _Infinity(ast.NodeTransformer):

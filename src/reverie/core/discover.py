@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 from pathlib import Path
 from typing import cast
 
-from reverie.core.config import Config, class_hint
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, did_you_mean
 from reverie.core.importing import check_module, findable, imported
 
@@ -46,7 +46,7 @@ def algorithm_config(name: str) -> type[Config]:
     wanted = name.replace("-", "_")
     known = algorithms()
     if wanted not in known:
-        hint = did_you_mean(wanted, known) or class_hint(name)
+        hint = did_you_mean(wanted, known)
         raise ConfigError(
             f"unknown algorithm '{name}'.{hint} Available: {', '.join(sorted(known))}, or 'module:Class' for your own."
         )

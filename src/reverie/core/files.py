@@ -64,11 +64,9 @@ def writing(path: Path) -> Iterator[None]:
 def check_writable(path: Path) -> None:
     """Check that ``path`` can be written, or made where it does not exist."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not nearest.is_dir():
-        raise RunError(f"cannot write to {path}: {nearest} is a file.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise RunError(
-            f"cannot write to {path}: {nearest} is read-only. Use a writable folder; to continue a run, copy it there."
+            f"cannot write to {path}: {nearest} is no writable folder. Use another; to continue a run, copy it there."
         )
 
 

@@ -143,9 +143,6 @@ class ObsCodec:
                 out[key] = encode(follow(obs, path), 0)
             except DataError as error:
                 raise DataError(f"observation '{key}' {error}") from None
-            except (LookupError, TypeError, ValueError) as error:
-                why = f"({type(error).__name__}: {error})"
-                raise DataError(f"observation '{key}' is missing or cannot be converted to an array {why}") from error
         return out
 
     def encode(self, rows: Columns, first: int = 0) -> dict[str, np.ndarray]:
@@ -210,13 +207,13 @@ def _by_row(
     """Return ``convert(*columns, more)``; if it fails, name the first row that is wrong."""
     try:
         return convert(*columns, more)
-    except DataError as error:
+    except DataError:
         for row in range(len(columns[0])):
             try:
                 convert(*(values[row : row + 1] for values in columns), more)
             except DataError as at:
                 raise DataError(f"{what} of row {first + row} {at}") from None
-        raise DataError(f"{what} {error}") from None
+        raise
 
 
 def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
