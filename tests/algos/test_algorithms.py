@@ -27,7 +27,7 @@ from tape import Tapes, device_only
 from reverie.algos.base import ModelFree
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
@@ -520,9 +520,3 @@ def test_a_network_that_no_optimiser_has_is_told(graph):
     agent.train_step = super(More, agent).train_step
     with pytest.raises(ConfigError, match=r"More: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
         agent.update(batch(agent))
-
-
-def test_stats_of_another_learner_are_refused():
-    metrics = build("iql").update(batch(build("iql"))).metrics
-    with pytest.raises(DataError, match=r"BCQStats: .*'loss/vae'.* are missing; .*'loss/value'"):
-        build("bcq").stats.of(metrics)

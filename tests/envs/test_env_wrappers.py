@@ -142,7 +142,7 @@ def test_rewards_in_the_order_of_the_list(wrappers, expected):
     ("wrapper", "message"),
     [
         ("grascale", "'grascale': unknown name 'grascale'. Did you mean 'grayscale'"),
-        ("gymnasium.wrappers.ClipReward(0)", "Did you mean 'gymnasium.wrappers:ClipReward"),
+        ("gymnasium.wrappers.ClipReward(0)", "expected one of name, .*module:Class"),
         ("gymnasium.wrappers:ClipRewort", "no subclass of Wrapper with that name. Did you mean 'ClipReward'"),
         ("resize(84)", r"'resize\(84\)': missing a required argument: 'width'. Its settings: height, width"),
         ("crop(topp=3)", "unexpected keyword argument 'topp'. Did you mean 'top'"),
