@@ -10,9 +10,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.spaces import ActionCodec, ObsCodec, surely_finite
-from reverie.core.specs import ObsPart
+from reverie.core.specs import ActionPart, ObsPart
 from reverie.envs.config import EnvConfig
 
 NUMBERS = (np.float32, np.float64, np.int32, np.uint8)
@@ -235,3 +235,14 @@ def test_few_numbers_and_many_are_scaled_alike(shape, dtype):
 def test_actions_that_cannot_be_chosen(space, message):
     with pytest.raises(EnvError, match=message):
         ActionCodec(space)
+
+
+@pytest.mark.parametrize("given", [{"kind": "discrete", "classes": (4,)}, {"kind": "continuous"}])
+def test_actions_of_no_numbers_are_refused(given):
+    with pytest.raises(ConfigError, match="expected a categorical part with classes, or a continuous one"):
+        ActionPart(**given)
+
+
+def test_observations_of_another_kind_are_refused():
+    with pytest.raises(ConfigError, match="kind = 'discrete': expected one of image, vector"):
+        ObsPart(kind="discrete", shape=(), dtype="int64")

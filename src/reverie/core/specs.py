@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
+
+from reverie.core.errors import ConfigError
 
 ObsKind = Literal["image", "vector", "categorical", "mask"]
 ActionKind = Literal["categorical", "continuous"]
@@ -47,6 +49,10 @@ class ObsPart:
     """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty: not
     known. Learners do not use them, but a policy that was trained on other ones sees what it never saw."""
 
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(ObsKind):
+            raise ConfigError(f"kind = '{self.kind}': expected one of {', '.join(get_args(ObsKind))}.")
+
     @property
     def width(self) -> int:
         """Number of elements of this part once flattened, with a one-hot vector for each class index."""
@@ -77,6 +83,10 @@ class ActionPart:
     """Continuous: what -1 stands for in the environment, of each number. Empty: not known, as in recorded data."""
     high: tuple[float, ...] = ()
     """Continuous: what 1 stands for."""
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ConfigError(f"{self}: expected a categorical part with classes, or a continuous one with a size.")
 
     @property
     def width(self) -> int:
