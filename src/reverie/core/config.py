@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal, Self, Union
+from typing import Any, ClassVar, Literal, Self, Union, cast
 
 from reverie.core.bounds import Bound
 from reverie.core.errors import ConfigError, brief, did_you_mean
@@ -155,8 +155,7 @@ class Choice(Config):
     def _imported(cls, name: str, what: str) -> type[Self]:
         """Return the class ``module:Class``, which is already defined or is imported now."""
         there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
-        kind: type[Self] = there.get(name) or imported(name, what=what, base=cls)
-        return kind
+        return there.get(name) or cast(type[Self], imported(name, what=what, base=cls))
 
     @classmethod
     def _descendants(cls) -> Iterator[type[Self]]:

@@ -36,8 +36,7 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
     that one on any machine. ``env``: "" if the environment is unknown.
 
     Raises:
-        ConfigError: the algorithm or the preset is unknown, the preset is for another algorithm, or a field of the
-            algorithm's configuration has no default.
+        ConfigError: the algorithm or the preset is unknown, or the preset is for another algorithm.
     """
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
