@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -150,9 +151,10 @@ def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
     """Return the algorithms for such actions: ``collected``, and ``recorded`` for those meant for recorded data."""
     kind, fit = kind_of(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
     for name in sorted(algorithms()):
-        config: Any = algorithm_config(name)
-        if kind in config.action_kinds:
-            fit["recorded" if config.needs_data else "collected"] += (name,)
+        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
+            config: Any = algorithm_config(name)
+            if kind in config.action_kinds:
+                fit["recorded" if config.needs_data else "collected"] += (name,)
     return fit
 
 

@@ -183,6 +183,8 @@ def read_saved(path: Path) -> Saved:
 
 def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
+    if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:  # many have such a file
+        raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     return Saved(algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {}))
