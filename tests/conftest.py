@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU
 
 MEMORY = Path("/dev/shm")
-if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9:  # tests write thousands of files, durably
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thousands of files, durably
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -108,8 +108,8 @@ V3 = DreamerV3Config().merge(dreamer.TINY)
 CASES |= {"v3": (V3, "mixed"), "v3_bfloat16": (V3.merge({"precision": "bfloat16"}), "continuous")}
 SEEING = {"sac", "ppo_lstm"}
 """Those that see images as well, as all Dreamers do."""
-MODES = ("ddpg", "dqn_choices", "sac_mixed", "bcq", "ppo_lstm", "v3")
-ONNX = (*MODES, "sac", "iql", "ppo_gru", "v1", "v2_mixed")
+MODES = ("dqn_choices", "sac_mixed", "v3")
+ONNX = (*MODES, "ddpg", "bcq", "ppo_lstm", "sac", "iql", "ppo_gru", "v1", "v2_mixed")
 """Policies that differ in what an exporter meets; the others are compared as PyTorch's graphs, which is faster."""
 TORCH = ("tdmpc2", "discrete_sac_transformer", "pydreamer", "pydreamer_dynamics", "ppo_mixed", "discrete_bcq", "v1_p2e",
          "td3", "qr_dqn", "bc_stochastic", "v2", "v2_gaussian", "cql_floor", "a2c_lstm", "v3_bfloat16")  # fmt: skip
