@@ -231,7 +231,7 @@ ELSEWHERE = {
     "capture.run", "inference.infer", "sequence.Deferred", "gpu.sample_classes",
     "packing.forward", "rssm.filter_rows", "rssm.dream_step", "rssm.imagine",
 }  # fmt: skip
-NAMES = ("put_rows", "extend_rows", "gather_rows", "tree_set", "tree_draw", "random_integers")
+NAMES = ("put_rows", "extend_rows", "gather_rows", "tree_set", "tree_draw", "random_integers", "checksums")
 ELSEWHERE |= {f"rows.{name}" for name in NAMES}
 """Kernels with a test file of their own."""
 

@@ -183,3 +183,14 @@ def random_integers(source: Any, bound: int, count: int, among: Any = None) -> T
     where = 0 if among is None else among.address
     library.draw_integers(state, draw_one, bound, count, where, numbers.data_ptr())
     return numbers
+
+
+def checksums(pieces: Sequence[memoryview]) -> list[int]:
+    """See ``store.zarr``. The store's thread holds the interpreter's lock for one call, and not for each piece."""
+    library: Any = kernels()
+    buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
+    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
+    addresses = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
+    found = np.empty(len(buffers), np.uint32)
+    library.checksums(addresses.ctypes.data, sizes.ctypes.data, found.ctypes.data, len(buffers))
+    return list(map(int, found))

@@ -35,6 +35,7 @@ from reverie.nn import perceptron as nn_perceptron
 from reverie.nn import rssm as nn_rssm
 from reverie.objectives import quantile, returns, td
 from reverie.replay import priority, windows
+from reverie.store import zarr
 
 ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.fits_td0, losses.td0)),
@@ -73,6 +74,7 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (priority.tree_set, Kernel(rows.known, rows.tree_set)),
     (priority.tree_draw, Kernel(rows.known, rows.tree_draw)),
     (windows.random_integers, Kernel(rows.fits_integers, rows.random_integers)),
+    (zarr.checksums, Kernel(rows.known, rows.checksums)),
     (exploration.Inference.__call__, Kernel(inference.fits, inference.infer)),
 ]  # fmt: skip
 """Definitions and their kernels."""

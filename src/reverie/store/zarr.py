@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from reverie.core.accelerate import accelerated
 from reverie.core.columns import Column
 from reverie.store.segment import FORMAT, META, Segment
 
@@ -65,6 +66,7 @@ def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
     return [(piece, struct.pack("<I", crc)) for piece, crc in zip(compressed, checksums(compressed), strict=True)]
 
 
+@accelerated
 def checksums(pieces: Sequence[memoryview]) -> list[int]:
     """Return the CRC32C of each piece."""
     import google_crc32c
