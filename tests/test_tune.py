@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 from pathlib import Path
@@ -22,7 +23,7 @@ from reverie.scale import seeds as processes
 from tiny import SETTINGS
 
 pytest.importorskip("optuna")
-tune = pytest.importorskip("reverie.scale.search")
+tune = importlib.import_module("reverie.scale.search")
 SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
 CONFIG = layered("dqn", env="CartPole-v1").merge(
     {

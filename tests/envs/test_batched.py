@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from test_vector import check_endings, rows
 
 import reverie
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
@@ -152,3 +152,21 @@ def test_envpool():
     assert got["is_last"].any()
     assert torch.equal(got["is_first"][1:], got["is_last"][:-1])
     assert not torch.equal(other.reset().obs["observation"], got["observation"][0])
+
+
+class Rich(Count):
+    """Its rewards are numbers, but none that float32 holds."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 1e39, *rest
+
+
+def test_a_reward_that_float32_does_not_hold_is_an_error():
+    env = make_env(
+    make = functools.partial(SyncVectorEnv, [functools.partial(Rich, 0, 3)])
+    env = make_env(EnvConfig(num=1, vector="native"), seed=0, factory=lambda num_envs: make())
+    )
+    env.reset()
+    with pytest.raises(DataError, match=r"environment 0: the reward is 1e\+39: expected a finite float32 number"):
+        env.step(UP)

@@ -74,6 +74,11 @@ class ReplayConfig(BatchSamplerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_size(self.capacity, "replay.capacity")
+        if self.device != "cpu" and self.storage != "ram":
+            raise ConfigError(
+                f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
+                "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
+            )
 
     def rows(self, row_bytes: float) -> int:
         """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
@@ -108,7 +113,7 @@ class ReplayConfig(BatchSamplerConfig):
         held = (rows if most is None else min(rows, most)) // num_envs
         per_stream = max(window.rows, held + window.free)  # as many windows as without free rows in front
         storage: Storage
-        if self.storage == "mmap" and self.device == "cpu":
+        if self.storage == "mmap":
             storage = MappedStorage(columns, num_envs, per_stream, scratch or Path(tempfile.gettempdir()))
         else:
             storage = storage_on(self.device, columns, num_envs, per_stream)
