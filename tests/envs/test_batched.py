@@ -163,10 +163,8 @@ class Rich(Count):
 
 
 def test_a_reward_that_float32_does_not_hold_is_an_error():
-    env = make_env(
     make = functools.partial(SyncVectorEnv, [functools.partial(Rich, 0, 3)])
     env = make_env(EnvConfig(num=1, vector="native"), seed=0, factory=lambda num_envs: make())
-    )
     env.reset()
     with pytest.raises(DataError, match=r"environment 0: the reward is 1e\+39: expected a finite float32 number"):
         env.step(UP)
