@@ -72,3 +72,15 @@ def test_a_class_that_is_not_there(name: str, said: str, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "somebodys", module)
     with pytest.raises(ConfigError, match=said):
         discover.algorithm_config(name)
+
+
+def test_entry_points_of_a_folder_that_joins_the_path_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "odd" not in discover.algorithms()
+    folder = tmp_path / "somebodys-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{discover.GROUP}]\nodd = somebodys:Config\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert discover.algorithms()["odd"] == "somebodys:Config"
