@@ -109,7 +109,7 @@ def stored(run: Path) -> np.ndarray:
     from reverie.store.store import Store
 
     streams: dict[int, list[np.ndarray]] = {}
-    for episode in episodes(Store(str(run / "replay"), say=print)):
+    for episode in episodes(Store(str(run / "replay"))):
         streams.setdefault(episode.stream, []).append(np.asarray(episode.rows["obs/observation"]))
     rows = [np.concatenate(parts) for parts in streams.values()]  # one environment each, which step together
     together = np.stack([x[: min(map(len, rows))] for x in rows], 1)  # [steps, environments, n]

@@ -177,7 +177,7 @@ def collects() -> Call:
     """512 turns of a collector of 0.1 ms, while the store's thread writes."""
     rows = durable.rows_of(durable.noise(1024))
     single = [{k: torch.from_numpy(np.ascontiguousarray(c[:, i])) for k, c in rows.items()} for i in range(512)]
-    made, work = Store(Path(tempfile.mkdtemp(dir=SCRATCH.name)), say=str), durable.rounds_of(1e-4)
+    made, work = Store(Path(tempfile.mkdtemp(dir=SCRATCH.name))), durable.rounds_of(1e-4)
     made.begin(durable.COLUMNS, durable.ENVS)
 
     def call() -> None:
@@ -191,7 +191,7 @@ def collects() -> Call:
 def writes() -> Call:
     """A block of 512 rows of noise from 8 environments."""
     rows = durable.rows_of(durable.noise(1024))
-    made = Store(Path(tempfile.mkdtemp(dir=SCRATCH.name)), say=str)
+    made = Store(Path(tempfile.mkdtemp(dir=SCRATCH.name)))
     made.begin(durable.COLUMNS, durable.ENVS)
 
     def call() -> None:

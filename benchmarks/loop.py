@@ -140,9 +140,9 @@ def measure(case: str) -> dict[str, Any]:
     config: ExperimentConfig = layered(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict(), say=print)
+        outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict())
         sinks = list(outputs._each(experiment.clock, None))
-        store = Store(Path(folder) / "replay", say=print)
+        store = Store(Path(folder) / "replay")
         kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}
         store.begin(kept, config.env.num)
         experiment.replay.attach(store)

@@ -100,7 +100,7 @@ def fingerprint(run: Path) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
     for file in sorted((newest / "replay").rglob("*.npy")):
         digest.update(file.name.encode() + file.read_bytes())
-    store = Store(run / "replay", say=lambda text: None)
+    store = Store(run / "replay")
     chunks = [chunk for part in store.chain(store.segments[-1].name) for chunk in store.read(*part)]
     for name in sorted(chunks[0].rows):
         digest.update(name.encode())

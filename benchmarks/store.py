@@ -93,7 +93,7 @@ def rounds_of(seconds: float) -> int:
 
 def collect(rows: Rows, folder: Path, repeat: int) -> dict[str, Any]:
     """See the module."""
-    store = Store(folder / "collect", say=print)
+    store = Store(folder / "collect")
     store.begin(COLUMNS, ENVS)
     single = [
         {name: torch.from_numpy(np.ascontiguousarray(column[:, i])) for name, column in rows.items()}
@@ -125,7 +125,7 @@ def collect(rows: Rows, folder: Path, repeat: int) -> dict[str, Any]:
 
 def writing(rows: Rows, folder: Path) -> dict[str, Any]:
     """See the module."""
-    store = Store(folder / "write", say=print)
+    store = Store(folder / "write")
     store.begin(COLUMNS, ENVS)
     size, times = sum(column.nbytes for column in rows.values()), 8
     started = time.perf_counter()
@@ -142,7 +142,7 @@ def resume(rows: Rows, folder: Path, gigabytes: float, repeat: int) -> dict[str,
     """See the module."""
     size = sum(column.nbytes for column in rows.values())
     blocks = max(1, round(gigabytes * 1e9 / size))
-    store = Store(folder / "resume", say=print)
+    store = Store(folder / "resume")
     name = store.begin(COLUMNS, ENVS)
     plain = folder / "plain"
     with plain.open("wb") as file:
@@ -162,7 +162,7 @@ def resume(rows: Rows, folder: Path, gigabytes: float, repeat: int) -> dict[str,
         replay: Replay = config.build(
             obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=ENVS, window=Window(batch=16, length=64), seed=0
         )
-        again = Store(folder / "resume", say=print)
+        again = Store(folder / "resume")
         started = time.perf_counter()
         replay.begin_at(0)
         assert replay.refill(again.read(name, room=replay.room))

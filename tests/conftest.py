@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from logged import logged
 from played import played
 from reverie.core.accelerate import only
 
@@ -56,6 +57,13 @@ def definitions():
 
 
 @pytest.fixture
+def said():
+    """What is logged during the test, line by line."""
+    with logged() as lines:
+        yield lines
+
+
+@pytest.fixture
 def golden():
     """Open a recording by file name."""
     return lambda name: np.load(GOLDEN / name)
@@ -81,11 +89,10 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on CartPole; tests may read it."""
     from reverie.api import train_config as train
-    from reverie.core.words import say_nothing  # here, because most tests start faster without
     from tiny import settings
 
     run = tmp_path_factory.mktemp("runs") / "cartpole"
-    train(settings(steps=200), run=run, say=say_nothing)
+    train(settings(steps=200), run=run)
     return run
 
 

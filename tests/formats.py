@@ -231,9 +231,9 @@ def named(lived, **how):
     return {("obs/vec" if name == "obs" else name): values for name, values in rows.items()}
 
 
-def stored(folder, streams, say=lambda text: None, begin=True, store=None):
+def stored(folder, streams, begin=True, store=None):
     """Streams of rows ``[n, ...]`` by column, as many of each."""
-    store = store or Store(folder, say=say)
+    store = store or Store(folder)
     if begin:
         store.begin(COLUMNS, len(streams))
     rows = {n: np.stack([np.asarray(s[n]).astype(c.dtype) for s in streams]) for n, c in COLUMNS.items()}

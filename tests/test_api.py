@@ -13,7 +13,6 @@ import reverie
 from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS, SMALL, settings
 
@@ -21,17 +20,17 @@ from tiny import NETWORKS, SMALL, settings
 def test_train_with_configuration_objects(tmp_path: Path) -> None:
     algo = DreamerV3Config(batch_size=2, batch_length=8, horizon=3).merge(NETWORKS)
     more = {key: value for key, value in SMALL.items() if key not in ("algo", "env")}
-    result = reverie.train(algo, env=Corridor, run=tmp_path / "a", say=say_nothing, **more)
+    result = reverie.train(algo, env=Corridor, run=tmp_path / "a", **more)
     assert load(result.run, env=Corridor).config.algo == algo
     config = ExperimentConfig().merge(SMALL)
-    assert reverie.train(config, run=tmp_path / "b", say=say_nothing).reason == "finished"
+    assert reverie.train(config, run=tmp_path / "b").reason == "finished"
 
 
 def test_threads_are_those_of_before_afterwards(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        reverie.train(settings(steps=1, eval_episodes=0, threads=1), run=tmp_path / "run", say=say_nothing)
+        reverie.train(settings(steps=1, eval_episodes=0, threads=1), run=tmp_path / "run")
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
@@ -49,7 +48,7 @@ class Drawing:
 
 def test_a_training_leaves_the_generators_of_others_alone_and_the_other_way_round(tmp_path: Path) -> None:
     def weights(name: str, **more: Any) -> dict[str, torch.Tensor]:
-        reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / name, say=say_nothing, **more)
+        reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / name, **more)
         return load(tmp_path / name).algo.state_dict()
 
     torch.manual_seed(3)
@@ -65,16 +64,15 @@ def test_a_training_leaves_the_generators_of_others_alone_and_the_other_way_roun
     torch.testing.assert_close(beside, alone, rtol=0, atol=0)
 
 
-def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
+def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:
     class Nested(Drawing):
         def write(self, values: Any, step: int) -> None:
-            reverie.train(settings(steps=60), run=tmp_path / "inner", say=say_nothing)
+            reverie.train(settings(steps=60), run=tmp_path / "inner")
 
-    said: list[str] = []
-    reverie.train(settings(steps=60), run=tmp_path / "outer", say=said.append, sinks=[Nested()])
+    reverie.train(settings(steps=60), run=tmp_path / "outer", sinks=[Nested()])
     assert any("Nested cannot write: RunError: another training is running in this process" in line for line in said)
     assert not (tmp_path / "inner").exists()
-    reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
+    reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next")  # once it is over
 
 
 def test_check_env_suggests_what_suits_the_spaces() -> None:

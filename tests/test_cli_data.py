@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
     rows["reward"][:, [0, 15]] = 0.0
     rows["action"][:, [14, 31]] = 0.0
     folder = tmp_path / "run"
-    store = Store(folder / "replay", say=quiet)
+    store = Store(folder / "replay")
     first = store.begin(COLUMNS, 2)
     store.extend(rows)
     store.close(10)

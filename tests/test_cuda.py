@@ -61,7 +61,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torch.Tensor]:
     """What the last checkpoint of a run holds that was stopped and went on."""
-    given = RUNS[algorithm] | {"threads": 1, "device": device, "run": run, "say": lambda text: None} | more
+    given = (
+        RUNS[algorithm]
+        | {
+            "threads": 1,
+            "device": device,
+            "run": run,
+        }
+        | more
+    )
     reverie.train(algorithm, **given)
     longer = "updates" if "updates" in given else "steps"
     reverie.train(algorithm, **given | {longer: int(1.2 * given[longer])})
@@ -94,7 +102,7 @@ def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gp
     for steps in (60, 90):
         gpu.waits.clear()
         reverie.train(algorithm, **RUNS[algorithm] | more | {
-            "threads": 1, "device": "cuda:0", "run": tmp_path / str(steps), "steps": steps, "say": lambda text: None,
+            "threads": 1, "device": "cuda:0", "run": tmp_path / str(steps), "steps": steps,
         })  # fmt: skip
         counted.append(gpu.waits.copy())
     grown = {place for place in counted[1] if counted[1][place] > counted[0][place]}

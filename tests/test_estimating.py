@@ -220,7 +220,7 @@ def data(tmp_path_factory):
     """What a run lived in an environment, as a dataset of its rows."""
     run = tmp_path_factory.mktemp("lived") / "run"
     settings = {"learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "env_options": {"time_limit": 15}}
-    reverie.train("td3", "Pendulum-v1", run=run, say=lambda text: None, steps=60, **SMALL, **settings)
+    reverie.train("td3", "Pendulum-v1", run=run, steps=60, **SMALL, **settings)
     return run
 
 
@@ -234,10 +234,9 @@ def metrics(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, capsys):
-    said: list[str] = []
+def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, capsys, said):
     run = tmp_path / "run"
-    result = reverie.train("td3", data=data, run=run, say=said.append, updates=6, **SMALL | ALONE | {"console": True})
+    result = reverie.train("td3", data=data, run=run, updates=6, **SMALL | ALONE | {"console": True})
     assert result.evaluation is None
     assert result.estimate is not None
     assert result.estimate.updates == 12
@@ -264,12 +263,12 @@ def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path)
     assert recorded_returns[0] == recorded_returns[1]
 
 
-def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(data, tmp_path, capsys):
-    lived, run, said = tmp_path / "lived", tmp_path / "run", []
+def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(data, tmp_path, capsys, said):
+    lived, run = tmp_path / "lived", tmp_path / "run"
     shutil.copytree(data, lived)
     text = (lived / "config.yaml").read_text()
     (lived / "config.yaml").write_text(text.replace("clip_reward: none", "clip_reward: sign"))
-    result = reverie.train("td3", data=lived, run=run, say=said.append, updates=1, **SMALL | ALONE)
+    result = reverie.train("td3", data=lived, run=run, updates=1, **SMALL | ALONE)
     assert sum(CLIPPED.format("sign") in line for line in said) == 1
     assert result.estimate.clipped == json.loads((run / "estimate.json").read_text())["clipped"] == "sign"
     assert main(["estimate", str(run), "--updates", "3"]) == 0
@@ -281,7 +280,7 @@ def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data
     found = []
     for run, counts in {"one": (6,), "two": (3, 6)}.items():
         for updates in counts:
-            reverie.train("td3", data=data, run=tmp_path / run, say=lambda text: None, updates=updates, **SMALL | ALONE)
+            reverie.train("td3", data=data, run=tmp_path / run, updates=updates, **SMALL | ALONE)
         rows = [row for row in metrics(tmp_path / run) if row["step"] == 6 and "estimate/return" in row]
         found.append([{k: v for k, v in row.items() if k.startswith("estimate/")} for row in rows])
     assert len(found[0]) == 2
@@ -291,10 +290,10 @@ def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data
 def test_an_estimate_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(data, tmp_path):
     """estimate.json is written last, as it is taken for a sign that nothing is missing."""
     for updates in (5, 6):  # the second process goes on from a checkpoint in which FQE has been trained
-        reverie.train("td3", data=data, run=tmp_path, say=lambda text: None, updates=updates, **SMALL | ALONE)
+        reverie.train("td3", data=data, run=tmp_path, updates=updates, **SMALL | ALONE)
     before, found = metrics(tmp_path), json.loads((tmp_path / "estimate.json").read_text())
     (tmp_path / "estimate.json").unlink()
-    reverie.train("td3", data=data, run=tmp_path, say=lambda text: None, updates=6, **SMALL | ALONE)
+    reverie.train("td3", data=data, run=tmp_path, updates=6, **SMALL | ALONE)
     assert metrics(tmp_path) == before
     assert [row["estimate/final"] for row in before if "estimate/final" in row] == [0, 1, 0, 1]
     assert json.loads((tmp_path / "metrics-aside.jsonl").read_text())["estimate/final"] == 1
@@ -305,7 +304,7 @@ def test_any_run_on_any_data(data, tmp_path, capsys):
     """World models too, which carry something from row to row."""
     run = tmp_path / "dreamer"
     shutil.copytree(data, tmp_path / "lived")
-    reverie.train("dreamer_v3", data=data, run=run, say=lambda text: None, updates=1,
+    reverie.train("dreamer_v3", data=data, run=run, updates=1,
                   algo={"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}, **{
                       k: v for k, v in SMALL.items() if not k.startswith("algo")} | ALONE)  # fmt: skip
     for path, more in ((run, []), (tmp_path / "lived", ["--mode", "sample", "--draws", "2"])):
@@ -350,7 +349,7 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):
-    reverie.train("td3", "reverie/Match-v0", run=tmp_path / "run", say=lambda text: None, steps=3, eval_episodes=0,
+    reverie.train("td3", "reverie/Match-v0", run=tmp_path / "run", steps=3, eval_episodes=0,
                   **SMALL)  # fmt: skip
     assert main(["estimate", str(tmp_path / "run"), "--data", str(data)]) == 1
     said = capsys.readouterr().err

@@ -15,7 +15,6 @@ from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.types import Window
-from reverie.core.words import say_nothing
 from reverie.datasets.detect import open_reader
 from reverie.experiment import config as experiments
 from reverie.experiment.build import build
@@ -64,7 +63,7 @@ class Paid(gymnasium.Env[Any, Any]):
 def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None:
     env = Paid()
     clipped = settings(steps=20, env__num=1, env__clip_reward="sign", eval_episodes=2)
-    result = train(clipped, env=env, run=tmp_path / "run", say=say_nothing)
+    result = train(clipped, env=env, run=tmp_path / "run")
     assert result.evaluation is not None
     assert result.evaluation.scores == [20.0, 20.0]  # never clipped where agents are judged
     agent = reverie.load(tmp_path / "run", env=env)
@@ -118,7 +117,7 @@ def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:
 
 def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:
     def losses(name: str, every: int) -> dict[str, float]:
-        train(settings(schedule__eval_every=every, schedule__log_every=0), run=tmp_path / name, say=say_nothing)
+        train(settings(schedule__eval_every=every, schedule__log_every=0), run=tmp_path / name)
         rows = read_metrics(tmp_path / name / "metrics.jsonl")
         return next({k: v for k, v in row.items() if k.startswith("loss/")} for row in rows if "loss/reward" in row)
 
@@ -134,7 +133,7 @@ def test_evaluation_does_not_disturb_an_environment_that_draws_from_everybodys_g
             "eval_episodes": 1,
             "schedule.eval_every": every,
         }
-        reverie.train("td3", env=Shared, run=run, steps=60, replay_ratio=0, random_steps=5, say=say_nothing, **more)
+        reverie.train("td3", env=Shared, run=run, steps=60, replay_ratio=0, random_steps=5, **more)
         return b"".join(part["obs/observation"].tobytes() for part in open_reader(str(run)).parts())
 
     assert rows("never", 0) == rows("often", 20)

@@ -14,7 +14,6 @@ import torch
 import reverie
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError
-from reverie.core.words import say_nothing
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import base
@@ -50,7 +49,7 @@ def test_stacks_made_of_rows_teach_what_stacks_made_by_the_environment_teach(nam
     by_env = settings(name, **{"env.frame_stack": 4})
     by_rows = settings(name, **{"algo.frames": 4, "algo.frame_keys": ".*"})
     for which, config in {"env": by_env, "rows": by_rows}.items():
-        train(config, run=tmp_path / which, say=say_nothing)
+        train(config, run=tmp_path / which)
     first, second = learned(tmp_path / "env"), learned(tmp_path / "rows")
     assert first.keys() == second.keys()
     torch.testing.assert_close(second, first, rtol=0, atol=0)
@@ -61,7 +60,7 @@ def test_stacks_made_of_rows_teach_what_stacks_made_by_the_environment_teach(nam
 
 def stored(run: Path) -> dict[str, np.ndarray]:
     """All rows of a run, ``[N, n, ...]``."""
-    store = Store(run / "replay", say=say_nothing)
+    store = Store(run / "replay")
     chunks = [chunk.rows for chunk in store.read(store.segments[-1])]
     return {name: np.concatenate([rows[name] for rows in chunks], 1) for name in chunks[0]}
 
@@ -69,7 +68,7 @@ def stored(run: Path) -> dict[str, np.ndarray]:
 def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> None:
     """Not of those of evaluations, of which there are more. The row that was current at the end was never acted on."""
     config = settings("td3", **{"algo.normalise": "running", "algo.reward_scale": "return_std"})
-    train(config, run=tmp_path / "run", say=say_nothing)
+    train(config, run=tmp_path / "run")
     rows, model = stored(tmp_path / "run"), learned(tmp_path / "run")
     seen = rows["obs/observation"].reshape(-1).astype(np.float64)
     count, mean, spread = model["preprocess.normaliser.parts.0.moments"][:, 0].tolist()
@@ -86,7 +85,7 @@ def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> N
 
 
 def test_fixed_statistics_are_of_the_first_rows(tmp_path: Path) -> None:
-    train(settings("td3", **{"algo.normalise": "fixed(19)"}), run=tmp_path / "run", say=say_nothing)
+    train(settings("td3", **{"algo.normalise": "fixed(19)"}), run=tmp_path / "run")
     seen = stored(tmp_path / "run")["obs/observation"][..., 0].T.reshape(-1)[:19]
     model = learned(tmp_path / "run")
     assert float(model["preprocess.normaliser.parts.0.shift"]) == pytest.approx(seen.mean(), rel=1e-5)
@@ -94,10 +93,10 @@ def test_fixed_statistics_are_of_the_first_rows(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> None:
-    train(settings("td3"), run=tmp_path / "first", say=say_nothing)
+    train(settings("td3"), run=tmp_path / "first")
     rows = {"replay.init": [str(tmp_path / "first")], "random_steps": 0}
     config = settings("td3", **{"algo.normalise": "running", **rows})
-    built = build(config, run=tmp_path / "second", say=say_nothing)
+    built = build(config, run=tmp_path / "second")
     try:
         built.store.claim()
         built.begin()
@@ -113,7 +112,7 @@ def test_scores_and_rows_keep_true_rewards(tmp_path: Path) -> None:
     results = {}
     for name, scale in {"plain": None, "scaled": "factor(0.001)"}.items():
         config = settings("td3", **{"algo.reward_scale": scale, "learning_starts": 1000})  # nothing is learned
-        results[name] = train(config.merge({"replay.capacity": 3000}), run=tmp_path / name, say=say_nothing).evaluation
+        results[name] = train(config.merge({"replay.capacity": 3000}), run=tmp_path / name).evaluation
     assert results["plain"].scores == results["scaled"].scores
     assert np.array_equal(stored(tmp_path / "plain")["reward"], stored(tmp_path / "scaled")["reward"])
 
@@ -126,7 +125,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
     """One observation after the other, and several episodes at once, of which one begins anew in between."""
     keys = {"algo.normalise": "running"} if name == "td3" else {}
     config = settings(name, **{"algo.frames": 3, "algo.frame_keys": ".*", **keys})
-    train(config, run=tmp_path / "run", say=say_nothing)
+    train(config, run=tmp_path / "run")
     agent, rebuilt = reverie.load(tmp_path / "run"), build(config)
     rebuilt.algo.load_state_dict(read(Checkpoints(tmp_path / "run" / "checkpoints").latest(), ["algo"])["algo"])
     env = rebuilt.eval_env
@@ -192,5 +191,5 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
 )
 def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        train(settings("td3", **more), run=tmp_path / "run", say=say_nothing)
+        train(settings("td3", **more), run=tmp_path / "run")
     assert not (tmp_path / "run").exists()

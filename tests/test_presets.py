@@ -17,7 +17,6 @@ from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
-from reverie.core.words import say_nothing
 from reverie.envs.dummy import Count
 from reverie.experiment import layers
 from reverie.experiment.config import ExperimentConfig
@@ -146,14 +145,16 @@ def test_a_preset_may_name_the_environment(
 
 
 def test_learning_starts_within_a_short_run(
-    asked: list[ExperimentConfig], commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
+    asked: list[ExperimentConfig],
+    commanded: list[ExperimentConfig],
+    said: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000"])
-    said: list[str] = []
-    api.train("sac", env="HalfCheetah-v5", steps=6000, say=said.append)
+    api.train("sac", env="HalfCheetah-v5", steps=6000)
     for config in (*commanded, *asked):
         assert (config.learning_starts, config.random_steps) == (1500, 1500)
-    assert said == ["learning starts after 1,500 env steps, not 10,000: the run has only 6,000"]
+    assert said == ["learning starts after 1,500 env steps, not 10,000: the run has only 6,000"] * 2
     assert said[0] in capsys.readouterr().out
     assert main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000", "--learning-starts", "6e3"]) == 1
     assert "learning_starts = 6000: the run has only 6,000 env steps" in capsys.readouterr().err
@@ -290,7 +291,7 @@ def test_sections_that_are_not_there(words: str, message: str, capsys: pytest.Ca
 
 def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
     config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
-    train_config(config, run=tmp_path / "run", say=say_nothing)
+    train_config(config, run=tmp_path / "run")
     found = layered("dreamer_v3", files=[tmp_path / "run" / "config.yaml"])
     assert found == config.merge({"experience": "collected"})
 

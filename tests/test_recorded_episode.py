@@ -43,7 +43,7 @@ def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
 
 def test_a_run_on_data_alone_gives_episodes_of_these(pendulum: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"algo.networks.units": (8,), "updates": 2, "env": "Pendulum-v1"}
-    reverie.train("td3", data=pendulum, run=tmp_path / "run", say=quiet, **SMALL, **more)
+    reverie.train("td3", data=pendulum, run=tmp_path / "run", **SMALL, **more)
     batch = reverie.load(tmp_path / "run").episode(3)
     assert torch.equal(batch.reward, episode(DatasetConfig(path=str(pendulum)), 3).reward)
     assert batch.action.abs().max() <= 1

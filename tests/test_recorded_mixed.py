@@ -54,9 +54,9 @@ def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str,
 def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     few = {"steps": 30, **FEW}
-    reverie.train("td3", "Pendulum-v1", run=data, say=str, env_options={"action_repeat": 2}, **few)
+    reverie.train("td3", "Pendulum-v1", run=data, env_options={"action_repeat": 2}, **few)
     with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, and"):
-        reverie.train("td3", "Pendulum-v1", data=data, run=run, say=str, experience="mixed", **few)
+        reverie.train("td3", "Pendulum-v1", data=data, run=run, experience="mixed", **few)
     assert not run.exists()
 
 

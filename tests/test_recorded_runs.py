@@ -40,12 +40,8 @@ SMALL: dict[str, Any] = {
 ON_DATA = SMALL | {"data.estimate_updates": 0}
 
 
-def quiet(text: str) -> None:
-    pass
-
-
 def train(data: Any, run: Path, **more: Any) -> reverie.Result:
-    return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, say=more.pop("say", quiet), **ON_DATA | more)
+    return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, **ON_DATA | more)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -144,7 +140,7 @@ def test_returns_of_collected_episodes_are_known_when_they_have_ended(
     tmp_path: Path, floors: list[torch.Tensor]
 ) -> None:
     """And a run that was stopped in the middle of one sees the same as one that was not."""
-    lived = SMALL | CAL_QL | {"env": Count, "learning_starts": 4, "say": quiet, "algo.discount": 0.5}
+    lived = SMALL | CAL_QL | {"env": Count, "learning_starts": 4, "algo.discount": 0.5}
     reverie.train("cql", **lived, run=tmp_path / "whole", steps=60)
     whole, ends = torch.cat(floors), {0.0, 1.0, 1.5, 1.75, 1.875, 1.9375}
     assert {x for x in whole.flatten().tolist() if x > -np.inf} == ends
@@ -172,9 +168,8 @@ def test_returns_are_those_of_the_discount(pendulum: Path, tmp_path: Path, floor
     assert not list((tmp_path / "run").rglob("return.npy"))
 
 
-def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    result = train(pendulum, tmp_path / "run", updates=20, say=said.append,
+def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
+    result = train(pendulum, tmp_path / "run", updates=20,
                    **{"env": "Pendulum-v1", "schedule.eval_every": 10})  # fmt: skip
     assert (result.reason, result.updates, result.env_steps) == ("finished", 20, 0)
     assert result.evaluation is not None
@@ -217,7 +212,7 @@ def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path
     from reverie.experiment.build import build
 
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
-    experiment = build(resolved(config, None, quiet))
+    experiment = build(resolved(config, None))
     assert experiment.dataset is not None
     with h5py.File(pendulum) as file:
         recorded = file["actions"][:40, 0]
@@ -233,9 +228,7 @@ def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tm
     algo = {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}
     for run, counts in {"one": (6,), "two": (3, 6)}.items():
         for updates in counts:
-            reverie.train(
-                "dreamer_v3", data=pendulum, run=tmp_path / run, say=quiet, updates=updates, algo=algo, **settings
-            )
+            reverie.train("dreamer_v3", data=pendulum, run=tmp_path / run, updates=updates, algo=algo, **settings)
     assert_same_weights(tmp_path / "one", tmp_path / "two")
 
 
@@ -251,17 +244,16 @@ def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path:
 
 
 def test_imitation_knows_which_rows_are_the_experts(
-    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     from reverie.algos import gail
 
-    said: list[str] = []
     split: list[int] = []
     cut = gail.split
     monkeypatch.setattr(gail, "split", lambda batch, windows: split.append(windows) or cut(batch, windows))
     settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
                 "eval_episodes": 0, "experience": "mixed(0.3)", "algo.discriminator.units": (8,),
-                "say": said.append}  # fmt: skip
+                }  # fmt: skip
     for steps in (30, 60):
         train(pendulum, tmp_path / "run", algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
     assert set(split) == {2}
@@ -282,35 +274,33 @@ def test_ways_of_drawing_that_would_mean_nothing_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"gail is to collect rows: in which environment\? Pass --env ID"):
-        train(pendulum, tmp_path / "run", algorithm="gail", say=said.append)
+        train(pendulum, tmp_path / "run", algorithm="gail")
     assert not said  # about where to evaluate, which does not matter then
     with pytest.raises(ConfigError, match=r"gail .* no dataset was given\. Pass --data PATH"):
-        reverie.train("gail", "Pendulum-v1", run=tmp_path / "run", say=quiet)
+        reverie.train("gail", "Pendulum-v1", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert main(["train", "gail", "--data", str(pendulum), "--run", str(tmp_path / "run")]) == 1
 
 
-def test_without_an_environment(pendulum: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    result = train(pendulum, tmp_path / "run", updates=3, say=said.append)
+def test_without_an_environment(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
+    result = train(pendulum, tmp_path / "run", updates=3)
     assert result.evaluation is None
     assert any("no evaluations: the data do not name their environment. Pass --env" in line for line in said)
     agent = reverie.load(tmp_path / "run")
     assert f" on {pendulum}, from " in repr(agent)
     assert reverie.load(tmp_path / "run", env="Pendulum-v1").evaluate(1).lengths == [200]
-    train(pendulum, tmp_path / "none", updates=3, say=said.append, **{"env": "none"})
+    train(pendulum, tmp_path / "none", updates=3, **{"env": "none"})
 
 
-def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_path: Path) -> None:
+def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
     """Its actions are those in the environment whose spaces the data have; there is nothing to play."""
     train(pendulum, tmp_path / "run", updates=3, **{"env": "none"})
-    said: list[str] = []
-    agent = reverie.load(tmp_path / "run", say=said.append)
+    said.clear()
+    agent = reverie.load(tmp_path / "run")
     assert not said
-    other = reverie.load(tmp_path / "run", env="Pendulum-v1", say=said.append)
+    other = reverie.load(tmp_path / "run", env="Pendulum-v1")
     (line,) = said  # of bounds that were measured from the data
     assert re.match(
         r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent learned with", line
@@ -355,7 +345,13 @@ class Sole(gymnasium.Env[Any, Any]):
 
 def test_environments_made_to_look_at_them_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gymnasium.registry, "Sole-v0", gymnasium.envs.registration.EnvSpec("Sole-v0", Sole))
-    few = {**SMALL, "eval_episodes": 0, "learning_starts": 10, "random_steps": 10, "steps": 20, "say": quiet}
+    few = {
+        **SMALL,
+        "eval_episodes": 0,
+        "learning_starts": 10,
+        "random_steps": 10,
+        "steps": 20,
+    }
     reverie.train("td3", "Sole-v0", run=tmp_path / "lived", **few)
     reverie.train("td3", Sole, data=tmp_path / "lived", run=tmp_path / "mixed", experience="mixed", **few)
     train(tmp_path / "lived", tmp_path / "alone", updates=3, eval_episodes=0)
@@ -385,7 +381,7 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"experience = mixed\(0\.5\): of the 1 windows"):
         train(pendulum, tmp_path / "run", env="Pendulum-v1", steps=10, experience="mixed", **{"algo.batch_size": 1})
     with pytest.raises(ConfigError, match="discrete_sac is for discrete or multi_discrete actions, but"):
-        reverie.train("discrete_sac", data=pendulum, run=tmp_path / "run", say=quiet)
+        reverie.train("discrete_sac", data=pendulum, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -396,10 +392,10 @@ def test_data_in_memory_are_told_to_be_written(tmp_path: Path) -> None:
     episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
     said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first.*Parquet.*datasets\.md"
     with pytest.raises(ConfigError, match=said) as told:
-        reverie.train("td3", data=[episode] * 100, run=tmp_path / "run", say=quiet)
+        reverie.train("td3", data=[episode] * 100, run=tmp_path / "run")
     assert len(str(told.value)) < 500
     with pytest.raises(ConfigError, match=said):
-        reverie.train("td3", data=episode, run=tmp_path / "run", say=quiet)
+        reverie.train("td3", data=episode, run=tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 

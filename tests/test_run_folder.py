@@ -24,7 +24,6 @@ from reverie.core.lock import FolderLock
 from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, ObsPart
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.metrics import FINAL, read_metrics
@@ -74,7 +73,7 @@ class Breaking(Steps):
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with two checkpoints."""
     run = tmp_path_factory.mktemp("runs") / "steps"
-    train(CONFIG.merge({"schedule.save_every": 40}), env=Steps, run=run, say=say_nothing)
+    train(CONFIG.merge({"schedule.save_every": 40}), env=Steps, run=run)
     return run
 
 
@@ -104,7 +103,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> Non
     before = contents(run)
     assert len(names) == 2
     for attempt in (
-        lambda: train(CONFIG.merge({"steps": 90}), Steps, run, say_nothing),
+        lambda: train(CONFIG.merge({"steps": 90}), Steps, run),
         lambda: load(run, env=Steps),
     ):
         with pytest.raises(
@@ -120,11 +119,11 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> Non
 def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> None:
     with FolderLock(run):
         with pytest.raises(RunError, match=r"run is in use by process \d+ on host"):
-            train(CONFIG.merge({"steps": 90}), env=Steps, run=run, say=say_nothing)
+            train(CONFIG.merge({"steps": 90}), env=Steps, run=run)
         agent = load(run, env=Steps)
         assert evaluate_run(agent, 1).evaluation.scores == [9.0]
         assert dream(agent, context=2, horizon=4, sequences=1).files["numbers"].exists()
-    assert train(CONFIG.merge({"steps": 70}), env=Steps, run=run, say=say_nothing).env_steps >= 70
+    assert train(CONFIG.merge({"steps": 70}), env=Steps, run=run).env_steps >= 70
     assert not (run / ".lock").exists()
 
 
@@ -140,7 +139,7 @@ def test_a_folder_in_which_a_run_was_begun_meanwhile_is_refused(
 
     monkeypatch.setattr(api, "build", slow)
     with pytest.raises(RunError, match="another process has just created a run"):
-        train(CONFIG, env=Steps, run=tmp_path / "run", say=say_nothing)
+        train(CONFIG, env=Steps, run=tmp_path / "run")
     assert contents(tmp_path / "run") == contents(done)
 
 
@@ -148,19 +147,19 @@ def test_what_a_process_left_that_was_killed_as_it_began_is_no_run(tmp_path: Pat
     (tmp_path / "run").mkdir()
     for name in (".lock", "spec.json", ".config.yaml.77.part"):
         (tmp_path / "run" / name).write_text("{}")
-    assert train(CONFIG, env=Steps, run=tmp_path / "run", say=say_nothing).reason == "finished"
+    assert train(CONFIG, env=Steps, run=tmp_path / "run").reason == "finished"
 
 
 # ---------------------------------------------------------------- errors on the way
 
 
-def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, said: list[str]) -> None:
     with pytest.raises(DataError, match=r"nan.* was saved as (.*step-\d+)$") as caught:
-        train(CONFIG.merge({"env.restarts": 0}), env=Breaking, run=tmp_path / "run", say=say_nothing)
+        train(CONFIG.merge({"env.restarts": 0}), env=Breaking, run=tmp_path / "run")
     path = Path(str(caught.value).rpartition(" as ")[2])
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == path
-    said: list[str] = []
-    train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
+    said.clear()
+    train(CONFIG, env=Steps, run=tmp_path / "run")
     assert "continuing" in said[0]
     assert "from env step 0" not in said[0]
 
@@ -178,7 +177,7 @@ def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_
     (run / "eval.json").unlink()
     before = (run / "metrics.jsonl").read_text()
     monkeypatch.setattr(life, "write_found", look)
-    assert train(CONFIG, env=Steps, run=run, say=say_nothing).evaluation is not None
+    assert train(CONFIG, env=Steps, run=run).evaluation is not None
     assert logged == [before]
     assert (run / "metrics.jsonl").read_text() == before
     assert (run / "metrics-aside.jsonl").read_text() == before.splitlines(keepends=True)[-1]
@@ -189,11 +188,11 @@ def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_
 # ---------------------------------------------------------------- other settings
 
 
-def test_changed_settings_are_told_and_the_former_ones_kept(run: Path) -> None:
-    former, said = (run / "config.yaml").read_bytes(), []
+def test_changed_settings_are_told_and_the_former_ones_kept(run: Path, said: list[str]) -> None:
+    former = (run / "config.yaml").read_bytes()
     step = json.loads((run / "eval.json").read_text())["env_steps"]
     changed = CONFIG.merge({"steps": 80, "algo.batch_length": 4, "env.kwargs": {}, "schedule.save_every": 40})
-    train(changed, env=Steps, run=run, say=said.append)
+    train(changed, env=Steps, run=run)
     assert "steps: 60 -> 80" in said
     assert "algo.batch_length: 8 -> 4" in said
     assert sum(" -> " in line for line in said) == 2
@@ -222,7 +221,7 @@ def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], messag
     with pytest.raises(RunError, match=message):
         load(run, env=env)
     with pytest.raises(RunError, match=message):
-        train(CONFIG.merge({"steps": 90}), env=env, run=run, say=say_nothing)
+        train(CONFIG.merge({"steps": 90}), env=env, run=run)
     assert contents(run) == before
 
 
@@ -262,18 +261,20 @@ def test_scores_are_not_lost_in_a_read_only_folder(
 
 
 @pytest.mark.parametrize("sink", ["JsonlSink", "TensorBoardSink"])
-def test_logs_that_cannot_be_written_end_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str) -> None:
+def test_logs_that_cannot_be_written_end_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, said: list[str]
+) -> None:
     monkeypatch.setattr(getattr(sinks, sink), "write", refuse)
-    said: list[str] = []
     config = CONFIG.merge({"tensorboard": True, "schedule.log_every": 10})
-    assert train(config, env=Steps, run=tmp_path / "run", say=said.append).reason == "finished"
+    assert train(config, env=Steps, run=tmp_path / "run").reason == "finished"
     assert len([line for line in said if "The run continues" in line]) == 1
 
 
-def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_at_the_end_takes_no_score_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
     monkeypatch.setattr(life, "write_found", refuse)
     monkeypatch.setattr(plot, "learning_curve", refuse)
-    said: list[str] = []
-    result = train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
+    result = train(CONFIG, env=Steps, run=tmp_path / "run")
     assert result.evaluation is not None
     assert sum("cannot write: [Errno 13] Permission denied" in line for line in said) == 2

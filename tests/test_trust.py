@@ -58,7 +58,7 @@ def test_only_modules_of_packages_are_installed(stranger):
     assert not any(map(installed, ("h5py", "stranger", "plain.stranger", "missing")))
 
 
-def test_a_dataset_does_not_choose_code(stranger, capsys):
+def test_a_dataset_does_not_choose_code(stranger, capsys, said):
     write_minari(stranger / "d", [buffer(e) for e in LIVED], action=spaces.Box(-2, 4, (1,), np.float32))
     file = stranger / "d" / "data" / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"reverie_env_id": "stranger:Stranger-v0"}))
@@ -66,9 +66,8 @@ def test_a_dataset_does_not_choose_code(stranger, capsys):
         main(["data", *command.split()])
         assert "stranger" not in sys.modules
     assert "--trust" in "".join(capsys.readouterr())
-    said = []
     learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=OWN_ENV))
-    assert resolved(learner, None, said.append).env.id == NO_ENV
+    assert resolved(learner, None).env.id == NO_ENV
     assert "stranger" not in sys.modules
     assert "--trust" in said[0]
     main(["data", "validate", "d", "--trust"])
@@ -103,7 +102,12 @@ def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, caps
 def test_a_run_on_an_importable_class_is_loaded(stranger):
     import stranger as module
 
-    small = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "say": lambda text: None}
+    small = {
+        "steps": 10,
+        "eval_episodes": 0,
+        "device": "cpu",
+        "tensorboard": False,
+    }
     reverie.train("dqn", module.Walk, run="own", **small)
     reverie.train("dqn", "Stranger-v0", run="registered", **small)
     del sys.modules["stranger"]

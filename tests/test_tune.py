@@ -16,7 +16,6 @@ import reverie
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.words import say_nothing
 from reverie.experiment.layers import layered
 from reverie.log.metrics import JsonlSink
 from reverie.scale import seeds as processes
@@ -95,7 +94,7 @@ def acted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(trials: int, **more: Any) -> Any:
-    return tune.tune_of(CONFIG, SPACE, **{"trials": trials, "jobs": 1, "run": "found", "say": say_nothing, **more})
+    return tune.tune_of(CONFIG, SPACE, **{"trials": trials, "jobs": 1, "run": "found", **more})
 
 
 @pytest.mark.usefixtures("acted", "drawn")
@@ -130,10 +129,10 @@ def test_an_interrupted_search_goes_on_with_the_trial_that_it_left(cast: list[Ac
     assert [actor.number for actor in cast[4:]] == [3]
     assert len({actor.settings["algo.lr"] for actor in cast}) == 4  # none is proposed twice
     with pytest.raises(RunError, match=r"found holds a search with other settings \(steps: 900 -> 901"):
-        tune.tune_of(CONFIG.merge({"steps": 901}), SPACE, trials=5, run="found", say=say_nothing, prune=False)
+        tune.tune_of(CONFIG.merge({"steps": 901}), SPACE, trials=5, run="found", prune=False)
     space = SPACE | {"algo.lr": {"low": "1e-5", "high": 0.1, "log": True}}
     with pytest.raises(RunError, match=r"other settings \(algo.lr.high: 0.01 -> 0.1"):
-        tune.tune_of(CONFIG, space, trials=5, run="found", say=say_nothing, prune=False)
+        tune.tune_of(CONFIG, space, trials=5, run="found", prune=False)
 
 
 @pytest.mark.usefixtures("acted")
@@ -167,8 +166,8 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[Any] = []
     monkeypatch.setattr(api, "tune_of", lambda config, space, **more: got.append((config, space, more)))
     Path("s.yaml").write_text("algo.lr: {low: 1, high: 2}\n")
-    reverie.tune("dqn", "Acrobot-v1", space="s.yaml", trials=3, steps=70, jobs=2, say=say_nothing)
-    reverie.tune("dqn", "Acrobot-v1", space=SPACE, steps=70, say=say_nothing)
+    reverie.tune("dqn", "Acrobot-v1", space="s.yaml", trials=3, steps=70, jobs=2)
+    reverie.tune("dqn", "Acrobot-v1", space=SPACE, steps=70)
     assert [config.steps for config, _, _ in got] == [70, 70]
     assert [space for _, space, _ in got] == [{"algo.lr": {"low": 1, "high": 2}}, SPACE]
     assert (got[0][2]["trials"], got[0][2]["jobs"], got[0][2]["where"]) == (3, 2, "s.yaml")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 
 NETWORKS: dict[str, Any] = {
@@ -32,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 SMALL: dict[str, Any] = {**SETTINGS, "steps": 60, "learning_starts": 5}
 
 FEW: dict[str, Any] = {"steps": 10, "replay_ratio": 0, "random_steps": 5, "eval_episodes": 2, "console": False,
-                       "tensorboard": False, "say": say_nothing}  # fmt: skip
+                       "tensorboard": False}  # fmt: skip
 """Of a run that does not learn."""
 
 CONFIG = ExperimentConfig().merge(SETTINGS)

@@ -160,4 +160,5 @@ def _register() -> None:
     )
 
 
+importlib.import_module("reverie.core.logger")  # from now on programs may change the logger
 when_imported("gymnasium", _register)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -18,10 +17,10 @@ from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.logger import logger, silent, speak_as
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.core.words import Say, say_nothing
 from reverie.datasets.dataset import DatasetConfig, dataset_config
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
@@ -32,7 +31,6 @@ from reverie.experiment.config import OWN_ENV, ExperimentConfig, fitted, resolve
 from reverie.experiment.layers import layered
 from reverie.experiment.registry import SUITES, overlay, resized
 from reverie.log.artifacts import local
-from reverie.log.console import tell
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
@@ -43,7 +41,7 @@ from reverie.run.run import run as run_life
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import of_team, share, team_of
 from reverie.scale.learners import Shared, follow, shared
-from reverie.scale.rules import scaled
+from reverie.scale.rules import log_rules, scaled
 from reverie.scale.search import TuneResult, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 
@@ -69,7 +67,6 @@ def train(
     experience: str | Experience | None = None,
     eval_episodes: int | None = None,
     device: str | None = None,
-    say: Say = tell,
     sinks: Sequence[Sink] = (),
     **overrides: Any,
 ) -> Result:
@@ -101,7 +98,6 @@ def train(
             batch recorded. None: recorded if there are ``data``, or mixed if the algorithm needs both; else collected.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
-        say: called with a sentence about what is happening, now and then.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
         **overrides: any other field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of
             the environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``,
@@ -123,16 +119,15 @@ def train(
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     run = None if run is None else local(run)
-    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     with only_training(), left_as_found(), threads_kept():
-        return train_config(settings, env=given, run=run, say=say, sinks=sinks)
+        return train_config(settings, env=given, run=run, sinks=sinks)
 
 
 def train_config(
     config: ExperimentConfig,
     env: EnvLike | None = None,
     run: Path | str | None = None,
-    say: Say = tell,
     *,
     sinks: Sequence[Sink] = (),
 ) -> Result:
@@ -143,34 +138,35 @@ def train_config(
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
         run: the run folder; None: a new one under ``runs/``. An existing run of the same algorithm on the same
             environment is continued from its newest checkpoint.
-        say: called with a sentence about what is happening, now and then.
         sinks: further destinations of the measurements; they are closed at the end.
 
     Raises:
         ReverieError: see :func:`reverie.run.run.run`.
     """
     with team_of(config) as team:
-        alarm = functools.partial(_of_learner, say, team.rank)
-        say = say if team.rank == 0 else say_nothing
+        if team.rank:
+            speak_as(f"learner {team.rank}")
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
         if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
-            say("no evaluations during training: they need a second environment, but only one instance was passed")
+            logger.info(
+                "no evaluations during training: they need a second environment, but only one instance was passed"
+            )
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
         folder = None if run is None else RunFolder.at(run)
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
-        config = of_team(resolved(config, env, say, before), team, say)
-        scaled(config, team.count, say)
+        config = of_team(resolved(config, env, before), team)
+        log_rules(config, team.count)
         folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
         title = f"{config.name} on {config.subject}"
 
         def built(start: int | None) -> Shared:
             team.start(start)
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-            own, place = share(scaled(continued, team.count, say_nothing), team), team.folder(folder.path)
+            own, place = share(scaled(continued, team.count), team), team.folder(folder.path)
             found = build(
                 own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
-                actors=functools.partial(feeding, alarm=alarm), say=say,
+                actors=feeding,
             )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()
@@ -180,7 +176,7 @@ def train_config(
         def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
             clips = config.env.clip_reward != "none" and not config.offline
             outputs = Outputs(
-                path=folder.path, title=title, settings=experiment.config.to_dict(), say=say, export=export, own=sinks,
+                path=folder.path, title=title, settings=experiment.config.to_dict(), export=export, own=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )  # fmt: skip
             with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
@@ -188,14 +184,9 @@ def train_config(
 
         if team.rank:
             return follow(team, built, folder)
-        result = run_life(built, folder, saved_settings(config, env), opened, say)
+        result = run_life(built, folder, saved_settings(config, env), opened)
         team.end(result)
         return result
-
-
-def _of_learner(say: Say, rank: int, text: str) -> None:
-    """Tell what only this learner knows, and which one it is."""
-    say(f"learner {rank}: {text}" if rank else text)
 
 
 @contextlib.contextmanager
@@ -228,7 +219,6 @@ def train_seeds(
     preset: str | None = None,
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
-    say: Say = tell,
     **overrides: Any,
 ) -> SeedsResult:
     """Train an agent several times from different seeds, and aggregate the results.
@@ -245,7 +235,6 @@ def train_seeds(
         config: as for :func:`train`.
         run: the folder for all of them; unfinished seeds found there are continued. None: the newest folder under
             ``runs/`` with the same settings, or else a new one.
-        say: called with a sentence about what is happening, now and then.
         **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`; ``seed`` is the first.
 
     Returns:
@@ -260,10 +249,10 @@ def train_seeds(
             f"env = {env_name(env)}: each seed runs in its own process, which cannot receive a Python object. Register "
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
-    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     if isinstance(seeds, int | Integral):  # NumPy's too
         seeds = range(settings.seed, settings.seed + int(seeds))
-    return train_seeds_of(settings, list(seeds), jobs=jobs, run=run, say=say)
+    return train_seeds_of(settings, list(seeds), jobs=jobs, run=run)
 
 
 def tune(
@@ -278,7 +267,6 @@ def tune(
     preset: str | None = None,
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
-    say: Say = tell,
     **overrides: Any,
 ) -> TuneResult:
     """Search for the settings with the best final evaluation, by Optuna; continue a search that has begun.
@@ -295,16 +283,15 @@ def tune(
         preset: as for :func:`train`.
         config: as for :func:`train`.
         run: the folder of the search. None: a new one under ``runs/``.
-        say: called with a sentence about what is happening, now and then.
         **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`.
 
     Raises:
         ReverieError: settings do not fit together, the package optuna is missing, no trial could begin, or the folder
             holds another search.
     """
-    settings = settings_of(algorithm, env, size, preset, config, overrides, run, say)
+    settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     values, where = (read_yaml(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
-    return tune_of(settings, values, trials=trials, jobs=jobs, prune=prune, run=run, where=where, say=say)
+    return tune_of(settings, values, trials=trials, jobs=jobs, prune=prune, run=run, where=where)
 
 
 def check_env(
@@ -334,7 +321,8 @@ def check_env(
         ReverieError: there is no such environment, or the algorithm does not suit its actions.
     """
     options = {} if env_options is None else {"env_options": env_options}
-    found = settings_of(algorithm or USUAL, env, None, None, config, options, say=say_nothing)
+    with silent():
+        found = settings_of(algorithm or USUAL, env, None, None, config, options)
     report = examine(None if isinstance(env, str) else env, found.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
@@ -342,7 +330,8 @@ def check_env(
     images = any(part.kind == "image" for part in report.obs_spec.values())
     if algorithm is None and not images and found.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in QUICK if name in report.algorithms["collected"]), USUAL)
-        found = settings_of(name, env, None, None, config, options, say=say_nothing)
+        with silent():
+            found = settings_of(name, env, None, None, config, options)
     found.algo.check_actions(spec)
     if not report.ok:
         return report
@@ -368,7 +357,6 @@ def settings_of(
     config: Path | str | Sequence[Path | str] | None,
     overrides: Mapping[str, Any],
     run: Path | str | None = None,
-    say: Say = tell,
 ) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes.
 
@@ -389,7 +377,7 @@ def settings_of(
             "function that creates environments instead of the instance."
         )
     if not isinstance(algorithm, ExperimentConfig):
-        return fitted(settings, values, say)
+        return fitted(settings, values)
     unnamed = env is None and settings.offline and settings.env.id == EnvConfig().id
     return settings.merge({"env.id": OWN_ENV}) if unnamed else settings
 

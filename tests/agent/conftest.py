@@ -8,7 +8,6 @@ import pytest
 
 from corridor import Corridor
 from reverie.api import train_config as train
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from tiny import SMALL
 
@@ -18,5 +17,5 @@ def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on an environment that was given as a class."""
     run = tmp_path_factory.mktemp("runs") / "corridor"
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "Corridor"})
-    train(config, env=Corridor, run=run, say=say_nothing)
+    train(config, env=Corridor, run=run)
     return run

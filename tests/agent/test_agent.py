@@ -18,7 +18,6 @@ from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import DataError
 from reverie.core.spaces import ActionCodec
-from reverie.core.words import say_nothing
 from reverie.experiment.layers import base
 from reverie.nn.exploration import EpsilonGreedy
 
@@ -66,7 +65,7 @@ def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path: P
     small = {"steps": 40, "learning_starts": 20, "replay_ratio": 0.1, "eval_episodes": 0, "replay.capacity": 40}
     networks = {"algo.networks.units": (4,), "algo.batch_size": 4, "algo.exploration": EpsilonGreedy(1.0, 0.0, 40)}
     config = base("dqn", "CartPole-v1").merge(small | networks | {"console": False, "tensorboard": False, "threads": 1})
-    train(config, run=tmp_path / "run", say=say_nothing)
+    train(config, run=tmp_path / "run")
     agent, obs = load(tmp_path / "run"), np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     assert agent.step == 40
     for other in (agent, pickle.loads(pickle.dumps(agent))):

@@ -20,7 +20,6 @@ from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.rssm import Latent
 from tiny import SMALL
@@ -78,7 +77,7 @@ class Telling(gymnasium.Env):
 
 def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Path) -> None:
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "Telling", "eval_episodes": 0})
-    train(config, env=Telling, run=tmp_path / "run", say=say_nothing)
+    train(config, env=Telling, run=tmp_path / "run")
     report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, sequences=2)
     own = {"obs/reward", "obs/cont", "obs/inside/value", "obs/obs/cont"}
     assert set(report.errors) == own | {"reward", "cont"}

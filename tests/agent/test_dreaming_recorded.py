@@ -14,7 +14,6 @@ import torch
 import reverie
 from reverie.agent.dreaming import dream
 from reverie.core.errors import ConfigError, DataError, EnvError
-from reverie.core.words import say_nothing
 from tiny import NETWORKS
 
 
@@ -25,7 +24,7 @@ def offline(pendulum: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options: dict[str, Any] = {"algo.batch_size": 2, "algo.batch_length": 8, "env": "none"}
     options |= {f"algo.{part}": value for part, value in NETWORKS.items()}
     options |= {"data.estimate_updates": 0, "tensorboard": False, "console": False, "threads": 1}
-    reverie.train("dreamer_v3", data=pendulum, updates=3, run=run, say=say_nothing, **options)
+    reverie.train("dreamer_v3", data=pendulum, updates=3, run=run, **options)
     return run
 
 
@@ -40,7 +39,7 @@ def test_recorded_episodes_need_no_environment(run: Path, pendulum: Path) -> Non
         EnvError, match=r"no environment to play episodes in\. .* predict recorded episodes instead: --data"
     ):
         dream(agent)
-    report = dream(agent, context=5, horizon=9, sequences=3, data=pendulum, say=say_nothing)
+    report = dream(agent, context=5, horizon=9, sequences=3, data=pendulum)
     assert report.sequences == 3
     assert {len(error) for error in report.errors.values()} == {9}
     arrays = np.load(report.files["arrays"])
@@ -70,7 +69,7 @@ def test_rows_that_a_run_collected(trained: Path, tmp_path: Path) -> None:
     agent = reverie.load(run)
     torch.manual_seed(3)
     expected = torch.get_rng_state()
-    report = dream(agent, context=3, horizon=4, sequences=2, data=run, say=say_nothing)
+    report = dream(agent, context=3, horizon=4, sequences=2, data=run)
     assert torch.equal(torch.get_rng_state(), expected)
     assert "video" in report.files  # drawn by the run's environment
     assert json.loads(report.files["numbers"].read_text())["env_steps"] == agent.step

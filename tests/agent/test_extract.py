@@ -22,7 +22,6 @@ from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import DataError
 from reverie.core.randomness import reproducible
-from reverie.core.words import say_nothing
 from reverie.experiment.layers import layered
 from reverie.log.metrics import read_metrics
 from tiny import FEW
@@ -61,7 +60,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(
     rssm = agent.algo.world.rssm
     observe = rssm.observe
     monkeypatch.setattr(rssm, "observe", lambda *given: observe(*given[:4], lambda probs: probs.argmax(-1)))
-    found = arrays_in(extract(agent, out=tmp_path / name, say=say_nothing).path)
+    found = arrays_in(extract(agent, out=tmp_path / name).path)
     with torch.no_grad():
         _, latent, probs = agent.algo.world.observe(rows)
         expected = agent.algo.described(latent)
@@ -89,7 +88,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(
 
 
 def test_the_same_draws_as_a_dream_of_the_rows(agent: Agent, tmp_path: Path) -> None:
-    done = extract(agent, out=tmp_path / "a.npz", seed=3, say=say_nothing)
+    done = extract(agent, out=tmp_path / "a.npz", seed=3)
     found, rows = arrays_in(done.path), agent.episode(0)
     with reproducible(3):
         alone = agent.algo.dream(rows, rows.shape[1])
@@ -187,14 +186,14 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> Agent:
     config = layered("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
     few = {"steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.1, "algo.batch_length": 8}
     run = tmp_path_factory.mktemp("runs") / "mapped"
-    train(config.merge(few | {"eval_episodes": 0, "tensorboard": False, "console": False}), run=run, say=say_nothing)
+    train(config.merge(few | {"eval_episodes": 0, "tensorboard": False, "console": False}), run=run)
     names = {name for row in read_metrics(run / "metrics.jsonl") for name in row}
     assert {"train/probe/map_accuracy", "loss/probe/map"} <= names
     return reverie.load(run)
 
 
 def test_probes_are_extracted_and_asked(mapped: Agent, tmp_path: Path) -> None:
-    done = extract(mapped, out=tmp_path / "a.npz", say=say_nothing)
+    done = extract(mapped, out=tmp_path / "a.npz")
     found, rows = arrays_in(done.path), mapped.episode(0)
     assert done.manifest["arrays"]["probe/map"]["unit"] == "probability of each class [n, C]"
     assert not any("prediction/map" in name for name in found)

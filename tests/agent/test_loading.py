@@ -16,7 +16,6 @@ from gymnasium import spaces
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import EnvError, RunError
-from reverie.core.words import say_nothing
 from reverie.nn.encoder import EncoderConfig
 from tiny import CONFIG, settings
 
@@ -72,7 +71,7 @@ class OwnEncoderConfig(EncoderConfig):
 
 def test_an_own_encoder_must_be_given_again(tmp_path: Path) -> None:
     algo = CONFIG.algo.merge({"encoder": OwnEncoderConfig()})
-    train(settings(steps=60).merge({"algo": algo}), run=tmp_path / "run", say=say_nothing)
+    train(settings(steps=60).merge({"algo": algo}), run=tmp_path / "run")
     with pytest.raises(RunError, match=r"algo\.encoder = .*OwnEncoderConfig.*algo=\.\.\."):
         load(tmp_path / "run")
     agent = load(tmp_path / "run", algo=algo)  # type: ignore[arg-type]

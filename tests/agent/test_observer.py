@@ -14,7 +14,6 @@ from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, play
 from reverie.api import train_config as train
 from reverie.core.errors import DataError
-from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat import FlatEnv, make_flat
@@ -48,7 +47,7 @@ def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
         .merge(SMALL)
         .merge({"env": {"id": "CartPole-v1", "pixels": "add", "resize": [8, 10], "grayscale": True, "frame_stack": 2}})
     )
-    train(config.merge({"eval_episodes": 0}), run=tmp_path / "run", say=say_nothing)
+    train(config.merge({"eval_episodes": 0}), run=tmp_path / "run")
     agent = load(tmp_path / "run")
     assert agent.obs_spec["image"].shape == (8, 10, 2)
     assert agent.obs_spec["observation"].shape == (2, 4)
@@ -100,7 +99,7 @@ def test_of_a_list_of_frames_the_last_one_is_read() -> None:
 def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:
     pytest.importorskip("minigrid")
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "MiniGrid-Empty-5x5-v0", "eval_episodes": 0})
-    train(config, run=tmp_path / "run", say=say_nothing)
+    train(config, run=tmp_path / "run")
     agent = load(tmp_path / "run")
     env = gymnasium.make("MiniGrid-Empty-5x5-v0")
     obs, _ = env.reset(seed=0)

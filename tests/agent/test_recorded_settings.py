@@ -137,7 +137,7 @@ def test_what_settings_rule_out_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(("settings", "to"), [({}, ""), ({"action_repeat": 2}, "minari"), ({}, "store")])
-def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to):
+def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to, said):
     """Neither replays nor evaluations leave them out, of the recording and of copies that can name them."""
     agent = Player(lambda: ClipReward(car(max_episode_steps=9), -0.5, 0.5), **settings)
     _, reader = recorded(tmp_path / "d", agent)
@@ -148,9 +148,6 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     report = validate(open_reader(path))
     assert report.sound
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
-    said = []
-    config = resolved(
-        ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto")), None, said.append
-    )
+    config = resolved(ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto")), None)
     assert config.env.id == NO_ENV
-    assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[0]
+    assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[-1]

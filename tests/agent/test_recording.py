@@ -29,7 +29,7 @@ def agent(tmp_path_factory):
     settings = {name: value for name, value in SETTINGS.items() if name not in ("algo", "env")}
     more = {"steps": 30, "learning_starts": 10, "replay_ratio": 0.1, "eval_episodes": 0}
     small = {"algo.batch_size": 4, "algo.networks.units": (8,)}
-    reverie.train("td3", "Pendulum-v1", run=folder, say=lambda text: None, **settings | more, random_steps=5, **small)
+    reverie.train("td3", "Pendulum-v1", run=folder, **settings | more, random_steps=5, **small)
     return reverie.load(folder)
 
 

@@ -32,10 +32,9 @@ class Masked(gymnasium.Wrapper):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_actions_on_the_same_observations(name, tmp_path):
-    said = []
+def test_the_same_actions_on_the_same_observations(name, tmp_path, said):
     env = Masked if "masked" in name else "Pendulum-v1" if "pendulum" in name else "CartPole-v1"
-    run = import_sb3(SAVED / f"{name}.zip", env, run=tmp_path / "run", say=said.append)
+    run = import_sb3(SAVED / f"{name}.zip", env, run=tmp_path / "run")
     agent, state = reverie.load(run, env=env if "masked" in name else None), None
     with np.load(SAVED / f"{name}.npz") as file:
         rows, expected = file["obs"], file["action"]

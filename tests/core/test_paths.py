@@ -23,7 +23,10 @@ def here(tmp_path, monkeypatch):
 
 def test_a_run_is_no_url(here):
     said = r"run = s3://bucket: expected a path on this machine\. Only a replay store can be at a URL"
-    settings = {"env": "CartPole-v1", "run": "s3://bucket", "say": lambda text: None}
+    settings = {
+        "env": "CartPole-v1",
+        "run": "s3://bucket",
+    }
     with pytest.raises(ConfigError, match=said):
         reverie.train("dqn", **settings)
     with pytest.raises(ConfigError, match=said):
@@ -64,9 +67,8 @@ class Moves(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, True, False, {}
 
 
-def test_a_run_stays_in_its_folder_where_the_working_directory_changes(here, monkeypatch):
-    said: list[str] = []
-    settings = {"steps": 5, "eval_episodes": 1, "console": False, "tensorboard": False, "say": said.append,
+def test_a_run_stays_in_its_folder_where_the_working_directory_changes(here, monkeypatch, said):
+    settings = {"steps": 5, "eval_episodes": 1, "console": False, "tensorboard": False,
                 "threads": 1, "algo.networks.units": (4,)}  # fmt: skip
     result = reverie.train("dqn", env=Moves, run="runs/x", **settings)
     assert result.run == here / "runs" / "x"

@@ -35,7 +35,7 @@ def replay_of(streams: int) -> Replay:
 
 
 def durable(replay: Replay, store: Store | None, former: Store | None = None) -> DurableReplay:
-    return DurableReplay(replay, store, "there", lambda text: None, former=lambda place: former)
+    return DurableReplay(replay, store, "there", former=lambda place: former)
 
 
 def lived() -> dict[str, np.ndarray]:
@@ -55,7 +55,7 @@ def test_another_number_of_streams(
     monkeypatch.setattr(reverie.replay.durable, "BLOCK_BYTES", 300_000)
 
     def opened() -> Store:
-        return Store(tmp_path, say=lambda text: None, buffer_bytes=600_000)
+        return Store(tmp_path, buffer_bytes=600_000)
 
     former = opened()
     first = durable(replay_of(STREAMS), former)

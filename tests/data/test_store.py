@@ -18,12 +18,12 @@ def _small(monkeypatch):
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(tmp_path, said):
     """Opens the store; nothing may be said of it."""
-    said, stores = [], []
+    stores = []
 
     def open_(**more):
-        stores.append(Store(tmp_path / "replay", say=said.append, **more))
+        stores.append(Store(tmp_path / "replay", **more))
         return stores[-1]
 
     yield open_
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_refused(opened, tmp_path):
     store.add(row(0))
     assert store.flush(10)
     with pytest.raises(RunError, match=r"not empty and is not a replay store .*replay"):
-        Store(tmp_path, say=print).begin(COLUMNS, STREAMS)
+        Store(tmp_path).begin(COLUMNS, STREAMS)
     assert [path.name for path in tmp_path.iterdir()] == ["replay"]
 
 

@@ -23,12 +23,8 @@ def _small(monkeypatch):
     small_chunks(monkeypatch)
 
 
-def quiet(text):
-    pass
-
-
 def first_of(place):
-    store = Store(place, say=quiet)
+    store = Store(place)
     return store, store.segments[0]
 
 
@@ -39,7 +35,7 @@ from store_rows import COLUMNS, STREAMS, row
 from reverie.store import zarr
 from reverie.store.store import Store
 zarr.CHUNK_BYTES = 8 * 48
-store = Store(sys.argv[1], say=print)
+store = Store(sys.argv[1])
 last = store.segments[-1] if store.segments else None
 store.begin(COLUMNS, STREAMS, first=last.rows if last else 0, parent=(last.name, last.rows) if last else None)
 print("ready", flush=True)
@@ -64,7 +60,7 @@ def test_kill_9(tmp_path):
         process.kill()
         said = process.stdout.read().split()
         process.wait()
-        store = Store(tmp_path / "replay", say=quiet)
+        store = Store(tmp_path / "replay")
         rows = store.segments[-1].rows
         assert rows >= int(said[-1] if said else 0)
         for segment, start, stop in store.chain(store.segments[-1].name):
@@ -73,21 +69,20 @@ def test_kill_9(tmp_path):
             assert_rows(found, stacked(range(start, stop)))
 
 
-def test_a_segment_without_any_sound_description_is_left_out(tmp_path):
+def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):
     """Those of its columns stand in for that of its group; both are told."""
-    store = Store(tmp_path, say=quiet)
+    store = Store(tmp_path)
     name = store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(20)))
     store.close(10)
     (tmp_path / name / "zarr.json").write_bytes(b"{")
-    said = []
-    assert_rows(contents(Store(tmp_path, say=said.append), name)[0], stacked(range(20)))
+    assert_rows(contents(Store(tmp_path), name)[0], stacked(range(20)))
     assert "zarr.json is damaged" in said[0]
     for path in (tmp_path / name).rglob("zarr.json"):
         path.write_bytes(b"{}")
-    assert Store(tmp_path, say=said.append).segments == []
+    assert Store(tmp_path).segments == []
     assert "its rows are left out" in said[1]
-    store = Store(tmp_path, say=said.append)
+    store = Store(tmp_path)
     assert store.begin(COLUMNS, STREAMS).startswith("1-")
     store.close(10)
 
@@ -111,9 +106,8 @@ def disk(monkeypatch):
     return state
 
 
-def test_a_full_disk_is_a_pause(tmp_path, disk):
-    said = []
-    store = Store(tmp_path, say=said.append)
+def test_a_full_disk_is_a_pause(tmp_path, disk, said):
+    store = Store(tmp_path)
     store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(10)))
     assert store.flush(10)
@@ -139,12 +133,12 @@ def test_writing_is_retried_for_hours(monkeypatch):
         if next(tries) < 1099:
             raise OSError
 
-    Patience("there", (OSError,), quiet, lambda: "").insist(write)
+    Patience("there", (OSError,), lambda: "").insist(write)
     assert not list(tries)
 
 
 def test_a_row_that_raises_is_not_added(tmp_path, disk):
-    store = Store(tmp_path, say=quiet, waits=False)
+    store = Store(tmp_path, waits=False)
     store.begin(COLUMNS, STREAMS)
     disk.full = True
     chunk = store.segments[0].chunk
@@ -158,10 +152,10 @@ def test_a_row_that_raises_is_not_added(tmp_path, disk):
     assert_rows(store.pending(), stacked(range(chunk)))
 
 
-def test_memory_is_bounded(tmp_path, disk):
+def test_memory_is_bounded(tmp_path, disk, said):
     """``add`` waits once so much is held back, and goes on when the disk does; not in a run that is to stop."""
-    said, done = [], threading.Event()
-    store = Store(tmp_path, say=said.append, buffer_bytes=1)
+    done = threading.Event()
+    store = Store(tmp_path, buffer_bytes=1)
     store.begin(COLUMNS, STREAMS)
     disk.full = True
     store.extend(stacked(range(16)))  # two blocks of 8 rows: the least that is needed

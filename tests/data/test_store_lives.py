@@ -116,7 +116,7 @@ class Stores(RuleBasedStateMachine):
         self.runs.append(Run("run0"))
 
     def opened(self, run=""):
-        return Store(self.place, say=lambda text: None, run=run, keep=self.keep)
+        return Store(self.place, run=run, keep=self.keep)
 
     @rule(i=st.integers(0, 3), n=st.integers(1, 9), kill=st.none() | st.integers(0, 30), drop=st.integers(0, 12))
     def live(self, i, n, kill, drop):
@@ -247,8 +247,7 @@ class Stores(RuleBasedStateMachine):
             store.objects.delete([name])
         else:
             store.objects.put(name, bytes(broken))
-        said = []
-        again = Store(self.place, say=said.append)
+        again = Store(self.place)
         counted = {s.name: s.rows for s in store.segments if s.rows > s.first}
         left = {s.name: s.rows for s in again.segments if s.rows > s.first}
         if name.endswith(META):
@@ -272,7 +271,7 @@ def test_histories_have_each_row_once(tmp_path):
     """A run that was killed and went on, a copy of it, and another run: superseded rows are in none."""
 
     def live(run, first, stop, life, parent=None):
-        store = Store(tmp_path, say=lambda text: None, run=run)
+        store = Store(tmp_path, run=run)
         name = store.begin(COLUMNS, 2, first=first, parent=parent)
         store.extend(stacked(range(first, stop), life=life))
         assert store.close(20)
@@ -283,8 +282,8 @@ def test_histories_have_each_row_once(tmp_path):
     live("copy", 18, 22, 2, (b, 18))
     c = live("one", 22, 30, 3, (b, 22))
     d = live("other", 0, 5, 4)
-    histories = Store(tmp_path, say=lambda text: None).histories()
+    histories = Store(tmp_path).histories()
     found = [[(part.segment.name, part.start, part.stop) for part in history] for history in histories]
     assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(histories[1][0].segment.name, 18, 22)],
                                     [(d, 0, 5)]])  # fmt: skip
-    assert Store(tmp_path, say=lambda text: None).rows() == 2 * (30 + 4 + 5)
+    assert Store(tmp_path).rows() == 2 * (30 + 4 + 5)

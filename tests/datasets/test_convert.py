@@ -346,7 +346,7 @@ def walked(tmp_path, monkeypatch):
 
     def trained(name, **more):
         settings = {"steps": 40, "learning_starts": 20, "eval_episodes": 0, "tensorboard": False, "console": False}
-        reverie.train("dqn", f"walk_module:{name}", run=tmp_path / "run", say=lambda text: None, **settings | more)
+        reverie.train("dqn", f"walk_module:{name}", run=tmp_path / "run", **settings | more)
         return tmp_path / "run"
 
     yield trained, forget
@@ -379,7 +379,7 @@ def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, tru
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
-    assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
+    assert resolved(config, None).env.id == "walk_module:Walk-v0"
 
 
 def test_columns_keep_their_type(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import reverie
 from reverie.agent.recording import RecordConfig, record
 from reverie.cli import main
 from reverie.core.errors import EnvError
-from reverie.core.words import say_nothing
 from reverie.envs.config import EnvConfig
 from reverie.envs.transforms import Images
 from reverie.envs.vector import make_env
@@ -188,14 +187,12 @@ def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
     agent = reverie.load(tmp_path / "run")
     assert (agent.config.env.wrappers, agent.obs_spec["observation"].shape) == (tuple(wrappers), (2, 4))
     assert agent.evaluate(episodes=1).scores[0] == pytest.approx(7 * 0.4)
-    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2), say_nothing)
-    found = reverie.train("bc", data=tmp_path / "d", run=tmp_path / "bc", updates=2, say=say_nothing,
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2))
+    found = reverie.train("bc", data=tmp_path / "d", run=tmp_path / "bc", updates=2,
                           eval_episodes=1, **{"algo.batch_size": 2})  # fmt: skip
     assert found.evaluation.scores[0] == pytest.approx(7 * 0.4)
     with pytest.raises(ValueError, match=r"env\.wrappers = .*the rows are what the wrappers showed"):
-        reverie.train(
-            "bc", data=tmp_path / "d", env_options={"wrappers": ["flatten"]}, run=tmp_path / "b", say=say_nothing
-        )
+        reverie.train("bc", data=tmp_path / "d", env_options={"wrappers": ["flatten"]}, run=tmp_path / "b")
 
 
 def test_an_episode_goes_on_inside_of_wrappers():

@@ -157,13 +157,13 @@ def test_a_run_logs_them(tmp_path: Path) -> None:
         "threads": 1, "tensorboard": False, "console": False, "eval_episodes": 2, "algo.networks.units": (8,),
     }  # fmt: skip
     run = tmp_path / "run"
-    result = reverie.train("dqn", env=env_zoo.Judged, run=run, say=lambda text: None, **options)
+    result = reverie.train("dqn", env=env_zoo.Judged, run=run, **options)
     assert result.evaluation is not None
     assert result.evaluation.info == [{"success_max": 1.0, "cost_sum": 10.0}] * 2
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {line["episode/cost_sum"] for line in lines if "episode/cost_sum" in line} == {10.0}
     assert lines[-1]["eval/success_max"] == 1.0
     assert json.loads((run / "eval.json").read_text())["info"] == result.evaluation.info
-    again = reverie.train("dqn", env=env_zoo.Judged, run=run, say=lambda text: None, **options)
+    again = reverie.train("dqn", env=env_zoo.Judged, run=run, **options)
     assert again.evaluation is not None
     assert again.evaluation.info == result.evaluation.info

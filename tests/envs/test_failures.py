@@ -22,14 +22,14 @@ FIELDS = ("reward", "is_first", "is_last", "is_terminal")
 
 
 @pytest.fixture
-def faulty(make):
+def faulty(make, said):
     """Environments with faults by number; their sleeps and sentences are kept in ``env.slept`` and ``env.said``."""
 
     def made(plan, more=(), **options):
         by_seed = {SEEDS[number]: fault for number, fault in plan.items()} | dict(more)
         env = make(functools.partial(env_zoo.Faulty, by_seed), num=3, **options)
-        env.slept, env.said = [], []
-        env._restarter._sleep, env._restarter._say = env.slept.append, env.said.append
+        env.slept, env.said = [], said
+        env._restarter._sleep = env.slept.append
         return env
 
     return made
@@ -82,7 +82,7 @@ def check(got, undisturbed, failed):
 @settings(max_examples=15, deadline=None)
 def test_any_failures(undisturbed, plan):
     factory = functools.partial(env_zoo.Faulty, {SEEDS[number]: fault for number, fault in plan.items()})
-    env = make_env(EnvConfig(num=3), seed=0, factory=factory, say=lambda line: None)
+    env = make_env(EnvConfig(num=3), seed=0, factory=factory)
     got = rows(env, 16)
     check(got, undisturbed, {number: 6 * (episode - 1) + step for number, (episode, step, _) in plan.items()})
     assert env.restarts == len(plan)

@@ -25,7 +25,7 @@ def test_choices_are_imitated(tmp_path: Path) -> None:
     data = played(Look(), lambda obs: int(obs[0, -1, 0] > 0), tmp_path / "expert.hdf5", 30, rewarded=False)
     more = {"algo.networks.encoder": "minatar(8)", "algo.discriminator.encoder": "minatar(8)", "algo.batch_size": 64}
     result = reverie.train(
-        "gail", env="reverie/Look-v0", data=data, run=tmp_path / "run", steps=400, say=lambda text: None,
+        "gail", env="reverie/Look-v0", data=data, run=tmp_path / "run", steps=400,
         **SETTINGS | more,
     )  # fmt: skip
     assert result.evaluation is not None

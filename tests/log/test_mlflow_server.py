@@ -20,7 +20,6 @@ import pytest
 import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.words import say_nothing
 from reverie.run.evaluate import read_evaluation
 from reverie.run.folder import RunFolder
 
@@ -28,7 +27,7 @@ Captured = pytest.CaptureFixture[str]
 SETTINGS: dict[str, Any] = {
     "learning_starts": 20, "eval_episodes": 2, "console": False, "tensorboard": False, "threads": 1, "steps": 60,
     "algo.networks.units": (4,), "algo.batch_size": 4, "schedule.log_every": 20, "schedule.eval_every": 30,
-    "schedule.save_every": 20, "say": say_nothing,
+    "schedule.save_every": 20,
 }  # fmt: skip
 
 
@@ -104,7 +103,7 @@ def goes_on_elsewhere(client: Any, ident: str, stays: Path) -> None:
     assert main(["train", "--resume", f"runs:/{ident}", "--steps", "100", "--no-console"]) == 0
     run = Path("runs") / f"mlflow-{ident}"
     config = str(stays / "config.yaml")
-    reverie.train("dqn", run=stays, config=config, steps=100, mlflow=False, say=say_nothing)
+    reverie.train("dqn", run=stays, config=config, steps=100, mlflow=False)
     name = "checkpoints/step-000000100/tensors.safetensors"
     assert (run / name).read_bytes() == (stays / name).read_bytes()
     scores = {int(m.step) for m in client.get_metric_history(ident, "eval/score")}

@@ -124,7 +124,7 @@ def test_tensorboard_hides_what_an_earlier_process_logged_later(
     settings = {"tensorboard": True, "console": False, "wandb": False, "mlflow": False}
     if before:
         (tmp_path / "tensorboard").mkdir()
-    with Outputs(path=tmp_path, title="", settings=settings, say=print, export=export).open(
+    with Outputs(path=tmp_path, title="", settings=settings, export=export).open(
         Clock(length=100, env_steps=steps)
     ) as all_:
         assert len(all_) == 3
@@ -161,16 +161,16 @@ class Disk:
         self.file.close()
 
 
-def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path: Path, said: list[str]) -> None:
     """What a full disk did not take, here some 30 KB that begin within a line, follows when there is room.
 
     Each time is told of once, also if entries without a line come in between.
     """
-    path, said = tmp_path / "m.jsonl", []
+    path = tmp_path / "m.jsonl"
     sink = JsonlSink(path)
     disk: Any = Disk(sink._file)
     sink._file = disk
-    patient = Guarded(sink, said.append, "the log")
+    patient = Guarded(sink, "the log")
     wide = {f"train/loss_{i}": 1 / (i + 3) for i in range(100)}
     for step in range(20):
         disk.room = {3: 1000, 13: math.inf, 16: 0, 17: math.inf}.get(step, disk.room)

@@ -15,7 +15,6 @@ import pytest
 
 import reverie
 from reverie.core.errors import RunError
-from reverie.core.words import say_nothing
 from reverie.log import trackers
 from reverie.log.sinks import Outputs, VideoSink
 from reverie.log.trackers import MlflowSink, WandbSink
@@ -31,7 +30,7 @@ SETTINGS = {
 @pytest.fixture
 def run(tmp_path: Path) -> Outputs:
     settings = {"steps": 3, "upload": "checkpoints", "algo": {"lr": 0.1, "none": {}}}
-    return Outputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, say=say_nothing, export=export)
+    return Outputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, export=export)
 
 
 @pytest.fixture
@@ -124,9 +123,8 @@ def test_weights_and_biases_gets_a_run_folder_at_the_end(run, wandb, trained, up
     assert {"config.yaml", "spec.json", "metrics.jsonl"} <= artifact.files.keys()
 
 
-def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
-    said: list[str] = []
-    sink = WandbSink(replace(run, say=said.append), None)
+def test_training_goes_on_when_weights_and_biases_has_died(run, wandb, said):
+    sink = WandbSink(replace(run), None)
 
     def lost(*row):
         raise ConnectionError("Connection lost")
@@ -158,17 +156,16 @@ def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):
 def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
     for steps in (60, 80):
         settings = {**SETTINGS, "steps": steps, "mlflow": True}
-        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=say_nothing, **settings)
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", **settings)
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("reverie").experiment_id])
     assert [m.step for m in client.get_metric_history(found.info.run_id, "counters/updates")] == [20, 40, 60, 80]
     assert [m.step for m in client.get_metric_history(found.info.run_id, "eval/score")] == [60, 80]
 
 
-def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch):
+def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch, said):
     monkeypatch.setattr(trackers, "accepted", lambda name: name)
-    said: list[str] = []
-    sink = MlflowSink(replace(run, settings={"a[0]": 1, "upload": "metrics"}, say=said.append), None)
+    sink = MlflowSink(replace(run, settings={"a[0]": 1, "upload": "metrics"}), None)
     sink.write({"x[0]": 1.0}, 1)
     sink.write({"loss": 2.0}, 2)
     sink.close()
@@ -213,7 +210,7 @@ class Mine:
 
 def test_a_sink_of_ones_own(tmp_path):
     mine = Mine()
-    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[mine], say=say_nothing, **SETTINGS)
+    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[mine], **SETTINGS)
     assert mine.steps == [(20, False), (40, False), (60, False), (60, True)]
     assert mine.closed == 1
 
@@ -232,10 +229,10 @@ class Fails(Mine):
         raise ConnectionError("it was not open")
 
 
-def test_a_sink_that_fails_ends_no_run(tmp_path):
-    mine, fails, said = Mine(), Fails(at=(20, 40)), []
+def test_a_sink_that_fails_ends_no_run(tmp_path, said):
+    mine, fails = Mine(), Fails(at=(20, 40))
     run = tmp_path / "run"
-    ended = reverie.train("dqn", env="CartPole-v1", run=run, sinks=[fails, mine], say=said.append, **SETTINGS)
+    ended = reverie.train("dqn", env="CartPole-v1", run=run, sinks=[fails, mine], **SETTINGS)
     assert ended.evaluation is not None
     assert fails.steps == [(60, False), (60, True)]
     assert (len(mine.steps), mine.closed) == (4, 1)

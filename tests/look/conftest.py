@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from reverie.api import train_config as train
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import layered
 from tiny import FEW, SMALL
@@ -20,11 +19,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     where = tmp_path_factory.mktemp("runs")
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "CartPole-v1", "schedule.save_every": 30})
-    train(config, run=where / "dreamer", say=say_nothing)
+    train(config, run=where / "dreamer")
     reverie.train("dqn", env="CartPole-v1", run=where / "dqn", **FEW)
     probes = ("mlp('map', given='map_coord', units=8)", "mlp('map_coord', units=8)")
     few = {"steps": 40, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.05, "algo.batch_length": 8,
            "algo.probe.heads": probes, "eval_episodes": 0, "tensorboard": False, "console": False}  # fmt: skip
     mapped = layered("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
-    train(mapped.merge(few), run=where / "mapped", say=say_nothing)
+    train(mapped.merge(few), run=where / "mapped")
     return where

@@ -14,7 +14,6 @@ import torch
 
 from reverie.algos.dqn import DQNConfig
 from reverie.api import train_config as train
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.run import Result
@@ -65,7 +64,7 @@ def run_until(run: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch, env: Any
     with monkeypatch.context() as patch:
         patch.setattr(Walk, "stop_at", stop_at)
         patch.setattr(Walk, "steps_of_all", 0)
-        result = train(CONFIG.merge(more), env=env, run=run, say=say_nothing)
+        result = train(CONFIG.merge(more), env=env, run=run)
     assert result.signal == signal.SIGTERM
     return result
 
@@ -76,7 +75,7 @@ def everything(run: Path) -> dict[str, Any]:
     assert newest is not None
     found = dict(leaves(read(newest, ["algo", "random", "replay"])))
     found |= {file.name: np.load(file) for file in (newest / "replay").glob("*.npy")}
-    store = Store(run / "replay", say=say_nothing)
+    store = Store(run / "replay")
     return found | {f"{name} stored": column for name, column in stored(store).items()}
 
 

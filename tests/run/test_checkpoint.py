@@ -172,15 +172,14 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_named_and_the_one_before_used(tmp_path, name, damage):
+def test_damage_is_named_and_the_one_before_used(tmp_path, name, damage, said):
     store = Checkpoints(tmp_path)
     before = store.save(1, {"a": Box({"v": torch.arange(1000)})})
     newest = store.save(2, {"a": Box({"v": torch.arange(1000)})})
     DAMAGE[damage](newest / name)
     with pytest.raises(RunError, match=name):
         store.load(newest, {"a": Box()})
-    said = []
-    assert Checkpoints(tmp_path, say=said.append).latest() == before
+    assert Checkpoints(tmp_path).latest() == before
     assert len(said) == 1
     assert said[0].startswith(f"checkpoint step-000000002 cannot be used ({name} is ")
     assert said[0].endswith("): using step-000000001 instead")
@@ -252,12 +251,12 @@ FILES = {"a.npy": b"123", "below/b.npy": b"4567"}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_of_a_part_is_named(tmp_path, name):
-    checkpoints = Checkpoints(tmp_path, say=(said := []).append)
+def test_a_damaged_file_of_a_part_is_named(tmp_path, name, said):
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"box": Boxed({"x": 1}, FILES)})
     path = checkpoints.save(2, {"box": Boxed({"x": 2}, FILES)})
     flip(path / "box" / name)
-    assert Checkpoints(tmp_path, say=said.append).latest().name == "step-000000001"
+    assert Checkpoints(tmp_path).latest().name == "step-000000001"
     assert name in said[0]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import reverie
+from logged import logged
 from reverie.agent.loading import load
 from reverie.core.errors import RunError
 from reverie.run.folder import read_saved
@@ -26,9 +27,9 @@ LEARNING = LIVED | {"replay_ratio": 1, "learning_starts": 30}
 
 def train(run: Path, algorithm: str = "td3_bc", **more: Any) -> list[str]:
     """What it said."""
-    said: list[str] = []
     no_estimates = {"data.estimate_updates": 0} if "data" in more else {}
-    reverie.train(algorithm, run=run, say=said.append, **SMALL | no_estimates | more)
+    with logged() as said:
+        reverie.train(algorithm, run=run, **SMALL | no_estimates | more)
     return said
 
 

@@ -16,7 +16,6 @@ from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, everything, 
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.api import train_config as train
 from reverie.core.errors import RunError
-from reverie.core.words import say_nothing
 from reverie.experiment.build import build
 from reverie.log.metrics import read_metrics
 from reverie.replay.durable import DurableReplay
@@ -42,37 +41,37 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody stopped."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    assert train(CONFIG, env=Walk, run=run, say=say_nothing).reason == "finished"
+    assert train(CONFIG, env=Walk, run=run).reason == "finished"
     return run
 
 
 @pytest.mark.parametrize("stops", [(7,), (61, 80)])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    stops: tuple[int, ...], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stops: tuple[int, ...], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     before = 0
     for stop in stops:
         run_until(tmp_path / "run", stop - before, monkeypatch)
         before = stop
-    said: list[str] = []
-    assert train(CONFIG, env=Walk, run=tmp_path / "run", say=said.append).reason == "finished"
+    assert train(CONFIG, env=Walk, run=tmp_path / "run").reason == "finished"
     assert not any("episode" in line for line in said if "evaluating" not in line)
     assert_same(tmp_path / "run", whole)
 
 
-def test_what_came_after_the_checkpoint_is_superseded_and_lived_again(whole: Path, tmp_path: Path) -> None:
+def test_what_came_after_the_checkpoint_is_superseded_and_lived_again(
+    whole: Path, tmp_path: Path, said: list[str]
+) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     newest = Checkpoints(run / "checkpoints").latest()
     shutil.rmtree(newest)
-    said: list[str] = []
-    train(CONFIG, env=Walk, run=run, say=said.append)
+    train(CONFIG, env=Walk, run=run)
     assert_same(run, whole)
     forgotten = [row["step"] for row in read_metrics(run / "metrics-aside.jsonl")]
     assert forgotten
     assert min(forgotten) > max(step_of(path) for path in Checkpoints(run / "checkpoints").all()[:-1])
     lines = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines == sorted(lines)  # one life
-    first, second = Store(run / "replay", say=say_nothing).segments
+    first, second = Store(run / "replay").segments
     assert second.parent == (first.name, second.first)
     assert first.rows > second.first  # what was lived before is still there
     assert zarr.open(run / "replay", mode="r")[f"{second.name}/reward"].shape[1] == second.rows - second.first
@@ -90,7 +89,7 @@ def test_the_first_log_entry_after_a_resume_has_the_averages_of_its_whole_interv
 ) -> None:
     """Entries are due at 40 and 80; the checkpoint of the killed run is of 60, the signal comes at 65."""
     more = {"schedule.log_every": 40}
-    train(CONFIG.merge(more), env=Walk, run=tmp_path / "whole", say=say_nothing)
+    train(CONFIG.merge(more), env=Walk, run=tmp_path / "whole")
     if killed:
         run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
         for path in Checkpoints(run / "checkpoints").all()[2:]:
@@ -98,19 +97,20 @@ def test_the_first_log_entry_after_a_resume_has_the_averages_of_its_whole_interv
     else:
         run = tmp_path / "run"
         run_until(run, 65, monkeypatch, **more)
-    train(CONFIG.merge(more), env=Walk, run=run, say=say_nothing)
+    train(CONFIG.merge(more), env=Walk, run=run)
     assert [row["step"] for row in measured(run)] == [40, 80]
     assert measured(run) == measured(tmp_path / "whole")
 
 
-def test_an_episode_that_cannot_go_on_is_closed_as_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_that_cannot_go_on_is_closed_as_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
     run = tmp_path / "run"
     run_until(run, 41, monkeypatch, Closed)
-    rows = Store(run / "replay", say=say_nothing).segments[-1].rows
-    said: list[str] = []
-    train(CONFIG, env=Closed, run=run, say=said.append)
+    rows = Store(run / "replay").segments[-1].rows
+    train(CONFIG, env=Closed, run=run)
     assert any("2 of 2 environments cannot resume in the middle of an episode" in line for line in said)
-    store = Store(run / "replay", say=say_nothing)
+    store = Store(run / "replay")
     seam = next(iter(store.read(store.segments[-1], rows, rows + 2))).rows
     assert seam["is_last"][:, 0].all()
     assert not seam["is_terminal"][:, 0].any()
@@ -118,58 +118,54 @@ def test_an_episode_that_cannot_go_on_is_closed_as_truncated(tmp_path: Path, mon
     assert seam["is_first"][:, 1].all()
 
 
-def test_another_number_of_environments_keeps_the_rows(whole: Path, tmp_path: Path) -> None:
+def test_another_number_of_environments_keeps_the_rows(whole: Path, tmp_path: Path, said: list[str]) -> None:
     num, run = 3, Path(shutil.copytree(whole, tmp_path / "run"))
-    said: list[str] = []
-    result = train(CONFIG.merge({"steps": 130, "env.num": num}), env=Walk, run=run, say=said.append)
+    result = train(CONFIG.merge({"steps": 130, "env.num": num}), env=Walk, run=run)
     assert result.env_steps >= 130
-    first, second = Store(run / "replay", say=say_nothing).segments
+    first, second = Store(run / "replay").segments
     assert (first.streams, second.streams) == (2, num)
     assert second.imported * num > 60
     assert f"env.num: 2 -> {num}" in said
-    again = train(CONFIG.merge({"steps": 150, "env.num": num}), env=Walk, run=run, say=said.append)
+    again = train(CONFIG.merge({"steps": 150, "env.num": num}), env=Walk, run=run)
     assert again.env_steps >= 150
-    store = Store(run / "replay", say=say_nothing)
+    store = Store(run / "replay")
     assert store.segments[2].parent == (second.name, second.rows)
     assert store.rows() == sum((s.rows - s.first - s.imported) * s.streams for s in store.segments)
 
 
-def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path) -> None:
+def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path, said: list[str]) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (file,) = run.glob("replay/0-*/reward/c.1.0")
     file.write_bytes(b"nonsense")
-    said: list[str] = []
-    result = train(CONFIG.merge({"steps": 130}), env=Walk, run=run, say=said.append)
+    result = train(CONFIG.merge({"steps": 130}), env=Walk, run=run)
     assert result.reason == "finished"
     assert any("reward/c.1.0" in line for line in said)
     assert any("rebuilt from its rows" in line for line in said)
 
 
-def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path) -> None:
+def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path, said: list[str]) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     elsewhere = {"steps": 130, "replay.store": str(tmp_path / "elsewhere")}
-    said: list[str] = []
-    train(CONFIG.merge(elsewhere), env=Walk, run=run, say=said.append)
+    train(CONFIG.merge(elsewhere), env=Walk, run=run)
     assert not any("episode" in line or "empty" in line for line in said if "evaluating" not in line)
-    there = Store(tmp_path / "elsewhere", say=say_nothing).segments[-1]
-    assert there.rows > Store(run / "replay", say=say_nothing).segments[-1].rows
-    train(CONFIG.merge({"steps": 150}), env=Walk, run=run, say=said.append)
-    assert len(Store(run / "replay", say=say_nothing).segments) == 2
+    there = Store(tmp_path / "elsewhere").segments[-1]
+    assert there.rows > Store(run / "replay").segments[-1].rows
+    train(CONFIG.merge({"steps": 150}), env=Walk, run=run)
+    assert len(Store(run / "replay").segments) == 2
 
 
-def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path, said: list[str]) -> None:
     config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
-    train(config, env=Walk, run=tmp_path / "new", say=said.append)
-    rows = Store(whole / "replay", say=say_nothing).rows()
+    train(config, env=Walk, run=tmp_path / "new")
+    rows = Store(whole / "replay").rows()
     (told,) = [line for line in said if line.startswith("the replay starts with ")]
     begun = int(told.split()[4].replace(",", ""))
     assert 2 * rows * 0.8 <= begun <= 2 * rows
-    store = Store(tmp_path / "new" / "replay", say=say_nothing)
+    store = Store(tmp_path / "new" / "replay")
     own = store.segments[-1]
     assert own.imported == 0
     assert own.rows > begun // own.streams
-    known = Store(whole / "replay", say=say_nothing)
+    known = Store(whole / "replay")
     lived = {
         row.tobytes() for chunk in known.read(known.segments[0]) for row in chunk.rows["obs/observation"].reshape(-1, 3)
     }
@@ -188,7 +184,7 @@ def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
         patch.setattr(Store, "flush", flush)
         run_until(run, 45, monkeypatch)
     assert_rows_in_tail(run)
-    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    train(CONFIG, env=Walk, run=run)
     assert_same(run, whole)
 
 
@@ -199,8 +195,8 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     assert newest is not None
     saved = np.load(newest / "replay" / "deter.npy")
     experiment = build(CONFIG.merge({"replay.capacity": 40}), Walk)
-    store = Store(run / "replay", say=say_nothing)
-    replay = DurableReplay(experiment.replay, store, "auto", say_nothing, former=lambda place: None)
+    store = Store(run / "replay")
+    replay = DurableReplay(experiment.replay, store, "auto", former=lambda place: None)
     Checkpoints(run / "checkpoints").load(newest, {"replay": replay})
     rows = experiment.replay.read(experiment.replay.oldest, experiment.replay.count)
     assert np.array_equal(rows["extras/deter"], saved[:, -20:])
@@ -215,8 +211,8 @@ def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypa
            "encoder.units": (8,), "decoder.units": (8,), "reward.units": 8, "cont.units": 8}  # fmt: skip
     base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequence": True, "replay.reset_interval": 8})
     monkeypatch.setattr(resumed, "CONFIG", base)
-    assert train(base, env=Walk, run=tmp_path / "whole", say=say_nothing).reason == "finished"
+    assert train(base, env=Walk, run=tmp_path / "whole").reason == "finished"
     run_until(tmp_path / "run", 45, monkeypatch)
-    assert train(base, env=Walk, run=tmp_path / "run", say=say_nothing).reason == "finished"
+    assert train(base, env=Walk, run=tmp_path / "run").reason == "finished"
     assert_same(tmp_path / "run", tmp_path / "whole")
     assert everything(tmp_path / "run")["/algo/carried/carried_deter"].any()

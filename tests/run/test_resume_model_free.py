@@ -21,7 +21,6 @@ from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
-from reverie.core.words import say_nothing
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.optim import TrainStep
@@ -82,20 +81,20 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     config, env = ExperimentConfig(algo=algo).merge(common), Walk if "dqn" in name else Push
     monkeypatch.setattr(Walk, "steps_of_all", 0)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
-    train(config, env=env, run=tmp_path / "whole", say=say_nothing)
+    train(config, env=env, run=tmp_path / "whole")
     monkeypatch.setattr(Walk, "steps_of_all", 0)
     monkeypatch.setattr(Walk, "stop_at", 41)
-    stopped = train(config, env=env, run=tmp_path / "run", say=say_nothing)
+    stopped = train(config, env=env, run=tmp_path / "run")
     assert (stopped.signal, stopped.env_steps < 90) == (signal.SIGTERM, True)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
-    train(config, env=env, run=tmp_path / "run", say=say_nothing)
+    train(config, env=env, run=tmp_path / "run")
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_run_whose_weights_broke_goes_on_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy acts with them before any loss is made of them."""
     config, run = ExperimentConfig(algo=DDPGConfig()).merge(COMMON | {"eval_episodes": 0}), tmp_path / "run"
-    train(config.merge({"steps": 40}), env=Push, run=run, say=say_nothing)
+    train(config.merge({"steps": 40}), env=Push, run=run)
 
     good = Algorithm.run_step
 
@@ -108,9 +107,9 @@ def test_a_run_whose_weights_broke_goes_on_from_before(tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Algorithm, "run_step", broken)
         with pytest.raises(RunError, match="are not finite after update"):
-            train(config, env=Push, run=run, say=say_nothing)
+            train(config, env=Push, run=run)
     assert list((run / "checkpoints").glob("diverged-*"))
-    assert train(config, env=Push, run=run, say=say_nothing).env_steps >= 90
+    assert train(config, env=Push, run=run).env_steps >= 90
 
 
 ANNEALED = {

@@ -10,25 +10,24 @@ import pytest
 import torch
 from resumed import CONFIG, Walk, leaves
 
+from logged import logged
 from reverie.api import train_config as train
-from reverie.core.words import say_nothing
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.store.store import Store
 
 
 def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_path: Path) -> None:
     run, shared = tmp_path / "run", {"replay.store": str(tmp_path / "rows"), "steps": 20}
-    train(CONFIG.merge(shared), env=Walk, run=run, say=say_nothing)
+    train(CONFIG.merge(shared), env=Walk, run=run)
     shutil.rmtree(run / "checkpoints")
-    train(CONFIG.merge(shared), env=Walk, run=run, say=say_nothing)
-    assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 2
+    train(CONFIG.merge(shared), env=Walk, run=run)
+    assert len(Store(tmp_path / "rows").segments) == 2
 
 
 def going_on(run: Path, steps: int, **more: Any) -> list[str]:
     """What is said as the run goes on in a store that it shares."""
-    said: list[str] = []
-    train(CONFIG.merge({"replay.store": str(run.parent / "rows"), "steps": steps, **more}), env=Walk, run=run,
-          say=said.append)  # fmt: skip
+    with logged() as said:
+        train(CONFIG.merge({"replay.store": str(run.parent / "rows"), "steps": steps, **more}), env=Walk, run=run)
     return said
 
 
@@ -61,7 +60,7 @@ def test_a_copy_of_a_run_takes_nothing_from_it_in_the_store_they_share(undisturb
     going_on(copy, 130, **{"algo.optim.lr": 0.01})
     assert not any("episode" in line for line in going_on(run, 160) if "evaluating" not in line)
     assert_learned_the_same(run, undisturbed)
-    store = Store(tmp_path / "rows", say=say_nothing)
+    store = Store(tmp_path / "rows")
     assert {segment.run for segment in store.segments} == {str(run), str(copy)}
     assert len(store.histories()) == 2
     other = store.histories()[1]
@@ -72,7 +71,7 @@ def test_rows_that_are_gone_are_told(tmp_path: Path) -> None:
     run = tmp_path / "run"
     going_on(run, 60)
     going_on(run, 100)
-    shutil.rmtree(tmp_path / "rows" / Store(tmp_path / "rows", say=say_nothing).segments[0].name)
+    shutil.rmtree(tmp_path / "rows" / Store(tmp_path / "rows").segments[0].name)
     said = going_on(run, 160)
     assert any("rows of the checkpoint are no longer in" in line for line in said)
     assert any("rebuilt from its rows" in line for line in said)
@@ -84,4 +83,4 @@ def test_two_runs_may_share_a_store(undisturbed: Path, tmp_path: Path) -> None:
         for name in ("run", "other"):
             going_on(tmp_path / name, steps, seed=int(name == "other"))
     assert_learned_the_same(tmp_path / "run", undisturbed)
-    assert len(Store(tmp_path / "rows", say=say_nothing).histories()) == 2
+    assert len(Store(tmp_path / "rows").histories()) == 2

@@ -19,7 +19,6 @@ from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
 from reverie.core.types import Batch
-from reverie.core.words import say_nothing
 from reverie.experiment import bench
 from reverie.experiment import build as build_module
 from reverie.experiment.config import ExperimentConfig
@@ -46,13 +45,14 @@ def test_a_run_leaves_its_files(trained: Path) -> None:
     assert not list(trained.rglob("*.part*"))
 
 
-def test_an_existing_run_is_continued(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_run_is_continued(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = Path("run")
     shutil.copytree(trained, run)
     before = read_metrics(run / "metrics.jsonl")
-    said: list[str] = []
-    result = train(settings(steps=300), run=run, say=said.append)
+    result = train(settings(steps=300), run=run)
     assert said[0].startswith("continuing run from env step ")  # the path as it was given
     assert result.env_steps >= 300
     rows = read_metrics(run / "metrics.jsonl")
@@ -80,7 +80,7 @@ def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: 
     shutil.copytree(trained, run)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(ReverieError, match=message):
-        train(settings(**more), run=run, say=say_nothing)
+        train(settings(**more), run=run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -100,7 +100,7 @@ UnsavableConfig.learner = Unsavable
 def test_a_state_that_no_checkpoint_can_hold_is_told_before_the_first_step(tmp_path: Path) -> None:
     algo = UnsavableConfig().merge(SETTINGS["algo"])
     with pytest.raises(RunError, match=r"cannot save algo/draws/0: .* not Random\.$"):
-        train(settings().merge({"algo": algo}), run=tmp_path / "run", say=say_nothing)
+        train(settings().merge({"algo": algo}), run=tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -110,15 +110,17 @@ def test_a_state_that_no_checkpoint_can_hold_is_told_before_the_first_step(tmp_p
 )
 def test_nothing_is_created_before_everything_was_checked(tmp_path: Path, more: dict[str, Any]) -> None:
     with pytest.raises((ConfigError, EnvError)):
-        train(settings(**more), run=tmp_path / "run", say=say_nothing)
+        train(settings(**more), run=tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
-def test_timing_the_learner_first_changes_nothing_but_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_the_learner_first_changes_nothing_but_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
     def weights(name: str, **more: Any) -> dict[str, Any]:
         torch.set_num_threads(2)
-        said: list[str] = []
-        train(settings(eval_episodes=0, **more), run=tmp_path / name, say=said.append)
+        said.clear()
+        train(settings(eval_episodes=0, **more), run=tmp_path / name)
         assert any(" take about 1 min of learning" in line for line in said) == (name == "timed")
         torch.set_num_threads(1)
         return dict(load(tmp_path / name).algo.state_dict()["model"])
@@ -132,5 +134,5 @@ def test_timing_the_learner_first_changes_nothing_but_threads(tmp_path: Path, mo
     monkeypatch.setattr(build_module, "FEW", 0)
     after = weights("timed", steps=60)
     assert all(torch.equal(plain[key], after[key]) for key in plain)
-    train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed", say=say_nothing)
+    train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed")
     assert read_saved(tmp_path / "timed").experiment["threads"] == 1

@@ -25,7 +25,6 @@ from reverie.core import signals
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import FolderLock
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
 from reverie.run import signals as run_signals
@@ -122,7 +121,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_as_many_at_a_time_as_jobs(stage: type[Actor]) -> None:
-    result = train_seeds(CONFIG, range(5), jobs=2, run="all", say=say_nothing)
+    result = train_seeds(CONFIG, range(5), jobs=2, run="all")
     assert (began(stage), stage.most) == ([0, 1, 2, 3, 4], 2)
     assert [seed.state for seed in result.seeds] == ["finished"] * 5
     assert result.aggregate is not None
@@ -138,7 +137,7 @@ def test_as_many_at_a_time_as_jobs(stage: type[Actor]) -> None:
 
 def test_a_seed_that_fails_takes_no_other_with_it(stage: type[Actor]) -> None:
     stage.script = {0: (1, "reverie: the reward is nan"), 2: (137, "")}
-    result = train_seeds(CONFIG, range(4), jobs=2, run="all", say=say_nothing)
+    result = train_seeds(CONFIG, range(4), jobs=2, run="all")
     assert [seed.state for seed in result.seeds] == ["failed", "finished", "failed", "finished"]
     assert result.seeds[0].note == "failed: the reward is nan"
     assert result.seeds[2].note == "failed: killed by SIGKILL, possibly out of memory"
@@ -150,50 +149,49 @@ def test_a_seed_that_fails_takes_no_other_with_it(stage: type[Actor]) -> None:
 
 def test_the_same_again_leaves_those_alone_that_have_finished(stage: type[Actor]) -> None:
     stage.script = {1: (1, "RuntimeError: no")}
-    train_seeds(CONFIG, range(3), run="all", say=say_nothing)
+    train_seeds(CONFIG, range(3), run="all")
     began(stage)
     stage.script = {}
-    result = train_seeds(CONFIG, range(4), run="all", say=say_nothing)
+    result = train_seeds(CONFIG, range(4), run="all")
     assert began(stage) == [1, 3]
     assert [seed.state for seed in result.seeds] == ["finished"] * 4
     assert result.seeds[0].note == "already finished"
-    train_seeds(CONFIG, range(4), run="all", say=say_nothing)
+    train_seeds(CONFIG, range(4), run="all")
     assert not began(stage)
 
 
 def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> None:
-    train_seeds(CONFIG.merge({"init": "one"}), range(2), run="all", say=say_nothing)
+    train_seeds(CONFIG.merge({"init": "one"}), range(2), run="all")
     settings = Path("all/settings.yaml").read_text()
     with pytest.raises(RunError, match=r"init = 'other' applies only to a new run, but all began with init = 'one'"):
-        train_seeds(CONFIG.merge({"init": "other"}), range(2), run="all", say=say_nothing)
-    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+        train_seeds(CONFIG.merge({"init": "other"}), range(2), run="all")
+    train_seeds(CONFIG, range(2), run="all")
     assert Path("all/settings.yaml").read_text() == settings
 
 
 def test_what_no_seed_can_begin_with_is_an_error_that_leaves_nothing(stage: type[Actor], elsewhere: Path) -> None:
     stage.script = dict.fromkeys(range(5), (1, "reverie: refused, as it is wrong"))
     with pytest.raises(RunError, match=r"^refused, as it is wrong$"):
-        train_seeds(CONFIG, range(5), jobs=2, say=say_nothing)
+        train_seeds(CONFIG, range(5), jobs=2)
     assert began(stage) == [0, 1]
     assert not list(elsewhere.glob("runs/*"))
 
 
 def test_what_is_not_ours_is_never_swept_away(stage: type[Actor]) -> None:
-    train_seeds(CONFIG, [7], run="all", say=say_nothing)
+    train_seeds(CONFIG, [7], run="all")
     Path("all/seed-3").mkdir()
     Path("all/seed-3/thesis.tex").write_text("years of work")
     stage.script = {3: (1, "reverie: refused, it is not empty")}
     with pytest.raises(RunError, match="not empty"):
-        train_seeds(CONFIG, [3], run="all", say=say_nothing)
+        train_seeds(CONFIG, [3], run="all")
     assert Path("all/seed-3/thesis.tex").exists()
     assert Path("all/seed-7/config.yaml").exists()
 
 
-def test_a_signal_is_told_to_each_child_once(stage: type[Actor]) -> None:
+def test_a_signal_is_told_to_each_child_once(stage: type[Actor], said: list[str]) -> None:
     number = signal.SIGUSR1
     before, stage.signals, stage.patience = signal.getsignal(number), [number], 1
-    said: list[str] = []
-    result = train_seeds(CONFIG, range(4), jobs=2, run="all", say=said.append)
+    result = train_seeds(CONFIG, range(4), jobs=2, run="all")
     assert [actor.told for actor in stage.cast] == [[number], [number]]
     assert result.signal == number
     assert [seed.state for seed in result.seeds] == ["stopped", "stopped", "waiting", "waiting"]
@@ -201,12 +199,12 @@ def test_a_signal_is_told_to_each_child_once(stage: type[Actor]) -> None:
     assert any(text.startswith(f"{number.name}: the running seeds finish their iteration") for text in said)
     assert signal.getsignal(number) == before
     stage.patience = 0
-    assert [seed.state for seed in train_seeds(CONFIG, range(4), run="all", say=say_nothing).seeds] == ["finished"] * 4
+    assert [seed.state for seed in train_seeds(CONFIG, range(4), run="all").seeds] == ["finished"] * 4
 
 
 def test_the_second_signal_is_passed_on_and_the_third_kills(stage: type[Actor]) -> None:
     stage.signals, stage.patience = [signal.SIGINT, signal.SIGINT, signal.SIGTERM], 3
-    train_seeds(CONFIG, [0], run="all", say=say_nothing)
+    train_seeds(CONFIG, [0], run="all")
     assert stage.cast[0].told == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]
 
 
@@ -216,7 +214,7 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
 
     monkeypatch.setattr(Actor, "last_words", fail)
     with pytest.raises(ZeroDivisionError):
-        train_seeds(CONFIG, range(3), jobs=3, run="all", say=say_nothing)
+        train_seeds(CONFIG, range(3), jobs=3, run="all")
     assert [actor.told for actor in stage.cast[1:]] == [[signal.SIGTERM], [signal.SIGTERM]]
     assert all(actor.ended for actor in stage.cast)
     with FolderLock(Path("all")):  # it is free
@@ -232,7 +230,7 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], seeds: list[int], message: str, elsewhere: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        train_seeds(CONFIG.merge(values), seeds, say=say_nothing)
+        train_seeds(CONFIG.merge(values), seeds)
     assert not list(elsewhere.iterdir())
 
 
@@ -241,9 +239,9 @@ def test_objects_of_python_cannot_be_told_to_a_process(elsewhere: Path) -> None:
         pass
 
     with pytest.raises(ConfigError, match=r"algo\.encoder = .*Own: each seed runs in its own process"):
-        train_seeds(CONFIG.merge({"algo": CONFIG.algo.merge({"encoder": Own()})}), [0, 1], say=say_nothing)
+        train_seeds(CONFIG.merge({"algo": CONFIG.algo.merge({"encoder": Own()})}), [0, 1])
     with pytest.raises(ConfigError, match=r"<lambda>: .*pass 'module:Id'"):
-        reverie.train_seeds("td3", env=lambda: None, say=say_nothing)  # type: ignore[arg-type]
+        reverie.train_seeds("td3", env=lambda: None)  # type: ignore[arg-type]
     assert not list(elsewhere.iterdir())
 
 
@@ -256,19 +254,19 @@ def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere:
             Path(name, content).write_text("")
     for name, message in {"file": "no writable", "single": "run of a single seed", "thesis": "is not a run"}.items():
         with pytest.raises(RunError, match=message):
-            train_seeds(CONFIG, [0], run=name, say=say_nothing)
-    train_seeds(CONFIG, [0], run="all", say=say_nothing)
+            train_seeds(CONFIG, [0], run=name)
+    train_seeds(CONFIG, [0], run="all")
     with pytest.raises(RunError, match="run with environment 'CartPole-v1', not 'Acrobot-v1'"):
-        train_seeds(CONFIG.merge({"env.id": "Acrobot-v1"}), [0], run="all", say=say_nothing)
+        train_seeds(CONFIG.merge({"env.id": "Acrobot-v1"}), [0], run="all")
     with pytest.raises(RunError, match="run with algorithm 'dreamer_v3', not 'td3'"):
-        train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all", say=say_nothing)
+        train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all")
     with FolderLock(Path("all")), pytest.raises(RunError, match="is in use by process"):
-        train_seeds(CONFIG, [0, 1], run="all", say=say_nothing)
+        train_seeds(CONFIG, [0, 1], run="all")
     assert began(stage) == [0]
 
 
 def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
-    train_seeds(CONFIG, [4], run="all", say=say_nothing)
+    train_seeds(CONFIG, [4], run="all")
     words = ["--config", "all/settings.yaml", "--seed", "4", "--run", "all/seed-4"]
     assert stage.cast[0].command == ["train", "dreamer_v3", *words]
     content = yaml.safe_load(Path("all/settings.yaml").read_text())
@@ -389,7 +387,7 @@ def test_a_seed_that_was_stopped_ends_as_the_run_that_it_would_be_alone(
     assert cli(args) == 0
     assert "1 of 1 seed finished" in capsys.readouterr().out
     alone = CONFIG.merge({"seed": 4, "env.id": "slow_env_module:Slow-v0", "schedule.log_every": 10})
-    train(alone, run="alone", say=say_nothing)
+    train(alone, run="alone")
     assert_same(run, Path("alone"))
     own = [
         re.sub(r"preset: .*", "", file.read_text())

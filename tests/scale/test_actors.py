@@ -20,7 +20,6 @@ from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.core.words import say_nothing
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.detect import open_reader
 from reverie.experiment.config import ExperimentConfig
@@ -59,18 +58,17 @@ class Killer:
         pass
 
 
-def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path) -> None:
+def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str]) -> None:
     """Every row received is kept, with the version that acted; nobody is left behind."""
-    said: list[str] = []
     killer, run = Killer(), tmp_path / "run"
-    made = reverie.train("dqn", run=run, steps=500, sinks=[killer], say=said.append, **QUICK)
+    made = reverie.train("dqn", run=run, steps=500, sinks=[killer], **QUICK)
     assert killer.victim is not None
     assert [line for line in said if "is started again, in new episodes: its process died (exit code -9)" in line]
     assert not multiprocessing.active_children()
     assert 500 <= made.env_steps < 510
     assert killer.values["train/staleness"] >= 0
     assert -40 < made.updates - 0.5 * (made.env_steps - 60) < 110  # the ratio, but for the slack and late first rows
-    store = Store(run / "replay", say=print)
+    store = Store(run / "replay")
     rows, histories = store.rows(), store.histories()
     assert len(histories) in (1, 2)  # on a busy machine one actor may do all of it
     assert rows > 500
@@ -82,12 +80,12 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path) -> None:
     with open_reader(str(run), DatasetConfig()) as reader:
         assert all("version" not in part for part in reader.parts())
 
-    again = reverie.train("dqn", run=run, steps=560, say=said.append, **QUICK)
+    again = reverie.train("dqn", run=run, steps=560, **QUICK)
     assert "actors start new episodes: a run with actors is not resumed within them" in said
     assert 560 <= again.env_steps < 570
-    assert Store(run / "replay", say=print).rows() > rows
+    assert Store(run / "replay").rows() > rows
     with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):
-        reverie.train("dqn", run=run, steps=600, say=say_nothing, **(QUICK | {"actors": 0}))
+        reverie.train("dqn", run=run, steps=600, **(QUICK | {"actors": 0}))
 
 
 def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -99,7 +97,7 @@ def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"actor 0 failed before it acted: .*no licence"):
-        reverie.train("dqn", run=tmp_path, steps=100, say=say_nothing,
+        reverie.train("dqn", run=tmp_path, steps=100,
                       **(QUICK | {"env": elsewhere_missing, "actors": 1}))  # fmt: skip
 
 
@@ -113,7 +111,7 @@ def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
 )
 def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        reverie.train("dqn", run=tmp_path / "run", steps=100, say=say_nothing, **(QUICK | changes))
+        reverie.train("dqn", run=tmp_path / "run", steps=100, **(QUICK | changes))
     assert not (tmp_path / "run").exists()
 
 

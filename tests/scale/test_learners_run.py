@@ -23,7 +23,7 @@ from reverie.replay.durable import dealt
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
 from reverie.scale.launch import check
-from reverie.scale.rules import scaled
+from reverie.scale.rules import log_rules, scaled
 from reverie.store.store import Store
 
 FLAGS = [
@@ -63,13 +63,13 @@ def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):
     assert not torch.equal(mine, its)
 
 
-def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path):
-    alone, said = tmp_path / "alone", []
+def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, said):
+    alone = tmp_path / "alone"
     shutil.copytree(run, alone)
     config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
-    train_config(config.merge({"learners": 1, "steps": 210}), run=alone, say=said.append)
+    train_config(config.merge({"learners": 1, "steps": 210}), run=alone)
     assert any("had 2 learners and has 1 learner now" in line for line in said)
-    count = Store(alone / "replay", say=said.append).segments[-1].rows
+    count = Store(alone / "replay").segments[-1].rows
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
 
 
@@ -96,13 +96,13 @@ def test_two_learners_learn_from_the_rows_of_actors(acted):
 
 
 @pytest.mark.parametrize("acted", [2], indirect=True, ids=["an actor each"])
-def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_path):
-    alone, said = tmp_path / "alone", []
+def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_path, said):
+    alone = tmp_path / "alone"
     shutil.copytree(acted, alone)
     before = sum(len(flags_of(folder)[0]) for folder in (acted / "replay", acted / "ranks/1/replay"))
     config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
     steps = int(logged(acted)["counters/env_steps"]) + 10  # actors may have been ahead of its end
-    made = train_config(config.merge({"learners": 1, "actors": 1, "steps": steps}), run=alone, say=said.append)
+    made = train_config(config.merge({"learners": 1, "actors": 1, "steps": steps}), run=alone)
     assert made.env_steps >= steps
     assert any("had 2 learners and has 1 learner now" in line for line in said)
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
@@ -119,7 +119,7 @@ def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch):
 
 def flags_of(folder):
     """Whether each stored row is the first, and the last, of an episode."""
-    store = Store(folder, say=print)
+    store = Store(folder)
     chunks = [chunk.rows for each in store.histories() for part in each for chunk in store.read(*part)]
     return tuple(np.concatenate([rows[name].ravel() for rows in chunks]) for name in ("is_first", "is_last"))
 
@@ -173,19 +173,19 @@ def test_several_learners_need_a_launcher(tmp_path):
         train_config(ExperimentConfig(learners=2), run=tmp_path / "run")
 
 
-def test_rllibs_rules_scale_batches_environments_and_learning_rates():
-    said = []
+def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
     config = ExperimentConfig(steps=1000, scale_rules=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
         {"env.num": 2}
     )
-    found = scaled(config, 4, said.append)
+    found = scaled(config, 4)
+    log_rules(config, 4)
     assert (found.algo.batch_size, found.env.num) == (128, 8)
     assert found.algo.lr == Ramp(((0.0, 0.0), (100.0, 2e-3)))
     assert said == [
         "scale_rules for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
         "algo.lr: 0.001 -> [[0.0, 0.0], [100.0, 0.002]]"
     ]
-    assert scaled(config.merge({"scale_rules": False}), 4, said.append).algo.lr == 1e-3
+    assert scaled(config.merge({"scale_rules": False}), 4).algo.lr == 1e-3
     sac = ExperimentConfig(scale_rules=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
-    found = scaled(sac, 4, said.append).algo
+    found = scaled(sac, 4).algo
     assert (found.actor_lr.plain(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)

@@ -19,7 +19,6 @@ import pytest
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.cli.parse import without
-from reverie.core.words import say_nothing
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.manifest import step_of
@@ -83,7 +82,7 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
     with log.open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
-        saved = Checkpoints(run / "checkpoints", say=say_nothing)
+        saved = Checkpoints(run / "checkpoints")
         wait(saved.all, command)
         os.kill(learner(run, 1), signal.SIGKILL)
         wait(lambda: log.read_text().count("continuing") == 1, command)
@@ -118,7 +117,7 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
     with log.open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
-        saved = Checkpoints(run / "checkpoints", say=say_nothing)
+        saved = Checkpoints(run / "checkpoints")
         wait(saved.all, command)
         os.kill(wait(lambda: processes("ray::Post"))[0], signal.SIGKILL)
         wait(lambda: log.read_text().count("is started again, in new episodes: its process on") == 1, command)
@@ -133,7 +132,7 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
 
         command.terminate()
         assert command.wait(60) == 128 + signal.SIGTERM
-        store = Store(run / "replay", say=print)
+        store = Store(run / "replay")
         parts = [part for history in store.histories() for part in history]
         last = np.concatenate([chunk.rows["is_last"].ravel() for part in parts for chunk in store.read(*part)])
         assert int((~last).sum()) == step_of(saved.all()[-1])

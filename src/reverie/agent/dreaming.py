@@ -18,13 +18,14 @@ from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, RunError, warn
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_writable, write_atomic, write_json, writing
+from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.datasets.dataset import DatasetConfig
 from reverie.experiment.build import make_eval_env
 from reverie.run.collect import executed
@@ -67,7 +68,6 @@ def dream(
     actions: Actions = "mode",
     seed: int | None = None,
     data: DatasetConfig | Path | str | None = None,
-    say: Say = warn,
 ) -> DreamReport:
     """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
 
@@ -86,7 +86,6 @@ def dream(
         data: recorded episodes to predict: a path, minari:NAME, or settings with further options of reading.
             The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
             also the longest others. None: the agent plays.
-        say: called with a sentence for each remark about ``data``. Default: a line on stderr.
 
     Raises:
         ConfigError: a number is out of range, ``actions`` are asked for with ``data``, or the algorithm has no world
@@ -107,7 +106,7 @@ def dream(
             f"actions = {actions!r} with data: recorded episodes are predicted under the recorded actions. "
             "Leave one of the two out."
         )
-    source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest, say)
+    source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest)
     with source as (episodes, about), reproducible(seed):
         if context is None:
             context, episodes = fitting(episodes, sequences)
@@ -261,12 +260,12 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
 
 
 @contextlib.contextmanager
-def recorded(agent: Agent, data: DatasetConfig | Path | str, longest: int, say: Say) -> Iterator[Episodes]:
+def recorded(agent: Agent, data: DatasetConfig | Path | str, longest: int) -> Iterator[Episodes]:
     """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
     with agent.recorded(data) as found:
         yield found.beginnings(longest), {"data": str(found.reader.path)}
         for remark in found.remarks():
-            say(f"{found.reader.path}: {remark}")
+            logger.warning(f"{found.reader.path}: {remark}")
 
 
 def fitting(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:

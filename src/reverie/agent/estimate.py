@@ -23,16 +23,17 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import EnvError, RunError, warn
+from reverie.core.errors import EnvError, RunError
 from reverie.core.files import writing
 from reverie.core.importing import trusting
+from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Memoryless, Policy
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
@@ -263,8 +264,8 @@ class Estimator:
             agreement=agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec),
         )
 
-    def measured(self, updates: int, say: Say) -> PolicyEstimate:
-        """Return :meth:`estimate`; ``say`` gets a line on its progress now and then, if it takes long."""
+    def measured(self, updates: int) -> PolicyEstimate:
+        """Return :meth:`estimate`; its progress is logged now and then, if it takes long."""
         since = latest = time.monotonic()
 
         def watch(made: int, updates: int) -> bool:
@@ -272,7 +273,9 @@ class Estimator:
             now = time.monotonic()
             if now - latest >= REPORT_EVERY and made < updates:
                 latest, left = now, span((now - since) / made * (updates - made))
-                say(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
+                logger.info(
+                    f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left"
+                )
             return True
 
         return self.estimate(updates, watch=watch)
@@ -416,7 +419,6 @@ def estimate(
     device: str = "auto",
     seed: int | None = None,
     trust: bool = False,
-    say: Say = warn,
     watch: Watch | None = None,
 ) -> EstimateReport:
     """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
@@ -436,7 +438,6 @@ def estimate(
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         seed: of networks and batches, >= 0. None: follows from the run's seed.
         trust: import modules that the run names and no installed package has, such as one in the current folder.
-        say: called with a sentence now and then. Default: a line on stderr.
         watch: called after each update as ``watch(made, updates)``; False ends the updates.
 
     Raises:
@@ -458,7 +459,7 @@ def estimate(
             f"{folder.path} was not trained on recorded data. Pass the dataset to estimate from: --data PATH."
         )
     config = trained.merge({"data": own, "env.clip_reward": "none"})
-    checkpoints = Checkpoints(folder.checkpoints, say=say)
+    checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
     space = None  # undeclared bounds of actions are the environment's; one given from Python cannot be made again
@@ -477,7 +478,7 @@ def estimate(
         with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
             dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))
         for remark in recorded.remarks():
-            say(f"{config.data.path}: {remark}")
+            logger.warning(f"{config.data.path}: {remark}")
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
@@ -486,6 +487,6 @@ def estimate(
         with writing(folder.path):
             write_found(folder.estimate, content)
     except RunError as error:
-        say(str(error))
+        logger.warning(str(error))
         return EstimateReport(estimate=found, files={})
     return EstimateReport(estimate=found, files={"estimate": folder.estimate})

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reverie.agent.agent import Actions, Agent
-from reverie.core.errors import RunError, warn
+from reverie.core.errors import RunError
 from reverie.core.files import writing
-from reverie.core.words import Say
+from reverie.core.logger import logger
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, write_found
@@ -32,11 +32,10 @@ def evaluate_run(
     video: bool = False,
     seed: int | None = None,
     time_limit: int | None = None,
-    say: Say = warn,
 ) -> EvaluationReport:
     """Play ``episodes`` as :meth:`Agent.evaluate` does; write ``eval.json``, and with ``video`` the first episode.
 
-    If nothing can be written, the report still holds the scores, and ``say`` is called with the reason.
+    If nothing can be written, the report still holds the scores, and the reason is logged.
     """
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
     folder, files = RunFolder(agent.run), dict[str, Path]()
@@ -50,5 +49,5 @@ def evaluate_run(
                 path = folder.videos / f"eval-{agent.step:012d}.mp4"
                 files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
     except RunError as error:
-        say(str(error))
+        logger.warning(str(error))
     return EvaluationReport(evaluation=evaluation, files=files)

@@ -17,12 +17,12 @@ from reverie.agent.imagining import array, describing, seeded
 from reverie.agent.loading import load
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context
-from reverie.core.errors import ConfigError, RunError, warn
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_local, check_writable, writing
+from reverie.core.logger import logger
 from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
-from reverie.core.words import Say
 from reverie.datasets.dataset import DatasetConfig, Recorded, shown
 from reverie.datasets.output import delete, staged_file
 from reverie.nn.probe import Probe
@@ -69,7 +69,6 @@ def extract(
     device: str = "auto",
     seed: int | None = None,
     overwrite: bool = False,
-    say: Say = warn,
 ) -> Extracted:
     """Filter recorded episodes through a world model, and write for each row what the model makes of it.
 
@@ -89,7 +88,6 @@ def extract(
         device: of a run folder: see :func:`reverie.load`.
         seed: of the states, which are sampled. None: follows from the run's seed.
         overwrite: whether an earlier extraction at ``out`` is replaced, once the new one is complete.
-        say: called with a sentence for each remark about ``data``. Default: a line on stderr.
 
     Raises:
         ConfigError: ``out`` has another ending, or the algorithm has no world model.
@@ -98,7 +96,7 @@ def extract(
     """
     path = _checked(out, overwrite)
     if not isinstance(agent, Agent):
-        agent = load(agent, checkpoint=checkpoint, device=device, say=say)
+        agent = load(agent, checkpoint=checkpoint, device=device)
     describing(agent)
     target = path.with_name(f".new-{path.name}") if overwrite else path
     with agent.recorded(data) as recorded, writing(path), reproducible(seeded(agent, seed)):
@@ -118,7 +116,7 @@ def extract(
             delete(path)
             os.replace(target, path)
         for remark in recorded.remarks():
-            say(f"{recorded.reader.path}: {remark}")
+            logger.warning(f"{recorded.reader.path}: {remark}")
     return Extracted(path=path, manifest=manifest)
 
 

@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import EnvError, RunError, warn
+from reverie.core.errors import EnvError, RunError
 from reverie.core.importing import imported, trusting
+from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.signature import differences, signature
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec
 from reverie.core.types import State
-from reverie.core.words import Say
 from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, env_factory, put_away
@@ -49,7 +49,6 @@ def load(
     checkpoint: Path | str | None = None,
     device: str = "auto",
     trust: bool = False,
-    say: Say = warn,
 ) -> Agent:
     """Load the agent of a run.
 
@@ -65,7 +64,6 @@ def load(
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         trust: import modules that the run names and no installed package has, such as one in the current folder.
-        say: called with a sentence if newer checkpoints are damaged. Default: a line on stderr.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
@@ -76,7 +74,7 @@ def load(
     """
     folder = RunFolder.at(fetched(run))
     with trusting(trust):
-        return _loaded(folder, env, algo, checkpoint, device, say)
+        return _loaded(folder, env, algo, checkpoint, device)
 
 
 def _loaded(
@@ -85,13 +83,12 @@ def _loaded(
     algo: AlgorithmConfig | None,
     checkpoint: Path | str | None,
     device: str,
-    say: Say,
 ) -> Agent:
     env = own_factory(folder.path, env, algo)
     config = saved_config(folder.path, env, algo)
     if isinstance(env, gymnasium.Env):  # it is made already
         config = config.merge({"env.kwargs": {}})
-    checkpoints = Checkpoints(folder.checkpoints, say=say)
+    checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
     alone = config.env.id == NO_ENV
@@ -114,17 +111,17 @@ def _loaded(
     with _example(config, factory) as flat:
         check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
         if recorded is not None and env is not None:
-            compare_actions(recorded[1], flat.action_spec, say)
+            compare_actions(recorded[1], flat.action_spec)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path, step=step_of(path))
 
 
-def compare_actions(recorded: Space, action: ActionSpec, say: Say) -> None:
+def compare_actions(recorded: Space, action: ActionSpec) -> None:
     """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
     learned, own = (signature({}, spec) for spec in (ActionCodec(recorded).spec, action))
     for line in differences(learned, own, ("the data", "the environment")):
-        say(
+        logger.warning(
             f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
             "environment's bounds, train with --env ID"
         )

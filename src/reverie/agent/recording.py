@@ -16,10 +16,11 @@ from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.specs import MASK
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
 from reverie.datasets.output import Exported, size_of
 from reverie.datasets.reader import Space
@@ -27,7 +28,6 @@ from reverie.datasets.writers import size_written, write_minari
 from reverie.envs.make import put_away
 from reverie.envs.task import settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
-from reverie.log.console import tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ class RecordConfig(Config):
             raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
 
 
-def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> Exported:
+def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
 
     Observations, actions and rewards are the environment's own, in its units, before any clipping and without rendered
     frames; MiniGrid's observations are as learners see them. Each episode keeps its seed. Images are compressed. The
-    dataset appears at ``target`` only once it is complete. ``say`` is told its probable size before it begins.
+    dataset appears at ``target`` only once it is complete. Its probable size is logged before it begins.
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
@@ -80,7 +80,7 @@ def record(agent: Agent, target: str, config: RecordConfig, say: Say = tell) -> 
         named, remark = named_env(agent, env)
         both = agent.observer.shown, env.action_space
         with reproducible(config.seed):
-            say(expected_size(agent, env, config))
+            logger.info(expected_size(agent, env, config))
             done = write_minari(played(agent, env, config), target, both, about | named)
         done.remarks += [remark] if remark else []
         return done

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.discover import algorithm_config, version
-from reverie.core.errors import ConfigError, DataError, RunError, warn
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json
+from reverie.core.logger import logger
 from reverie.core.signature import signature
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.words import Say
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, env_factory, put_away
 from reverie.experiment.config import ExperimentConfig, saved_settings
@@ -118,9 +118,7 @@ class Theirs:
         return found[1] if found else ""
 
 
-def import_sb3(
-    file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, say: Say = warn, **options: Any
-) -> Path:
+def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, **options: Any) -> Path:
     """Make a run folder of an agent of Stable-Baselines3 or sb3-contrib, for :func:`reverie.load` and ``init``.
 
     Args:
@@ -128,7 +126,6 @@ def import_sb3(
             perceptrons (``MlpPolicy``). Nothing of it is unpickled.
         env: its environment: an id of Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: one below ``runs/``.
-        say: called with a sentence about what could not be taken over.
         **options: further settings of the run, by dotted path, such as ``**{"env.time_limit": 200}``.
 
     Raises:
@@ -153,7 +150,7 @@ def import_sb3(
         put_away(flat)
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad():
-        WRITERS[name](theirs, learner, obs, action, say)
+        WRITERS[name](theirs, learner, obs, action)
     Checkpoints(folder.checkpoints).save(int(theirs.data.get("num_timesteps", 0)), {"algo": learner})
     write_json(folder.spec, signature(obs, action))
     write_saved(folder.config, saved_settings(config, given), version())
@@ -214,7 +211,7 @@ def put(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
         bias[copy].copy_(b)
 
 
-def _on_policy(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec, say: Say) -> None:
+def _on_policy(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
     network: Any = learner.objective.network  # type: ignore[union-attr]
     actor = theirs.layers("mlp_extractor.policy_net", "action_net")
     (part,) = action.parts.values()
@@ -235,10 +232,10 @@ def _on_policy(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionS
     ) and "critic.weight" not in theirs.weights:
         put(network.critic.body, value)
     else:
-        say("its value network has other layers than its policy, which we lack: the value is learned anew")
+        logger.warning("its value network has other layers than its policy, which we lack: the value is learned anew")
 
 
-def _q_values(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec, say: Say) -> None:
+def _q_values(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
     objective: Any = learner.objective
     for network, place in ((objective.network, ""), (objective.target_network.model, "_target")):
         name = "q_net" if "q_net.q_net.0.weight" in theirs.weights else "quantile_net"
@@ -252,7 +249,7 @@ def _swapped(x: Tensor, actions: int) -> Tensor:
     return x.view(-1, actions, *x.shape[1:]).transpose(0, 1).flatten(0, 1)
 
 
-def _actor_critic(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec, say: Say) -> None:
+def _actor_critic(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
     objective: Any = learner.objective
     if "actor.latent_pi.0.weight" in theirs.weights:
         heads = [theirs.layers("", f"actor.{name}")[0] for name in ("mu", "log_std")]

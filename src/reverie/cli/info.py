@@ -109,9 +109,7 @@ def replay_line(folder: Path) -> str:
 
     if not folder.is_dir():
         return "none in this folder"
-    said: list[str] = []
     try:
-        store = Store(folder, say=said.append)
+        return plural(Store(folder).rows(), "row")
     except ReverieError as error:
         return str(error)
-    return "; ".join([plural(store.rows(), "row"), *said])

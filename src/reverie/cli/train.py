@@ -18,13 +18,13 @@ from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
-from reverie.core.words import plural, say_nothing
+from reverie.core.logger import silent, tell
+from reverie.core.words import plural
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import env_in, layered, sections, settings_in
 from reverie.experiment.registry import SUITES
 from reverie.log.aggregate import table
-from reverie.log.console import tell
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.scale.launch import check, launch, launched, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
@@ -80,7 +80,8 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     common, alone = replace(parsed.common, run=said.run), found.learners == 1 and not parsed.common.on
     many = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not many and not alone and not launched()
-    found = fitted(found, {name.replace("-", "_") for name in flags}, say_nothing if starts or rank() else tell)
+    with silent(starts or rank() > 0):
+        found = fitted(found, {name.replace("-", "_") for name in flags})
     if refused := misplaced(common, found.learners):
         return fail(refused, 2)
     if starts:
@@ -105,7 +106,7 @@ def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> in
     check(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (said.run or new_path(config.subject, config.name)).absolute()
     words = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
-    return train_on_ray(words, config, run, on_ray(said) or ClusterRequest(), tell)
+    return train_on_ray(words, config, run, on_ray(said) or ClusterRequest())
 
 
 def on_ray(said: Common) -> ClusterRequest | None:

@@ -52,7 +52,7 @@ def tune_command(args: list[str]) -> int:
 def search(config: ExperimentConfig, said: Tuning) -> int:
     """Search, print the best trials, and return 0 if all trials that were wanted have ended."""
     from reverie.cli.train import on_ray
-    from reverie.log.console import tell
+    from reverie.core.logger import tell
     from reverie.run.folder import read_yaml
     from reverie.scale.search import tune_of
 

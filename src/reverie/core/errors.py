@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-import sys
 import traceback
 from collections.abc import Iterable
 
@@ -59,11 +58,6 @@ def told(error: BaseException) -> str:
     if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_OF_USERS:
         return said
     return f"{said} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
-
-
-def warn(text: str) -> None:
-    """Print ``text`` to stderr as a warning, without the source line that Python's own warnings show."""
-    print(f"warning: {text}", file=sys.stderr)
 
 
 def did_you_mean(given: str, known: Iterable[str], count: int = 3) -> str:

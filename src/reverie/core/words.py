@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-Say = Callable[[str], None]
-"""Tells the user something: prints a message, or passes it on."""
-
-
-def say_nothing(text: str) -> None:
-    """Ignore ``text``, for callers who want no output."""
-
 
 def plural(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 row``, ``2,000 rows``."""

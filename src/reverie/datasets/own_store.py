@@ -41,7 +41,7 @@ class StoreReader(Reader):
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
         self.place: Path | str = store_in(path)
-        self.store: Store = Store(self.place, say=self.note)
+        self.store: Store = Store(self.place)
         layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.kept), None)
         if layout is None:
             raise DataError(f"the store in {path} contains no rows.")

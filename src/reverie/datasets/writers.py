@@ -297,7 +297,7 @@ def write_store(
     """Write a replay store with one stream, and files ``beside`` it, by name, as JSON."""
     done = Exported(folder)
     with staged_file(folder, folder=True) as staged:
-        store = Store(staged, say=print, waits=False)
+        store = Store(staged, waits=False)
         store.begin(columns, 1)
         try:
             for rows in episodes:

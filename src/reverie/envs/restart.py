@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from reverie.core.errors import EnvError, ReverieError
-from reverie.core.words import Say
+from reverie.core.logger import logger
 from reverie.envs.slot import EnvSpecs, Failed, Slot
 
 LONGEST_WAIT = 60.0
@@ -62,14 +62,12 @@ class RestartBudget:
 class Restarter:
     """Restarts failed environments of ``slots`` as often as ``budget`` allows; each must have the specs ``made``."""
 
-    def __init__(
-        self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], budget: RestartBudget, say: Say
-    ) -> None:
+    def __init__(self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], budget: RestartBudget) -> None:
         self.count: int = 0
         """Number of restarts since this object was made."""
         self.has_stepped: list[bool] = [False] * len(slots)
         self.made = made
-        self._slots, self._budget, self._say, self._sleep = slots, budget, say, time.sleep
+        self._slots, self._budget, self._sleep = slots, budget, time.sleep
         self.seeded(seeds)
 
     def seeded(self, seeds: list[int]) -> None:
@@ -84,7 +82,7 @@ class Restarter:
             if not self.has_stepped[number]:  # more likely a mistake in it than bad luck, which nobody should wait for
                 seconds = min(seconds, 1.0)
             waiting = f" in {seconds:g} seconds" if seconds else ""
-            self._say(f"restarting a failed environment{waiting}: {failed.error}")
+            logger.warning(f"restarting a failed environment{waiting}: {failed.error}")
             self._slots[number].stop()
             if seconds:
                 self._sleep(seconds)

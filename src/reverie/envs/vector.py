@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import EnvError, ReverieError, warn
+from reverie.core.errors import EnvError, ReverieError
+from reverie.core.logger import logger
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
-from reverie.core.words import Say
 from reverie.envs.batched import Batched, flat_actions
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, Summary
@@ -36,15 +36,14 @@ def make_env(
     seed: int,
     factory: EnvLike | None = None,
     render: bool = False,
-    say: Say = warn,
     new: bool = True,
 ) -> VectorEnv | Batched:
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
     is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
-    can draw. ``say`` gets a sentence at each restart. ``new``: they are those of a new run, which ends at once if
-    ``env.log_info`` names what the first episode does not have; otherwise ``say`` gets that.
+    can draw. Each restart is logged. ``new``: they are those of a new run, which ends at once if ``env.log_info``
+    names what the first episode does not have; otherwise that is logged.
 
     Raises:
         EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.
@@ -59,8 +58,8 @@ def make_env(
         made = _start(slots)
     else:
         slots, made, arrays = _serial(makers)
-    restarter = Restarter(slots, made, seeds, RestartBudget(config.restarts, config.restart_window), say)
-    return VectorEnv(slots, arrays, restarter, say, bool(config.log_info), new)
+    restarter = Restarter(slots, made, seeds, RestartBudget(config.restarts, config.restart_window))
+    return VectorEnv(slots, arrays, restarter, bool(config.log_info), new)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
@@ -108,7 +107,6 @@ class VectorEnv:
         slots: list[Slot],
         arrays: dict[str, np.ndarray],
         restarter: Restarter,
-        say: Say = warn,
         logs: bool = False,
         new: bool = True,
     ) -> None:
@@ -116,7 +114,7 @@ class VectorEnv:
 
         ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``: see ``make_env``.
         """
-        self._slots, self._arrays, self._restarter, self._say = slots, arrays, restarter, say
+        self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # gives the answer that is due
@@ -248,7 +246,7 @@ class VectorEnv:
                 self._end(EnvError(missing[0]))
                 self._check_open()
             elif all(missing):
-                self._say(missing[0])
+                logger.warning(missing[0])
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
@@ -303,7 +301,7 @@ class VectorEnv:
                 continue
             last[number] = True
             if why:
-                self._say(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
+                logger.warning(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
         self._restarter.has_stepped = [True] * self.num_envs
         return dataclasses.replace(step, is_last=flags(last))

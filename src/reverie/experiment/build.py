@@ -22,7 +22,8 @@ from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
-from reverie.core.errors import ConfigError, DataError, RunError, warn
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.logger import logger
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Stateful
 from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
@@ -30,7 +31,7 @@ from reverie.core.signature import differences, signature
 from reverie.core.space_json import text_of
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, State, Window
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
 from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
@@ -85,7 +86,6 @@ class Experiment(Trainable):
     """The environment that the user gave."""
     speed: Pace | None = None
     """Speed of the learner, if it was timed."""
-    say: Say = warn
 
     def evaluate(self, which: Which) -> Evaluation:
         """Play whole episodes, and leave every random generator of training as it was. ``which`` selects the seed.
@@ -103,10 +103,10 @@ class Experiment(Trainable):
         if self.estimator is not None:
             updates = self.config.data.estimate_updates
             if which == "test":
-                self.say(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
-            return cast(Measured, self.estimator.measured(updates, self.say))
+                logger.info(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
+            return cast(Measured, self.estimator.measured(updates))
         if which == "test":
-            self.say(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
+            logger.info(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
         return self.evaluate(which)
 
     @property
@@ -165,16 +165,16 @@ class Experiment(Trainable):
                 f"init = '{given}': expected a run of {self.config.name}, but it is a run of {saved.algorithm}."
             )
         check_spec(folder, self.spec)
-        checkpoints = Checkpoints(folder.checkpoints, say=self.say)
+        checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(given.name if inside else None)
         checkpoints.load(path, {"algo": Shared(self.algo)})
         if isinstance(self.algo, ModelFree):
             self.algo.renew()
-        self.say(f"starting with the agent of {path}")
+        logger.info(f"starting with the agent of {path}")
 
     def describe(self) -> None:
         for line in described(self):
-            self.say(line)
+            logger.info(line)
 
     def why_idle(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
@@ -224,7 +224,6 @@ def build(
     run: Path | None = None,
     estimates: Callable[..., Any] | None = None,
     actors: Callable[..., Any] | None = None,
-    say: Say = warn,
 ) -> Experiment:
     """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
 
@@ -236,7 +235,6 @@ def build(
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
         actors: builds what takes the rows of ``config.actors`` processes, :func:`reverie.scale.actor_feed.feeding`.
-        say: called with a sentence about what is happening, now and then.
 
     Raises:
         ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
@@ -282,7 +280,7 @@ def build(
         meter = Meter()
         if train_env is not None:
             gather = collecting if actors is None or not config.actors else functools.partial(actors, factory, meter)
-            replay, collector, store = gather(config, algo, train_env, windows[1], seeds, run, say, clock)
+            replay, collector, store = gather(config, algo, train_env, windows[1], seeds, run, clock)
         if recorded is not None:
             dataset, rewards = read(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
             if 0 < share < 1:
@@ -317,7 +315,6 @@ def build(
         schedule=config.schedule,
         stop_score=config.stop_score if config.evaluates_on_the_way else None,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
-        say=say,
     )
 
 
@@ -338,7 +335,7 @@ def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: i
 
 def collecting(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
-    say: Say, clock: Clock,
+    clock: Clock,
 ) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
     """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
@@ -354,7 +351,7 @@ def collecting(
     replay.annotator = algo.annotator
     check_memory(config.replay, replay, config.steps)
     check_capacity(config.replay, replay, config.learning_starts)
-    store = None if run is None else RunStore(replay, config.replay, run, say, stop=lambda: clock.stop)
+    store = None if run is None else RunStore(replay, config.replay, run, stop=lambda: clock.stop)
     collector = Collector(
         env,
         algo.policy,
@@ -363,7 +360,6 @@ def collecting(
         random_steps=config.random_steps,
         running_statistics=algo.running_statistics,
         exact=lambda: store is not None and store.part.exact,
-        say=say,
     )
     if isinstance(replay, Rollout):
         assert isinstance(algo, OnPolicy)

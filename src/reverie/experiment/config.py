@@ -18,8 +18,8 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
 from reverie.core.importing import check_module
+from reverie.core.logger import logger
 from reverie.core.types import Window
-from reverie.core.words import Say
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_as_recorded, env_of
@@ -269,7 +269,7 @@ def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
 
 
 def resolved(
-    config: ExperimentConfig, env: EnvLike | None, say: Say, before: Mapping[str, Any] | None = None
+    config: ExperimentConfig, env: EnvLike | None, before: Mapping[str, Any] | None = None
 ) -> ExperimentConfig:
     """Return ``config`` with its environment filled in: a run on data alone is evaluated in that of the data.
 
@@ -287,13 +287,13 @@ def resolved(
     with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
         about = recorded.about
     if not about.env:
-        say("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
+        logger.info("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
         return config.without_env()
     found = config.merge({"env": env_of(about, config.env).to_dict()})
     try:
         put_away(env_as_recorded(about, config.env))
     except EnvError as error:
-        say(f"no evaluations: {error}")
+        logger.info(f"no evaluations: {error}")
         return config.without_env()
     return found
 
@@ -340,7 +340,7 @@ def places(given: Any) -> list[str]:
     return [place_of(place) for place in ([given] if isinstance(given, str) else given or ())]
 
 
-def fitted(config: ExperimentConfig, said: Collection[str], say: Say) -> ExperimentConfig:
+def fitted(config: ExperimentConfig, said: Collection[str]) -> ExperimentConfig:
     """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
 
     ``said``: the settings that the user has made. ConfigError if they leave nothing to learn in, or nothing to count.
@@ -360,6 +360,6 @@ def fitted(config: ExperimentConfig, said: Collection[str], say: Say) -> Experim
             "or take more steps."
         )
     soon = max(1, steps // 4)
-    say(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
+    logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
     random = config.random_steps if "random_steps" in said else min(config.random_steps, soon)
     return config.merge({"learning_starts": soon, "random_steps": random})

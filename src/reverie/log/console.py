@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import math
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO
 
@@ -20,10 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from reverie.core.logger import survive_broken_pipe, tell
 from reverie.log.metrics import Values, row_of, scalars
 
-GONE = (errno.EPIPE, errno.EIO)
-"""Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
 HEADER_EVERY = 25
 LINE_EVERY, LANE_EVERY = 60.0, 30.0
 """Seconds between two lines where the output is no terminal: of a run, evaluations apart; of each of several runs."""
@@ -33,26 +29,6 @@ RARE = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/
         "estimated by FQE": "estimate/return"}  # fmt: skip
 """Values that are shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the
 estimate from recorded data, named so that nobody takes it for an evaluation."""
-
-
-def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
-    stream = sys.stdout if stream is None else stream
-    with survive_broken_pipe(stream):
-        print(text, file=stream, flush=True)
-
-
-@contextlib.contextmanager
-def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
-    """Ignore that ``stream`` has lost its reader: redirect it to the null device, so that the run goes on."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in GONE:
-            raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
 
 
 class Progress(Protocol):

@@ -17,9 +17,9 @@ from PIL import Image
 
 from reverie.core.clock import Clock
 from reverie.core.files import write_json, writing
+from reverie.core.logger import logger
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
-from reverie.core.words import Say
 from reverie.log.artifacts import Export, known_ids
 from reverie.log.console import console_sink
 from reverie.log.metrics import JsonlSink, Values
@@ -102,10 +102,9 @@ class Guarded:
     What a user's sink draws from random generators or changes in its values is seen by nobody else.
     """
 
-    def __init__(self, sink: Sink, say: Say, what: str = "", errors: type[Exception] = OSError) -> None:
+    def __init__(self, sink: Sink, what: str = "", errors: type[Exception] = OSError) -> None:
         """``what``: the sink in messages, if not its class. ``errors``: those that do not end the run."""
         self.sink = sink
-        self.say = say
         self.errors = errors
         self.failed: bool = False
         self.name: str = what or f"the sink {type(sink).__name__}"
@@ -118,7 +117,9 @@ class Guarded:
                 self.sink.write(own, step)
         except self.errors as error:
             if not self.failed:
-                self.say(f"{self.name} cannot write: {_placed(error)}. The run continues, and later entries go to it")
+                logger.warning(
+                    f"{self.name} cannot write: {_placed(error)}. The run continues, and later entries go to it"
+                )
             self.failed = True
         else:
             self.failed = False
@@ -129,7 +130,7 @@ class Guarded:
             with left_as_found():
                 self.sink.close()
         except self.errors as error:
-            self.say(f"closing {self.name} failed: {_placed(error)}")
+            logger.warning(f"closing {self.name} failed: {_placed(error)}")
 
 
 def _placed(error: Exception) -> str:
@@ -153,7 +154,6 @@ class Outputs:
     """The algorithm and the environment: the same for all seeds."""
     settings: Mapping[str, Any]
     """All settings of the run as plain values."""
-    say: Say
     export: Export
     """Copies a checkpoint, for the trackers."""
     own: Sequence[Sink] = field(default=())
@@ -173,7 +173,7 @@ class Outputs:
                 stack.callback(sink.close)
                 sinks.append(sink)
             for own in self.own:
-                sinks.append(Guarded(own, self.say, errors=Exception))
+                sinks.append(Guarded(own, errors=Exception))
                 stack.callback(sinks[-1].close)
             stack.callback(self.draw_curve, clock.unit)  # before the trackers close, which get it
             yield sinks
@@ -183,11 +183,11 @@ class Outputs:
         path, board = self.path, self.path / "tensorboard"
         with writing(path):
             lines = JsonlSink(path / "metrics.jsonl", since=clock.position, again=again)
-            yield Guarded(lines, self.say, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
-            yield Guarded(VideoSink(path / "videos"), self.say, "the video")
+            yield Guarded(lines, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
+            yield Guarded(VideoSink(path / "videos"), "the video")
             if self.settings["tensorboard"]:
                 since = clock.position + 1 if board.is_dir() else None  # a run may also start over
-                yield Guarded(TensorBoardSink(board, purge_step=since), self.say, "TensorBoard")
+                yield Guarded(TensorBoardSink(board, purge_step=since), "TensorBoard")
             yield from self._trackers()
         if self.settings["console"]:
             yield console_sink(clock, clock.length, self.title, sys.stdout, clock.unit)
@@ -202,7 +202,7 @@ class Outputs:
             if known.get(name) != sink.ident:
                 known[name] = sink.ident
                 write_json(self.path / "tracked.json", known)
-            self.say(f"{TRACKERS[name]}: {sink.where}")
+            logger.info(f"{TRACKERS[name]}: {sink.where}")
             yield sink
 
     def draw_curve(self, unit: str) -> None:
@@ -213,4 +213,4 @@ class Outputs:
             learning_curve(self.path / "metrics.jsonl", self.path / "curve.png", f"{self.title}{self.note}",
                            "env steps" if unit == "steps" else unit)  # fmt: skip
         except OSError as error:
-            self.say(f"cannot write: {error}")
+            logger.warning(f"cannot write: {error}")

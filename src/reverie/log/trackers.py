@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reverie.core.errors import RunError
+from reverie.core.logger import logger
 from reverie.log.artifacts import Uploads, missing
 from reverie.log.metrics import Values, scalars
 from reverie.log.video import is_video, video_path
@@ -59,7 +60,7 @@ class WandbSink:
 
         self.ident: str = ident or secrets.token_hex(4)
         self._run_at, self._wandb = run, wandb
-        self._say, self._lost = run.say, False
+        self._lost = False
         try:
             self._run: Any = wandb.init(
                 id=self.ident,
@@ -119,7 +120,9 @@ class WandbSink:
             yield
         except Exception as error:  # of any kind: none of them shall end a run
             if not self._lost:
-                self._say(f"Weights & Biases: {error}. Training continues without it; metrics.jsonl has every entry")
+                logger.warning(
+                    f"Weights & Biases: {error}. Training continues without it; metrics.jsonl has every entry"
+                )
             self._lost = True
 
 
@@ -145,7 +148,7 @@ class MlflowSink:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
         import mlflow  # optional
 
-        self._path, self._say = run.path, run.say
+        self._path = run.path
         self._mlflow: Any = mlflow
         self.ident: str = ident or ""
         self._pending: list[Any] = []
@@ -243,16 +246,18 @@ class MlflowSink:
         self._handed.put(None)
         self._thread.join(self.PATIENCE)
         if self._thread.is_alive() and self._sending and not self._last:
-            self._say("MLflow: waiting until the last files of the run are sent")
+            logger.info("MLflow: waiting until the last files of the run are sent")
             self._thread.join(self.FILES_PATIENCE)
         why = self._last or "no response"
         if self._pending or self._films:
             left = f"{len(self._pending)} values and {len(self._films)} videos"
-            self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
+            logger.warning(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
-            self._say(f"MLflow: not all files were sent, or the run could not be marked as finished ({why})")
+            logger.warning(f"MLflow: not all files were sent, or the run could not be marked as finished ({why})")
         if self._refused:
-            self._say(f"MLflow refused {self._refused} values: {self._reason}; metrics.jsonl and config.yaml have them")
+            logger.warning(
+                f"MLflow refused {self._refused} values: {self._reason}; metrics.jsonl and config.yaml have them"
+            )
 
 
 def accepted(name: str) -> str:

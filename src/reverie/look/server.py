@@ -33,7 +33,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, ReverieError, RunError, brief
-from reverie.core.words import say_nothing
 from reverie.look import runs
 from reverie.look.export import exported, plain
 from reverie.look.session import Session
@@ -133,7 +132,7 @@ class Looker:
             raise RunError(f"there is no checkpoint {brief(checkpoint)} in this run (any more).")
         key = name, checkpoint or (known[-1] if known else None)
         if key not in self._agents:
-            self._agents[key] = load(path, **{**self.options, "checkpoint": checkpoint}, say=say_nothing)
+            self._agents[key] = load(path, **{**self.options, "checkpoint": checkpoint})
             if len(self._agents) > AGENTS:
                 self._agents.popitem(last=False)
         self._agents.move_to_end(key)

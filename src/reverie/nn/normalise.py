@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, warn
+from reverie.core.errors import ConfigError
 from reverie.core.learners import averaged, gathered, is_distributed
+from reverie.core.logger import logger
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 
@@ -253,7 +254,7 @@ class Normaliser(nn.Module):
         for key, part in self._each:
             if len(where := np.argwhere(constant(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
-                warn(
+                logger.warning(
                     f"{len(where)} numbers of observation '{key}', the first at {where[0].tolist()}, did not change in "
                     f"{self.count} rows: the normalised values are 0 {frozen}. Leave constants out of observations."
                 )

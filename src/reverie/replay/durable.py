@@ -20,7 +20,6 @@ episodes. Otherwise latents begin as zeros and environments with new episodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +27,10 @@ import numpy as np
 
 from reverie.core.columns import Column
 from reverie.core.errors import DataError, RunError
+from reverie.core.logger import logger
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.replay.replay import Replay
 from reverie.replay.storage import Storage
 from reverie.store.segment import Part
@@ -70,7 +70,7 @@ class DurableReplay:
     spare = True
 
     def __init__(
-        self, replay: Replay, store: Store | None, place: str, say: Say, *, former: Callable[[str], Store | None]
+        self, replay: Replay, store: Store | None, place: str, *, former: Callable[[str], Store | None]
     ) -> None:
         """Connect an empty replay to a store, named ``place`` in the settings; None keeps no rows.
 
@@ -79,7 +79,6 @@ class DurableReplay:
         self.replay = replay
         self.store = store
         self.place = place
-        self.say = say
         self.former = former
         self.columns: dict[str, Column] = {
             name: spec for name, spec in replay.storage.specs.items() if not name.startswith(EXTRAS)
@@ -94,12 +93,12 @@ class DurableReplay:
 
     def begin(self, sources: Mapping[str, Store]) -> None:
         """Begin a new run, empty or with the rows of ``sources``, and store every row from now on."""
-        room, say = self.streams * self.replay.storage.capacity, cache(self.say)  # rows are read twice
+        room = self.streams * self.replay.storage.capacity
         total = max(1, sum(store.rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[Piece]:
             for store in sources.values():
-                yield from all_pieces(store, say, columns or list(self.columns), min(1.0, room / total))
+                yield from all_pieces(store, columns or list(self.columns), min(1.0, room / total))
 
         self._start_with(pieces if sources else None)
 
@@ -112,7 +111,7 @@ class DurableReplay:
         try:
             self.store.flush(PATIENCE)
         except RunError as error:  # the store's thread has failed: rows that it has not stored go into the checkpoint
-            self.say(str(error))
+            logger.warning(str(error))
         tail = self.store.pending()
         stored = self.replay.count - length_of(tail)
         return {**state, "place": self.place, "segment": self.segment, "stored": stored, "tail": tail}
@@ -126,14 +125,14 @@ class DurableReplay:
         self.saved = state
         found = self._found(state)
         if found is None:
-            self.say("the replay starts empty: its rows were not stored, or are no longer where they were")
+            logger.warning("the replay starts empty: its rows were not stored, or are no longer where they were")
             self._start_with(None)
         elif not self._read_back(found, state):
-            self.copied, say = True, cache(self.say)
+            self.copied = True
             oldest = int(state["oldest"])
-            self._start_with(lambda columns: found_pieces(found, oldest, say, columns), found.store is self.store)
+            self._start_with(lambda columns: found_pieces(found, oldest, columns), found.store is self.store)
             streams = plural(self.streams, "stream")
-            self.say(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
+            logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
     def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
         """Begin with every ``count``-th episode, from number ``rank`` on, of the rows that other replays held.
@@ -141,11 +140,11 @@ class DurableReplay:
         ``saved``: the state of each, and the store of its rows, None if they were not stored.
         """
         each = [(located(store, state), int(state["oldest"])) for store, state in saved if store is not None]
-        found, say = [(rows, oldest) for rows, oldest in each if rows is not None], cache(self.say)
+        found = [(rows, oldest) for rows, oldest in each if rows is not None]
         self.copied = True
 
         def pieces(columns: Names) -> Iterator[Piece]:
-            yield from dealt((one for f, o in found for one in found_pieces(f, o, say, columns)), rank, count)
+            yield from dealt((one for f, o in found for one in found_pieces(f, o, columns)), rank, count)
 
         self._start_with(pieces if found else None)
 
@@ -174,7 +173,9 @@ class DurableReplay:
         newest = found.stored + length_of(found.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
         if lost := found.lost(oldest):
-            self.say(f"{lost * like.streams:,} rows of the checkpoint are no longer in {found.store.objects.where}")
+            logger.warning(
+                f"{lost * like.streams:,} rows of the checkpoint are no longer in {found.store.objects.where}"
+            )
         if lost or (like.streams, dict(like.columns)) != (self.streams, self.columns):
             return False
         self.replay.begin_at(oldest)
@@ -197,7 +198,7 @@ class DurableReplay:
         elif self.store is not None:
             self.copied = True
             where = found.store.objects.where
-            self.say(f"the replay was in {where}: its rows are copied to {self.store.objects.where}, the new store")
+            logger.info(f"the replay was in {where}: its rows are copied to {self.store.objects.where}, the new store")
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
             self._store_all(self.store)
         self.replay.attach(self.store)
@@ -246,31 +247,31 @@ def length_of(rows: Mapping[str, np.ndarray]) -> int:
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def found_pieces(found: Found, oldest: int, say: Say, columns: Names) -> Iterator[Piece]:
+def found_pieces(found: Found, oldest: int, columns: Names) -> Iterator[Piece]:
     """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on; ``columns`` None: all columns."""
     for stream in range(found.parts[-1].segment.streams):
-        stop = yield from stream_pieces(found.store, found.parts, stream, oldest, say, columns)
+        stop = yield from stream_pieces(found.store, found.parts, stream, oldest, columns)
         if length_of(found.tail):
             yield stop != found.stored, {name: found.tail[name][stream] for name in columns or found.tail}
 
 
-def all_pieces(store: Store, say: Say, columns: Names, share: float) -> Iterator[Piece]:
+def all_pieces(store: Store, columns: Names, share: float) -> Iterator[Piece]:
     """Yield the newest ``share`` of the rows of every history of a store, stream by stream, as ``found_pieces``."""
     for history in store.histories():
         held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
         for stream in range(history[0].segment.streams):
-            yield from stream_pieces(store, history, stream, newest - int(held * share), say, columns)
+            yield from stream_pieces(store, history, stream, newest - int(held * share), columns)
 
 
 def stream_pieces(
-    store: Store, parts: Sequence[Part], stream: int, oldest: int, say: Say, columns: Names
+    store: Store, parts: Sequence[Part], stream: int, oldest: int, columns: Names
 ) -> Generator[Piece, None, int]:
-    """Yield the undamaged rows of one stream, a chunk at a time; report the damaged ones with ``say``.
+    """Yield the undamaged rows of one stream, a chunk at a time; log the damaged ones.
 
     Return the number of the row after the last one.
     """
     end = -1
-    for first, rows in store.intact(parts, stream, columns, lambda d: say(f"damaged and left out: {d}"), oldest):
+    for first, rows in store.intact(parts, stream, columns, store.left_out, oldest):
         yield first != end, rows
         end = first + len(rows["is_first"])
     return end

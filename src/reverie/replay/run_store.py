@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reverie.core.errors import RunError
+from reverie.core.logger import logger
 from reverie.core.specs import VERSION
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.durable import PATIENCE, DurableReplay
 from reverie.replay.replay import Replay
@@ -23,7 +24,7 @@ def place_of(store: str) -> str:
 class RunStore:
     """The replay of a run with its store, if it has one."""
 
-    def __init__(self, replay: Replay, config: ReplayConfig, run: Path, say: Say, *, stop: Callable[[], bool]) -> None:
+    def __init__(self, replay: Replay, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
         """Open the store of the run in the folder ``run`` for reading. ``replay`` is still empty.
 
         ``stop`` says whether the run is about to end, so that the store waits for nothing.
@@ -31,10 +32,9 @@ class RunStore:
         place = place_of(config.store)
         self.config = config
         self.run = run
-        self.say = say
         self.replay = replay
         self.store: Store | None = self._open(place)
-        self.part: DurableReplay = DurableReplay(replay, self.store, place, say, former=self._open)
+        self.part: DurableReplay = DurableReplay(replay, self.store, place, former=self._open)
         if self.store is not None:
             self.store.stopping = stop
         self.sources: dict[str, Store] = {}
@@ -46,7 +46,7 @@ class RunStore:
             return None
         buffer = parse_size(self.config.buffer, "replay.buffer").amount
         where, owner = (self.run / "replay", "") if place == "auto" else (place, str(self.run.resolve()))
-        return Store(where, say=self.say, buffer_bytes=buffer, keep=self.config.keep, run=owner)
+        return Store(where, buffer_bytes=buffer, keep=self.config.keep, run=owner)
 
     def check(self) -> None:
         """Check that the store holds rows of the same spaces, if any."""
@@ -65,7 +65,7 @@ class RunStore:
         self.part.begin(self.sources)
         if self.sources:
             rows = self.replay.count * self.part.streams
-            self.say(f"the replay starts with {plural(rows, 'row')} from {', '.join(self.sources)}")
+            logger.info(f"the replay starts with {plural(rows, 'row')} from {', '.join(self.sources)}")
         return bool(self.sources)
 
     def saved(self, name: str, kept: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class RunStore:
     def _init_store(self, path: str) -> Store:
         """Open the store of an earlier run: ``path`` is the run's folder, or the store itself."""
         inside = Path(path) / "replay"
-        store = Store(inside if inside.is_dir() else path, say=self.say)
+        store = Store(inside if inside.is_dir() else path)
         if not store.segments:
             raise RunError(
                 f"replay.init = '{path}': no store there. Pass a run folder, or the folder or URL of a store. Recorded "

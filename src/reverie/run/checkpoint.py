@@ -22,10 +22,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reverie.core.errors import ReverieError, RunError, did_you_mean, warn
+from reverie.core.errors import ReverieError, RunError, did_you_mean
 from reverie.core.files import delete_staged, remedy, sync, write_atomic, writing
+from reverie.core.logger import logger
 from reverie.core.protocols import Stateful, WithFiles
-from reverie.core.words import Say
 from reverie.run.encode import decode, encode
 from reverie.run.manifest import FORMAT, MANIFEST, STATE, TENSORS, entry_of, problem_of, sealed, verify
 
@@ -42,11 +42,10 @@ class Checkpoints:
     read while one writes.
     """
 
-    def __init__(self, folder: Path | str, keep: int = 3, say: Say = warn) -> None:
-        """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one."""
+    def __init__(self, folder: Path | str, keep: int = 3) -> None:
+        """Nothing is written before the first ``save``; each damaged one is logged."""
         self.folder: Path = Path(folder)
         self.keep = keep
-        self.say = say
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
         self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
         self._slim: set[str] = set()  # names of those without large spare files
@@ -110,7 +109,7 @@ class Checkpoints:
         return {name: problem for name, problem in wrong.items() if problem}
 
     def latest(self) -> Path | None:
-        """Return the newest whole checkpoint, or None if there is none at all; ``say`` which others it skips, and why.
+        """Return the newest whole checkpoint, or None if there is none at all; log which others it skips, and why.
 
         Raises:
             RunError: there are checkpoints, and all of them are damaged or of a newer version.
@@ -120,7 +119,7 @@ class Checkpoints:
             problem = self._state[path.name] = problem_of(path)
             if not problem:
                 for bad, why in wrong.items():
-                    self.say(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
+                    logger.warning(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
                 self._found = path
                 return path
             wrong[path] = problem
@@ -197,7 +196,7 @@ class Checkpoints:
                     slim(path)
                     self._slim.add(path.name)
             except OSError as error:
-                self.say(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
+                logger.warning(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
 
     def _aside(self) -> list[Path]:
         """Return the checkpoints that were moved aside and whose replacement is missing, oldest first."""

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import warn
+from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
 from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, named, shapes_of
 from reverie.core.types import State, Step
-from reverie.core.words import Say
 
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads."""
@@ -118,7 +117,6 @@ class Collector:
         random_steps: int = 0,
         running_statistics: RunningStatistics | None = None,
         exact: Callable[[], bool] = lambda: True,
-        say: Say = warn,
     ) -> None:
         """Reset ``env``.
 
@@ -130,10 +128,8 @@ class Collector:
             random_steps: env steps at the beginning that take uniformly random actions.
             running_statistics: sees every row before the policy does.
             exact: whether the rows loaded from a checkpoint are those that were saved; episodes then go on.
-            say: called with a sentence if episodes cannot go on.
         """
         self.exact = exact
-        self.say = say
         self._saved: State = {}
         self.env = env
         self.policy = policy
@@ -283,14 +279,14 @@ class Collector:
         """Continue in the middle of the episodes, if the rows are ``exact`` and the environments can do it."""
         lost = self.env.num_envs
         if not self.exact():
-            self.say("the rows are no longer those of the checkpoint: environments start new episodes")
+            logger.warning("the rows are no longer those of the checkpoint: environments start new episodes")
             return
         if (folder / ENVIRONMENTS).exists():
             with zipfile.ZipFile(folder / ENVIRONMENTS) as file:
                 names = file.namelist()
                 lost = self.resume(self._saved, [None if n.endswith("-none") else file.read(n) for n in names])
         if lost:
-            self.say(
+            logger.warning(
                 f"{lost} of {self.env.num_envs} environments cannot resume in the middle of an episode: they start new "
                 "ones (docs/environments.md says which can)"
             )

@@ -24,9 +24,9 @@ from reverie.core.clock import Clock
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.files import check_writable, write_json, writing
+from reverie.core.logger import logger
 from reverie.core.protocols import Algorithm, Meter, Sink, Source, Stateful
 from reverie.core.types import State
-from reverie.core.words import Say
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.collect import Collecting
@@ -144,9 +144,7 @@ OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.Abstrac
 On exit the learning curve is drawn."""
 
 
-def run(
-    build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks, say: Say
-) -> Result:
+def run(build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks) -> Result:
     """Begin, continue or finish the run in ``folder``.
 
     Nothing is created before everything has been built and checked. One process at a time writes to a run.
@@ -156,7 +154,6 @@ def run(
         folder: of the run.
         wanted: the settings.
         open_sinks: opens the logs.
-        say: called with a sentence about what is happening, now and then.
 
     Raises:
         ReverieError: settings do not fit together, the folder belongs to another run or is being written, all of its
@@ -165,24 +162,24 @@ def run(
     with contextlib.ExitStack() as stack:
         check_writable(folder.path)
         begun = holds_run(folder.path, folder.config, wanted.algorithm, wanted.env)
-        checkpoints, newest = Checkpoints(folder.checkpoints, wanted.experiment["keep_checkpoints"], say), None
+        checkpoints, newest = Checkpoints(folder.checkpoints, wanted.experiment["keep_checkpoints"]), None
         if begun:
             stack.enter_context(folder.lock())
             with writing(folder.path):
                 checkpoints.recover()
             newest = checkpoints.latest()
             if newest is None:
-                say(f"{folder} has no checkpoint: it starts over, and keeps the rows and logs stored there")
+                logger.info(f"{folder} has no checkpoint: it starts over, and keeps the rows and logs stored there")
         experiment = build(None if newest is None else step_of(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
         encode(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
-        life = Life(experiment, folder, checkpoints, say)
+        life = Life(experiment, folder, checkpoints)
         if newest is not None:
             check_spec(folder, experiment.spec)
             life.load(newest, FIRST)
             if done := life.why_done():
                 life.restore_best(newest)
-                say(f"{folder} {done}")
+                logger.info(f"{folder} {done}")
                 return life.finished_before(newest, open_sinks)
             life.resume(newest)
         else:
@@ -212,11 +209,10 @@ def make(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 class Life:
     """Saves a run: after a period, at the end, on errors, and as the best so far. It is a part of a checkpoint too."""
 
-    def __init__(self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints, say: Say) -> None:
+    def __init__(self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints) -> None:
         self.experiment = experiment
         self.folder = folder
         self.checkpoints = checkpoints
-        self.say = say
         self.clock: Clock = experiment.clock
         self.best: float | None = None
         self.best_step: int = 0
@@ -252,7 +248,7 @@ class Life:
         """Load the parts that ``FIRST`` leaves out, and go on storing."""
         if self.experiment.store is not None:
             self.experiment.store.check()
-        self.say(f"continuing {self.folder} from {self.clock.place}")
+        logger.info(f"continuing {self.folder} from {self.clock.place}")
         self.load(path, [name for name in self.parts() if name not in FIRST])
         self.restore_best(path)
 
@@ -270,7 +266,7 @@ class Life:
                 write_json(folder.spec, experiment.spec)
             update_saved(folder, experiment.saved, version(), self.clock.position)
         for line in [] if before is None else settings_changes(before, self.settings):
-            self.say(line)
+            logger.info(line)
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run; RunError, and the earlier ones stay, if that fails."""
@@ -291,7 +287,7 @@ class Life:
             return
         best = self.checkpoints.folder / name_of(self.best_step)
         if why := "" if best == path else problem_of(best):
-            self.say(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked in its place")
+            logger.warning(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked in its place")
             best = path
         if self.checkpoints.best() != best:
             self.checkpoints.mark_best(best)
@@ -330,7 +326,7 @@ class Life:
             found, number = None, ending.signal
             if number is None:
                 if why := experiment.why_idle():
-                    self.say(why)
+                    logger.warning(why)
                 found, number = self.finish(sinks)
         return self.result(ending.checkpoint, found, number)
 
@@ -362,7 +358,7 @@ class Life:
             with stopping():
                 found = self.experiment.measure("test")
         except Stopped as stopped:
-            self.say(
+            logger.info(
                 f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
                 f"{self.folder}, in Python run='{self.folder}'"
             )
@@ -374,7 +370,7 @@ class Life:
         try:
             write_found(self.file, {unit: self.clock.position, **found.to_dict()})
         except OSError as error:  # it does not spoil a training that is over
-            self.say(f"cannot write: {error}")
+            logger.warning(f"cannot write: {error}")
         return found, None
 
     def finished_before(self, newest: Path, open_sinks: OpenSinks) -> Result:

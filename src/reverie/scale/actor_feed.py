@@ -18,11 +18,11 @@ from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock, LooseRatio
 from reverie.core.columns import Column, columns_of
 from reverie.core.errors import RunError
+from reverie.core.logger import logger
 from reverie.core.protocols import Env, Meter
 from reverie.core.randomness import derived_seeds
 from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
-from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import ReplayConfig, check_capacity, check_memory, most_rows, parse_size
@@ -80,7 +80,7 @@ class Feed:
 
     def __init__(
         self, config: ExperimentConfig, factory: MakeEnv | None, algo: Algorithm, env: Env, source: Lanes,
-        clock: Clock, meter: Meter, seed: int, say: Say, alarm: Say,
+        clock: Clock, meter: Meter, seed: int,
     ) -> None:  # fmt: skip
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
         assert isinstance(clock.ratio, LooseRatio)
@@ -90,8 +90,6 @@ class Feed:
         self.source = source
         self.clock = clock
         self.meter = meter
-        self.say = say
-        self.alarm = alarm
         self.algo = algo
         self.obs_spec: ObsSpec = env.obs_spec
         self.ratio: LooseRatio = clock.ratio
@@ -164,7 +162,7 @@ class Feed:
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
             lane.starts = int(starts)
-        self.say("actors start new episodes: a run with actors is not resumed within them")
+        logger.info("actors start new episodes: a run with actors is not resumed within them")
 
     def close(self) -> None:
         """Let all actors end, and wait for it. May be called twice."""
@@ -191,7 +189,7 @@ class Feed:
 
     def begin(self) -> None:
         """Publish the first weights, and start the actors."""
-        self.home = Nodes(self.columns, self.envs, self.alarm) if PLACES in os.environ else (
+        self.home = Nodes(self.columns, self.envs) if PLACES in os.environ else (
             Processes(self.columns, self.envs)
         )  # fmt: skip
         self.weights: dict[str, torch.Tensor] = acting(self.algo, self.obs_spec)
@@ -283,18 +281,17 @@ class Feed:
             early = "" if lane.acted else " before it acted"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
-        self.alarm(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
+        logger.warning(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
         self.start(lane)
 
 
 def feeding(
     factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
-    seeds: Mapping[str, int], run: Path | None, say: Say, clock: Clock, alarm: Say | None = None,
+    seeds: Mapping[str, int], run: Path | None, clock: Clock,
 ) -> tuple[Lanes, Feed, LaneStores | None]:  # fmt: skip
     """Build what takes the rows of actors and keeps them; without actors it is ``experiment/build.py: collecting``.
 
-    ``env`` has the spaces of the environments of actors. ``alarm`` tells of lost actors, also of learners whose
-    ``say`` is silent.
+    ``env`` has the spaces of the environments of actors.
     """
     each = lane_config(config, bytes_of(columns_of(env.obs_spec, env.action_spec, algo.extra_spec)))
     replays = []
@@ -318,9 +315,9 @@ def feeding(
     check_capacity(config.replay, whole, config.learning_starts)
     stores = None
     if run is not None:
-        own = [RunStore(replay, each, run, say, stop=lambda: clock.stop) for replay in replays]
+        own = [RunStore(replay, each, run, stop=lambda: clock.stop) for replay in replays]
         stores = LaneStores(own, lanes)
-    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"], say, alarm or say), stores
+    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores
 
 
 def lane_config(config: ExperimentConfig, row_bytes: int) -> ReplayConfig:

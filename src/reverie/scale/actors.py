@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,11 +16,11 @@ from torch import Tensor
 from reverie.algos.base import Algorithm
 from reverie.core.columns import as_numpy
 from reverie.core.errors import ReverieError
+from reverie.core.logger import speak_as
 from reverie.core.protocols import Annealed, Env
 from reverie.core.randomness import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
 from reverie.core.types import FLAGS, Step
-from reverie.core.words import Say
 from reverie.envs.make import MakeEnv
 from reverie.envs.vector import make_env
 from reverie.envs.worker import ONE_THREAD
@@ -72,13 +71,14 @@ class Actor:
 
     def __init__(self, work: Work, port: Port, board: Board) -> None:
         """Make the environments and the policy."""
+        speak_as(f"actor {work.number}")
         config, seeds = work.config, derived_seeds(work.seed)
         seed_everything(seeds["global"])
         self.port = port
         self.board = board
         self.blocks: Blocks = Blocks(port)
         self.version: int = -1
-        self.env: Env = make_env(config.env, seed=seeds["env"], factory=work.factory, say=said(work.number), new=False)
+        self.env: Env = make_env(config.env, seed=seeds["env"], factory=work.factory, new=False)
         self.algo: Algorithm = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
         self.weights: dict[str, Tensor] = acting(self.algo, self.env.obs_spec)
         while self.version < 0:
@@ -120,11 +120,6 @@ class Actor:
             self.blocks.rows, self.blocks.turns, self.version, self.collector.drain(), self.collector.restarts
         )
         self.blocks.turns = 0
-
-
-def said(number: int) -> Say:
-    """Return a function that prints sentences of actor ``number`` to stderr."""
-    return lambda text: print(f"actor {number}: {text}", file=sys.stderr, flush=True)
 
 
 def act(work: Callable[[], Work], port: Port, board: Board) -> None:

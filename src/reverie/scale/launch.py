@@ -18,9 +18,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
 from reverie.core.errors import ConfigError
+from reverie.core.logger import logger
 from reverie.core.machine import choose_device, gpus
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.core.words import Say, plural, say_nothing
+from reverie.core.words import plural
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.scale.learners import Team
@@ -113,7 +114,7 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
 
     Each has its part of a batch and of the environments, and on GPUs a GPU of its own.
     """
-    config = scaled(config, count, say_nothing)
+    config = scaled(config, count)
     if config.algo.batch_size % count and not whole_rollouts(config):
         raise ConfigError(
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
@@ -136,13 +137,13 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
         )
 
 
-def of_team(config: ExperimentConfig, team: Team, say: Say) -> ExperimentConfig:
+def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
     if team.count == 1:
         return config
     if own_envs(config, team.count) and config.env.num < team.count and not config.scale_rules:
         of = " of each actor" if config.actors else ""
-        say(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
+        logger.info(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))

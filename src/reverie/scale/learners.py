@@ -37,10 +37,11 @@ from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.learners import alone, average
 from reverie.core.learners import joined as learning
+from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, RunningStatistics, Source, Stateful
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay
@@ -261,9 +262,8 @@ class RanksPart:
 
     spare = False
 
-    def __init__(self, team: Team, say: Say) -> None:
+    def __init__(self, team: Team) -> None:
         self.team = team
-        self.say = say
 
     def state_dict(self) -> State:
         """Return the number of learners."""
@@ -274,7 +274,7 @@ class RanksPart:
         self.team.before = int(state["count"])
         if self.team.before != self.team.count:
             now = plural(self.team.count, "learner")
-            self.say(
+            logger.info(
                 f"the run had {plural(self.team.before, 'learner')} and has {now} now: the rows of its replays are "
                 "dealt out anew, episode by episode, and environments begin new episodes"
             )
@@ -300,11 +300,10 @@ class ReplayPart:
 
     spare = True
 
-    def __init__(self, team: Team, part: DurableReplay | LaneStores, run: Path, say: Say) -> None:
+    def __init__(self, team: Team, part: DurableReplay | LaneStores, run: Path) -> None:
         self.team = team
         self.part = part
         self.run = run
-        self.say = say
         self.state_dict: Callable[[], State] = part.state_dict
         self.save_files: Callable[[Path], None] = part.save_files
 
@@ -318,7 +317,7 @@ class ReplayPart:
             found = read(written_by(path, rank), ["replay"], verified=True)["replay"]
             for each in found.get("lanes", [found]):
                 place = place_in(team.folder(self.run, rank), each)
-                saved.append((None if place is None else Store(place, say=self.say), each))
+                saved.append((None if place is None else Store(place), each))
         return self.part.deal(saved, team.rank, team.count)
 
     def load_files(self, folder: Path) -> None:
@@ -406,9 +405,9 @@ class Shared(Experiment):
         return saved_settings(self.whole, self.given)
 
     def parts(self) -> dict[str, Stateful]:
-        parts, team = {"ranks": RanksPart(self.team, self.say), **super().parts()}, self.team
+        parts, team = {"ranks": RanksPart(self.team), **super().parts()}, self.team
         if self.store is not None:
-            parts["replay"] = ReplayPart(team, self.store.part, self.run, self.say)
+            parts["replay"] = ReplayPart(team, self.store.part, self.run)
             if isinstance(own := own_of(self.collector), Collector):
                 parts["collector"] = CollectorPart(team, own, self.clock)
         return parts
@@ -428,7 +427,7 @@ class Shared(Experiment):
             envs = plural(self.config.env.num, "environment")
             if isinstance(feed := own_of(self.collector), Feed):
                 envs = f"the rows of {envs} of each actor" if feed.dealt else plural(len(feed.lanes), "actor")
-            self.say(
+            logger.info(
                 f"{n} learners, each in a process of its own, with {self.algo.window.batch} of the "
                 f"{n * self.algo.window.batch} windows of a batch and {envs} of its own; of each:"
             )

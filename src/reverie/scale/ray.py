@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.logger import logger, survive_broken_pipe
 from reverie.core.signals import PARENT
-from reverie.core.words import Say, plural, say_nothing
+from reverie.core.words import plural
 from reverie.run.signals import listening
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class ClusterRequest:
     """How Ray places them, its strategy of placement groups."""
 
 
-def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, request: ClusterRequest, say: Say) -> int:
+def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, request: ClusterRequest) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
 
     The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
@@ -115,7 +116,6 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         config: the settings that the words stand for.
         run: the run folder, at the same path on all nodes.
         request: the cluster, and what each process needs.
-        say: called with a sentence about a loss.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -133,7 +133,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         bundles = [each] * config.learners + [actor] * config.actors
         place = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
         with listening(lambda number, _: got.append(number)):
-            return lives(own, config.learners, bundles, request.strategy, {**place, "each": actor}, run, got, say)
+            return lives(own, config.learners, bundles, request.strategy, {**place, "each": actor}, run, got)
     finally:
         ray.shutdown()
 
@@ -180,7 +180,7 @@ def amounts(each: Mapping[str, float]) -> dict[str, Any]:
 
 def lives(
     words: Sequence[str], count: int, bundles: Sequence[Mapping[str, float]], strategy: str, place: Mapping[str, Any],
-    run: Path, got: Sequence[int], say: Say,
+    run: Path, got: Sequence[int],
 ) -> int:  # fmt: skip
     """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
     from ray.exceptions import RayActorError
@@ -189,7 +189,7 @@ def lives(
     while True:
         hosts = ["a node that has gone"] * count
         codes: list[int | None] = [None] * count
-        these = placed(bundles, count, strategy, losses > 0, got, say)
+        these = placed(bundles, count, strategy, losses > 0, got)
         with these as (group, learners), contextlib.suppress(RayActorError):
             hosts = start(learners, words, os.getcwd(), {**place, "group": group})
             codes = watch(learners, got)
@@ -204,7 +204,7 @@ def lives(
         what = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({why(code)})"
         if losses > RESTARTS:
             raise RunError(f"{what}, for the {losses}th time from {now or 'the beginning'}. The same command goes on.")
-        say(f"{what}: {'all start' if count > 1 else 'it starts'} again from {now or 'the beginning'}")
+        logger.warning(f"{what}: {'all start' if count > 1 else 'it starts'} again from {now or 'the beginning'}")
         unlocked(run)
 
 
@@ -218,7 +218,7 @@ def why(code: int | None) -> str:
 
 @contextlib.contextmanager
 def placed(
-    bundles: Sequence[Mapping[str, float]], count: int, strategy: str, again: bool, got: Sequence[int], say: Say
+    bundles: Sequence[Mapping[str, float]], count: int, strategy: str, again: bool, got: Sequence[int]
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name of a placement group, and a :class:`Learner` in each of its ``count`` first bundles.
 
@@ -234,7 +234,7 @@ def placed(
     try:
         there = ready(group, PATIENCE, got)
         if not there and again:
-            say(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
+            logger.warning(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
             there = ready(group, RETURN, got)
         if not there:
             raise RunError(missing(ray, bundles, count, strategy))
@@ -294,8 +294,6 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     """Pass output and signals on until all have ended; return their exit codes, None of those that were lost."""
     import ray
 
-    from reverie.log.console import survive_broken_pipe
-
     codes: dict[int, int | None] = {}
     asked = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
     told, killed, end = 0, False, float("inf")
@@ -337,7 +335,7 @@ def newest(run: Path) -> str:
     from reverie.run.checkpoint import Checkpoints
     from reverie.run.folder import RunFolder
 
-    path = Checkpoints(RunFolder.at(run).checkpoints, say=say_nothing).latest()
+    path = Checkpoints(RunFolder.at(run).checkpoints).latest()
     return f"checkpoint {path.name}" if path else ""
 
 

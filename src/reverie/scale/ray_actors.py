@@ -18,7 +18,7 @@ import numpy as np
 
 from reverie.core.columns import Column
 from reverie.core.discover import version
-from reverie.core.words import Say
+from reverie.core.logger import logger
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import SHARE, Link
 from reverie.scale.actors import Work, play
@@ -102,11 +102,10 @@ class Post:
 class Nodes:
     """The bundles of a placement group that the command has made for the actors: a ``actor_processes.py: Home``."""
 
-    def __init__(self, columns: Mapping[str, Column], envs: int, say: Say) -> None:
+    def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
         self.columns = columns
         self.envs = envs
-        self.say = say
         self.places: dict[str, Any] = json.loads(os.environ[PLACES])
         self.ray: Any = connected(self.places["address"], self.places["namespace"])
         self.group: Any = self.ray.util.get_placement_group(self.places["group"])
@@ -207,7 +206,7 @@ class Distant:
             self.told = True
         elif not self.node and time.monotonic() > self.since + LATE:
             self.since = float("inf")
-            self.home.say(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
+            logger.warning(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
 
     def receive(self) -> Block | Failure:
         """See ``Link``."""

@@ -16,7 +16,7 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from reverie.core.words import Say
+from reverie.core.logger import logger
 from reverie.scale.ray import RESTARTS, Learner, unlocked
 
 
@@ -49,10 +49,10 @@ class _Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any he
 class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
     """What Ray Tune asks us: for the next run, whether a run is to end, and whether all are."""
 
-    def __init__(self, turns: Any, say: Say) -> None:
+    def __init__(self, turns: Any) -> None:
         """``turns``: a ``seeds.py: Turns``."""
         super().__init__()
-        self.turns, self.say = turns, say
+        self.turns = turns
         self.running: dict[str, Any] = {}
         self.begun: set[str] = set()
         self.told: bool = False
@@ -78,7 +78,9 @@ class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
         """Return whether a run is to save and end."""
         run = self.running[trial_id]
         if result["training_iteration"] == 1 and trial_id in self.begun:
-            self.say(f"{run.log.stem}: its node or Ray's process there had ended; it goes on on {result['node_ip']}")
+            logger.warning(
+                f"{run.log.stem}: its node or Ray's process there had ended; it goes on on {result['node_ip']}"
+            )
         self.begun.add(trial_id)
         return result["code"] is None and self.turns.drop(run)
 
@@ -87,16 +89,16 @@ class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
         self.turns.board.update()
         if self.turns.got and not self.told:
             self.told = True
-            self.say(f"{signal.Signals(self.turns.got[0]).name}: what runs saves and ends")
+            logger.info(f"{signal.Signals(self.turns.got[0]).name}: what runs saves and ends")
         return self.told
 
 
-def train_placed(turns: Any, jobs: int, say: Say, *, each: Mapping[str, float]) -> None:
+def train_placed(turns: Any, jobs: int, *, each: Mapping[str, float]) -> None:
     """Train the runs of ``turns``, a ``seeds.py: Turns``, on the cluster. ``each``: the resources of a run."""
     if turns.next() is None:
         return
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have logs of their own
-    given = _Given(turns, say)
+    given = _Given(turns)
     with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
         apart.submit(
             tune.run, _Placed, name="ray", storage_path=str(turns.runs[0].run.parent), search_alg=given, stop=given,

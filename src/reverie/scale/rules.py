@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from reverie.core.config import Choice, Config
+from reverie.core.logger import logger
 from reverie.core.ramp import Ramp, Rate
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.folder import settings_changes
 
@@ -15,8 +16,8 @@ WARM_UP = 0.1
 """Part of a run in which learning rates rise from 0."""
 
 
-def scaled(config: ExperimentConfig, count: int, say: Say) -> ExperimentConfig:
-    """Return the settings by which ``count`` learners train, and say what ``scale_rules`` changes, if it is set.
+def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
+    """Return the settings by which ``count`` learners train: those changed by ``scale_rules``, if it is set.
 
     Batch sizes and environments are multiplied by n, learning rates by the square root of n. They rise from 0 over the
     first 10 % of the run, but those that are ramps already.
@@ -28,10 +29,14 @@ def scaled(config: ExperimentConfig, count: int, say: Say) -> ExperimentConfig:
     if not config.offline:
         changes["env.num"] = config.env.num * count
     rates = {path: warmed_up(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
-    found = config.merge({**changes, **rates})
-    lines = settings_changes(config.to_dict(), found.to_dict())
-    say(f"scale_rules for {plural(count, 'learner')}: {'; '.join(lines)}")
-    return found
+    return config.merge({**changes, **rates})
+
+
+def log_rules(config: ExperimentConfig, count: int) -> None:
+    """Log what ``scale_rules`` changes, if it is set."""
+    if config.scale_rules:
+        lines = settings_changes(config.to_dict(), scaled(config, count).to_dict())
+        logger.info(f"scale_rules for {plural(count, 'learner')}: {'; '.join(lines)}")
 
 
 def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:

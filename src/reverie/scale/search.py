@@ -20,9 +20,10 @@ from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
-from reverie.core.words import Say, plural
+from reverie.core.logger import logger
+from reverie.core.words import plural
 from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
-from reverie.log.console import Board, Tail, tell
+from reverie.log.console import Board, Tail
 from reverie.log.metrics import FINAL
 from reverie.run.folder import (
     RunFolder,
@@ -138,7 +139,6 @@ def tune_of(
     prune: bool = True,
     run: Path | str | None = None,
     where: str = "space",
-    say: Say = tell,
     on: ClusterRequest | None = None,
 ) -> TuneResult:
     """Search for the settings with the best final evaluation; continue a search that has begun.
@@ -154,7 +154,6 @@ def tune_of(
         prune: end trials early that are among the worse.
         run: the folder of the search. None: a new one under ``runs/``.
         where: the space in errors.
-        say: called with a sentence about what is happening, now and then.
         on: the Ray cluster to train on, which must see the folder at the same path; None: this machine.
 
     Raises:
@@ -168,12 +167,14 @@ def tune_of(
     check_local(run or "", "run")
     check_seeds(config, [config.seed], jobs)
     dimensions = read_space(space, config, where)
-    config = resolved(config, None, say)
+    config = resolved(config, None)
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
     if prune and not config.evaluates_on_the_way:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / RUNGS**2))})
-        say(f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early")
+        logger.info(
+            f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early"
+        )
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-tune")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
@@ -191,7 +192,7 @@ def tune_of(
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune)
         with trainer(config, on) as (train, most):
-            return search.run(trials, jobs or most, say, train)
+            return search.run(trials, jobs or most, train)
 
 
 def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
@@ -225,15 +226,15 @@ class Search:
         self.pruned: set[int] = set()
         self.tails: dict[int, Tail] = {}
 
-    def run(self, count: int, jobs: int, say: Say, train: Train) -> TuneResult:
+    def run(self, count: int, jobs: int, train: Train) -> TuneResult:
         """Have what is missing of ``count`` trials trained by ``train``."""
         known = [trial.state.is_finished() for trial in self.study.trials]
         runs = [self.place(i) for i in range(count) if i >= len(known) or not known[i]]
         title = f"{self.config.name} on {self.config.subject}"
         if runs:
-            say(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
+            logger.info(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
         with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
-            signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs, say)
+            signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
         return self.result(signal)
 
     def place(self, number: int) -> SeedRun:

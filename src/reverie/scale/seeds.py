@@ -25,12 +25,13 @@ from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
+from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.core.words import Say, plural
+from reverie.core.words import plural
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
-from reverie.log.console import Board, Lane, LaneState, tell
+from reverie.log.console import Board, Lane, LaneState
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,
@@ -116,7 +117,7 @@ class SeedsResult:
 
 
 def train_seeds_of(
-    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None, say: Say = tell,
+    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None,
     on: ClusterRequest | None = None,
 ) -> SeedsResult:  # fmt: skip
     """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
@@ -126,7 +127,6 @@ def train_seeds_of(
         seeds: the seeds, different integers >= 0.
         jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
         run: the folder for all of them; seeds found there are continued. None: a new one under ``runs/``.
-        say: called with a sentence about what is happening, now and then.
         on: the Ray cluster to train on, which must see the folder at the same path; None: this machine.
 
     Raises:
@@ -135,7 +135,7 @@ def train_seeds_of(
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
-    config = resolved(config, None, say)
+    config = resolved(config, None)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     folder, before = SeedsFolder(path), None
@@ -158,7 +158,7 @@ def train_seeds_of(
         path.mkdir(parents=True, exist_ok=True)
     with FolderLock(path):
         for text in changes:
-            say(text)
+            logger.info(text)
         if before is None or changes:
             with writing(path):
                 write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
@@ -166,7 +166,7 @@ def train_seeds_of(
             one.state, one.note = "finished", "already finished"
         try:
             with trainer(config, on) as (train, most):
-                return _train_seeds(config, folder, runs, jobs or most, say, train)
+                return _train_seeds(config, folder, runs, jobs or most, train)
         except RunError:
             if before is None and not any(one.begun for one in runs):  # no run can begin with these settings
                 shutil.rmtree(path, ignore_errors=True)  # it was empty before
@@ -174,14 +174,14 @@ def train_seeds_of(
 
 
 def _train_seeds(
-    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, say: Say, train: Train
+    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, train: Train
 ) -> SeedsResult:
     title, left = f"{config.name} on {config.subject}", sum(one.state == "waiting" for one in runs)
     if left:
         together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
-        say(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
+        logger.info(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
         if choose_device(config.device) == "cpu" and trouble():
-            say(trouble())
+            logger.warning(trouble())
 
     def command(one: SeedRun) -> list[str]:
         settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
@@ -193,7 +193,7 @@ def _train_seeds(
         write_seeds(config, folder, runs)
 
     with contextlib.closing(Board(runs if left and config.console else [], title)) as board:
-        number = train_runs(Turns(runs, command, board, ended), train, jobs, say)
+        number = train_runs(Turns(runs, command, board, ended), train, jobs)
     if (found := write_seeds(config, folder, runs)) is not None:
         from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
 
@@ -405,20 +405,20 @@ class Turns:
         self.board.changed(run)
 
 
-def train_runs(turns: Turns, train: Train, jobs: int, say: Say) -> int | None:
+def train_runs(turns: Turns, train: Train, jobs: int) -> int | None:
     """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
 
     Raises:
         RunError: the first ones were refused and none has begun, so the others would be refused too.
     """
     with collected_signals() as turns.got:
-        train(turns, jobs, say)
+        train(turns, jobs)
     if turns.refused and not any(run.begun for run in turns.runs):
         raise RunError(turns.refused[0])
     return turns.got[0] if turns.got else None
 
 
-def train_here(turns: Turns, jobs: int, say: Say) -> None:
+def train_here(turns: Turns, jobs: int) -> None:
     """Train runs in child processes.
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
@@ -427,7 +427,7 @@ def train_here(turns: Turns, jobs: int, say: Say) -> None:
     told = 0
     with ending(running):
         while running or turns.next():
-            told = pass_on(turns.got, told, running.values(), say)
+            told = pass_on(turns.got, told, running.values())
             while len(running) < jobs and (one := turns.next()):
                 with writing(one.log.parent):
                     running[one.seed] = Child(turns.begin(one), one.log)
@@ -440,16 +440,16 @@ def train_here(turns: Turns, jobs: int, say: Say) -> None:
             time.sleep(POLL)
 
 
-Train = Callable[[Turns, int, Say], None]
-"""Trains runs, so many at a time, and says what is worth a sentence."""
+Train = Callable[[Turns, int], None]
+"""Trains runs, so many at a time."""
 
 
-def pass_on(got: Sequence[int], told: int, children: Iterable[Any], say: Say) -> int:
+def pass_on(got: Sequence[int], told: int, children: Iterable[Any]) -> int:
     """Pass received signals on, from number ``told`` on; return how many there are now."""
     for number in got[told:]:
         told += 1
         if told == 1:
-            say(
+            logger.info(
                 f"{signal.Signals(number).name}: the running seeds finish their iteration, then save. Interrupt again "
                 "to stop them at once without saving."
             )

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from reverie.core.words import Say
+from reverie.core.logger import logger
 
 T = TypeVar("T")
 
@@ -30,14 +30,13 @@ class Patience:
     repeat: float = 60.0
     """Seconds before the second message about the same trouble; doubled for each further one."""
 
-    def __init__(self, where: str, failures: tuple[type[Exception], ...], say: Say, waiting: Callable[[], str]) -> None:
+    def __init__(self, where: str, failures: tuple[type[Exception], ...], waiting: Callable[[], str]) -> None:
         """Repeat actions after ``failures``.
 
-        ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages to ``say``.
+        ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages.
         """
         self.where = where
         self.failures = failures
-        self.say = say
         self.waiting = waiting
         self.stop: threading.Event = threading.Event()
         self.lock: threading.Lock = threading.Lock()
@@ -67,7 +66,7 @@ class Patience:
                 return
             lasts, self.since = self.since is not None, now if self.since is None else self.since
             self.next_word, self.pause = now + self.pause, self.pause * 2
-        self.say(
+        logger.warning(
             f"still cannot write to the store {self.where} after {now - self.since:.0f} s ({why}): {self.waiting()} "
             "are waiting in memory"
             if lasts
@@ -92,7 +91,7 @@ class Patience:
             since, self.since, self.pause = self.since, None, self.repeat
         if since is not None:
             took = time.monotonic() - since
-            self.say(f"can write to the store {self.where} again after {took:.0f} s: no rows were lost")
+            logger.warning(f"can write to the store {self.where} again after {took:.0f} s: no rows were lost")
 
 
 def reason(error: Exception) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from reverie.core.columns import Column
 from reverie.core.errors import RunError
-from reverie.core.words import Say
+from reverie.core.logger import logger
 from reverie.store.places import Objects
 
 FORMAT = 3
@@ -110,7 +110,7 @@ def is_store(data: bytes) -> bool:
         return False
 
 
-def load(objects: Objects, name: str, say: Say) -> Segment | None:
+def load(objects: Objects, name: str) -> Segment | None:
     """Read the segment in the folder ``name``; None if there is none, or it was never begun."""
     group = f"{name}/{META}"
     try:
@@ -126,7 +126,7 @@ def load(objects: Objects, name: str, say: Say) -> Segment | None:
                 found.append(parse(name, objects.get(file)))
     newest = max(found, key=lambda segment: segment.rows, default=None)
     if newest is None and wrong:
-        say(f"{objects.where}/{group} {wrong}, and so are those of its columns: its rows are left out")
+        logger.warning(f"{objects.where}/{group} {wrong}, and so are those of its columns: its rows are left out")
     if newest is not None and newest.rows > newest.first:
-        say(f"{objects.where}/{group} {wrong or 'is missing'}: using those of its columns")
+        logger.warning(f"{objects.where}/{group} {wrong or 'is missing'}: using those of its columns")
     return newest

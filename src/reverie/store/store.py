@@ -24,7 +24,8 @@ import numpy as np
 
 from reverie.core.columns import Column, StepRows
 from reverie.core.errors import ReverieError, RunError
-from reverie.core.words import Say, plural
+from reverie.core.logger import logger
+from reverie.core.words import plural
 from reverie.store import segment as segments
 from reverie.store.places import LocalObjects, Objects, open_objects
 from reverie.store.read import Chunk, Damage, Room, read
@@ -46,7 +47,6 @@ class Store:
         self,
         url: str | Path,
         *,
-        say: Say,
         buffer_bytes: int = 10**9,
         keep: Literal["all", "replay"] = "all",
         run: str = "",
@@ -56,7 +56,6 @@ class Store:
 
         Args:
             url: its place.
-            say: gets messages, from any thread.
             buffer_bytes: bytes of rows that may wait in memory to be written.
             keep: "all" to keep all rows for ever; "replay" to delete those that ``drop`` names.
             run: the folder of the run that writes; "" if all segments are of one run.
@@ -67,8 +66,8 @@ class Store:
             RunError: the place cannot be reached, or a segment is of a newer version.
         """
         self.objects: Objects = open_objects(url)
-        self.say = say
         self.buffer_bytes = buffer_bytes
+        self.reported: set[str] = set()
         self.keep = keep
         self.run = run
         self.waits = waits
@@ -78,7 +77,7 @@ class Store:
         found: list[Segment | None] = []
         with self._reached():
             names = [name for name in self.objects.children() if name.partition("-")[0].isdigit()]
-            for_each(lambda name: found.append(segments.load(self.objects, name, say)), names, self.objects.threads)
+            for_each(lambda name: found.append(segments.load(self.objects, name)), names, self.objects.threads)
         known = sorted((s for s in found if s is not None), key=lambda s: (s.number, s.name))
         self._segments = {segment.name: segment for segment in known}
 
@@ -186,7 +185,7 @@ class Store:
             )
             self._commit(segment)
         own = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
-        self.writer = Writer(self.objects, segment, self._commit, say=self.say, buffer_bytes=self.buffer_bytes,
+        self.writer = Writer(self.objects, segment, self._commit, buffer_bytes=self.buffer_bytes,
                              ancestors=own, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip
         return segment.name
 
@@ -229,7 +228,7 @@ class Store:
         writer.close(timeout)
         if left := writer.count - writer.committed:
             rows = plural(left, "row")
-            self.say(f"the store {self.objects.where} was closed before {rows} of each stream could be written")
+            logger.warning(f"the store {self.objects.where} was closed before {rows} of each stream could be written")
         return not left
 
     def _writing(self) -> Writer:
@@ -281,6 +280,12 @@ class Store:
                 for damage in chunk.damaged:
                     on_damage(damage)
                 yield from chunk.intact(stream)
+
+    def left_out(self, damage: Damage) -> None:
+        """Log, once, that damaged rows are left out."""
+        if str(damage) not in self.reported:
+            self.reported.add(str(damage))
+            logger.warning(f"damaged and left out: {damage}")
 
     def damaged(self) -> list[str]:
         """Read every file of every segment; return what is missing or does not match its checksum, a sentence each.

@@ -11,7 +11,7 @@ import numpy as np
 
 from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
 from reverie.core.errors import RunError
-from reverie.core.words import Say
+from reverie.core.logger import logger
 from reverie.store.places import Objects
 from reverie.store.retry import Patience, Stopped, for_each
 from reverie.store.segment import Part, Segment
@@ -36,7 +36,6 @@ class Writer:
         segment: Segment,
         commit: Callable[[Segment], None],
         *,
-        say: Say,
         buffer_bytes: int,
         ancestors: Sequence[Part],
         waits: bool,
@@ -63,7 +62,7 @@ class Writer:
         self.dropped: int = 0
         self.failure: BaseException | None = None
         self.changed: threading.Condition = threading.Condition()
-        self.patience: Patience = Patience(objects.where, objects.failures if waits else (), say, self._waiting)
+        self.patience: Patience = Patience(objects.where, objects.failures if waits else (), self._waiting)
         self.thread: threading.Thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
@@ -149,12 +148,12 @@ class Writer:
             self._wait(0.2)
             if not said and time.monotonic() - waiting > 1.0:
                 said = True
-                self.patience.say(
+                logger.warning(
                     f"the buffer of the store {self.objects.where} is full (replay.buffer): {self._waiting()} are "
                     "waiting. The run pauses until some of them are written"
                 )
         if said:
-            self.patience.say("the store accepts rows again: the run continues")
+            logger.warning("the store accepts rows again: the run continues")
 
     def _added(self, n: int) -> None:
         self.count += n

@@ -1,0 +1,70 @@
+"""The library's logger ``"reverie"``: what it tells its users while it works.
+
+What happens has level INFO and goes to standard output, trouble has level WARNING and goes to standard error. A program
+that logs itself takes both over with ``logger.handlers.clear()`` and ``logger.propagate = True``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+GONE = (errno.EPIPE, errno.EIO)
+"""Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
+    stream = sys.stdout if stream is None else stream
+    with survive_broken_pipe(stream):
+        print(text, file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
+    """Ignore that ``stream`` has lost its reader: redirect it to the null device, so that the run goes on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+class Printed(logging.Handler):
+    """Prints the logger's records, each on a line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print ``record``."""
+        trouble = record.levelno >= logging.WARNING
+        tell("warning: " * trouble + self.format(record), sys.stderr if trouble else sys.stdout)
+
+
+logger = logging.getLogger("reverie")
+logger.setLevel(logging.INFO)
+logger.propagate = False
+PRINTED = Printed()
+logger.addHandler(PRINTED)
+
+
+def speak_as(who: str) -> None:
+    """From now on this process logs nothing but trouble, and names itself: of several, one tells the rest."""
+    logger.setLevel(logging.WARNING)
+    PRINTED.setFormatter(logging.Formatter(f"{who}: %(message)s"))
+
+
+@contextlib.contextmanager
+def silent(when: bool = True) -> Iterator[None]:
+    """Log nothing meanwhile, if ``when``."""
+    logger.disabled = when
+    try:
+        yield
+    finally:
+        logger.disabled = False
