@@ -267,7 +267,7 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
         "current_stream": lambda device: stream if device == CUDA else None,
         "stream": lambda stream: contextlib.nullcontext(),
         "set_stream": lambda stream: None, "device": lambda device: contextlib.nullcontext(),
-        "synchronize": lambda device=None: device_of(device).waited(), "mem_get_info": lambda device: (10**10, 10**11),
+        "synchronize": lambda device=None: fake().waited(), "mem_get_info": lambda device: (10**10, 10**11),
         "get_rng_state_all": lambda: [torch.get_rng_state()], "set_rng_state": lambda state, index: None,
         "get_sync_debug_mode": lambda: device.debug, "set_sync_debug_mode": lambda mode: setattr(device, "debug", mode),
         "get_device_name": lambda device: "a pretended GPU", "max_memory_allocated": lambda device: 0,
@@ -282,8 +282,3 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
                 yield device
         finally:
             _ENTERED.pop()
-
-
-def device_of(device: Any) -> FakeCuda:
-    """The one that there is."""
-    return fake()

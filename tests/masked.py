@@ -13,12 +13,17 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "multi_discrete": spaces.MultiDiscrete([3, 4]),
     "dict": spaces.Dict({"move": spaces.Discrete(3), "hands": spaces.MultiBinary(2), "force": spaces.Box(-2, 3, (2,))}),
 }
+CLASSES: dict[str, dict[str, list[int]]] = {
+    "discrete": {"action": [6]}, "multi_discrete": {"action": [3, 4]}, "dict": {"move": [3], "hands": [2, 2]},
+}  # fmt: skip
+"""Of the choices of each action that has some."""
 
 
 class Masked(gymnasium.Env[Any, Any]):
     """Legal are, of each choice of c classes, the classes k with (k + place) even, or all if ``everything``."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    place = 0
 
     def __init__(
         self,
@@ -28,37 +33,25 @@ class Masked(gymnasium.Env[Any, Any]):
         length: int = 12,
     ) -> None:
         self.tell, self.everything, self.length = tell, everything, length
-        self.action_space = SPACES[actions]
+        self.action_space, self.classes = SPACES[actions], CLASSES[actions]
         board = spaces.Box(-1, 1, (3,), np.float32)
-        self.observation_space = board
-        if tell == "observation":
-            self.observation_space = spaces.Dict(
-                {"observation": board, "action_mask": spaces.Box(0, 1, (self._flat().size,), np.int8)}
-            )
+        mask = spaces.Box(0, 1, (self._flat().size,), np.int8)
+        told = tell == "observation"
+        self.observation_space = spaces.Dict({"observation": board, "action_mask": mask}) if told else board
         if tell == "method":
             self.action_masks = self._structured
 
-    def _choices(self) -> dict[str, list[int]]:
-        space = self.action_space
-        if isinstance(space, spaces.Discrete):
-            return {"action": [int(space.n)]}
-        if isinstance(space, spaces.MultiDiscrete):
-            return {"action": space.nvec.tolist()}
-        return {"move": [3], "hands": [2, 2]}
-
     def _legal(self, classes: int) -> np.ndarray:
-        return np.ones(classes, np.int8) if self.everything else (np.arange(classes) + self.place) % 2 == 0
+        return np.array([self.everything or (k + self.place) % 2 == 0 for k in range(classes)], np.int8)
+
+    def _masks(self) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([*map(self._legal, counts)]) for name, counts in self.classes.items()}
 
     def _structured(self) -> Any:
-        masks = {key: [self._legal(c).astype(np.int8) for c in counts] for key, counts in self._choices().items()}
-        if "action" in masks:
-            return np.concatenate(masks["action"])
-        return {"move": masks["move"][0], "hands": np.concatenate(masks["hands"])}
-
-    place = 0
+        return self._masks().get("action", self._masks())
 
     def _flat(self) -> np.ndarray:
-        return np.concatenate([self._legal(c) for counts in self._choices().values() for c in counts]).astype(np.int8)
+        return np.concatenate([*self._masks().values()])
 
     def _shown(self) -> tuple[Any, dict[str, Any]]:
         board = np.array([self.place % 2, self.place / (self.length + 1), self.target], np.float32)
@@ -74,21 +67,18 @@ class Masked(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Move on by one place; reward for the highest legal class of the first choice where the target is 1."""
-        space = self.action_space
-        if isinstance(space, spaces.Dict):
-            taken = [(int(action["move"]), 3), *((int(bit), 2) for bit in action["hands"])]
-        elif isinstance(space, spaces.Discrete):
-            taken = [(int(action) - int(space.start), int(space.n))]
+        if isinstance(action, dict):
+            taken = [action["move"], *action["hands"]]
         else:
-            taken = list(zip(action.tolist(), space.nvec.tolist(), strict=True))
-        for index, classes in taken:
+            taken = np.ravel(action) - getattr(self.action_space, "start", 0)
+        counts = [classes for several in self.classes.values() for classes in several]
+        for index, classes in zip(taken, counts, strict=True):
             if not self._legal(classes)[index]:
                 raise ValueError(f"class {index} of {classes} is illegal at place {self.place}")
-        first, classes = taken[0]
-        best = int(np.flatnonzero(self._legal(classes))[-1 if self.target else 0])
+        best = np.flatnonzero(self._legal(counts[0]))[-1 if self.target else 0]
         self.place, self.steps = self.place + 1, self.steps + 1
         obs, info = self._shown()
-        return obs, float(first == best), self.steps >= self.length, False, info
+        return obs, float(taken[0] == best), self.steps >= self.length, False, info
 
 
 for _actions in SPACES:

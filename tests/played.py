@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import h5py
 import numpy as np
 
 COLUMNS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 
 
-def played(
-    env: gymnasium.Env[Any, Any], act: Callable[[Any], Any], path: Path, episodes: int, *, rewarded: bool = True
-) -> Path:
+def played(env, act, path, episodes, *, rewarded=True):
     """So many episodes of what ``act`` does; without ``rewarded`` every row has the reward 0, which says nothing."""
     rows: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for seed in range(episodes):

@@ -1,18 +1,22 @@
-"""Training from Python: by name or by objects, one at a time, and nothing of the caller's is changed."""
+"""Training from Python: by name or by objects, nothing of the caller's is changed; and the names that there are."""
 
-from __future__ import annotations
-
+import inspect
 import random
+import subprocess
+import sys
+import typing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import reverie
 from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS, SMALL, settings
 
@@ -51,15 +55,17 @@ def test_a_training_leaves_the_generators_of_others_alone_and_the_other_way_roun
         reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / name, **more)
         return load(tmp_path / name).algo.state_dict()
 
-    torch.manual_seed(3)
-    np.random.seed(3)  # noqa: NPY002
-    random.seed(3)
-    expected = [float(torch.rand(1)), float(np.random.rand()), random.random()]  # noqa: NPY002
-    torch.manual_seed(3)
-    np.random.seed(3)  # noqa: NPY002
-    random.seed(3)
+    def seed() -> None:
+        torch.manual_seed(3), np.random.seed(3), random.seed(3)  # noqa: NPY002
+
+    def drawn() -> list[float]:
+        return [float(torch.rand(1)), float(np.random.rand()), random.random()]  # noqa: NPY002
+
+    seed()
+    expected = drawn()
+    seed()
     alone = weights("alone")
-    assert [float(torch.rand(1)), float(np.random.rand()), random.random()] == expected  # noqa: NPY002
+    assert drawn() == expected
     beside = weights("beside", sinks=[Drawing()])
     torch.testing.assert_close(beside, alone, rtol=0, atol=0)
 
@@ -81,5 +87,44 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
         report = reverie.check_env(env, steps=50)
         assert (report.algorithm, report.hours) == (name, None)
     report = reverie.check_env(Corridor, env_options={"time_limit": 4}, steps=50)
-    assert report.algorithm == "dreamer_v3"
-    assert max(report.facts["lengths"]) <= 4
+    assert (report.algorithm, max(report.facts["lengths"]) <= 4) == ("dreamer_v3", True)
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_each_name_is_that_of_its_module() -> None:
+    for name in reverie.__all__:
+        found = getattr(reverie, name)
+        assert (found.__name__, found.__module__) == (name, reverie._HOMES[name])
+        assert found.__doc__, name
+
+
+def test_each_algorithm_has_its_configuration_there() -> None:
+    for config in map(algorithm_config, algorithms()):
+        assert getattr(reverie, config.__name__, None) is config
+        assert config.__name__ in reverie.__all__
+
+
+@pytest.mark.parametrize("name", ["load", "train", "train_seeds", "dream", "estimate", "extract"])
+def test_what_functions_return_is_there(name: str) -> None:
+    assert typing.get_type_hints(getattr(reverie, name))["return"].__name__ in reverie.__all__
+
+
+def test_dir_lists_public_names_alone() -> None:
+    assert [name for name in dir(reverie) if not name.startswith("__")] == sorted(reverie.__all__)
+    assert "__version__" in dir(reverie)
+    assert reverie.__version__.count(".") >= 1
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = reverie.trian
+
+
+def test_the_common_arguments_of_train_are_in_its_signature_and_docstring() -> None:
+    parameters = {name: p for name, p in inspect.signature(reverie.train).parameters.items() if name != "overrides"}
+    assert {"steps", "seed", "envs", "run", "device", "replay_ratio", "data", "eval_episodes"} <= parameters.keys()
+    assert all(f"        {name}: " in str(reverie.train.__doc__) for name in parameters)
+
+
+def test_importing_reverie_imports_nothing_heavy() -> None:
+    code = "import sys, reverie; sys.exit(any(name in sys.modules for name in ('torch', 'gymnasium', 'reverie.api')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,12 +1,10 @@
 """``reverie bench``: what is counted, what follows from what was measured, and what people type and read."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,21 +22,6 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import make_env
 from reverie.experiment import bench
-from reverie.experiment.bench import (
-    Forecast,
-    Pace,
-    Report,
-    Speed,
-    Turns,
-    count_flops,
-    env_rate,
-    forecast,
-    median_seconds,
-    noise_batch,
-    noise_step,
-    pace,
-    turns_of,
-)
 from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS
 
@@ -50,9 +33,8 @@ MIXED = {
     **VECTOR,
 }
 TURNS = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
-BOTH = ActionSpec(
-    parts={"a": ActionPart(kind="categorical", classes=(2, 3)), "b": ActionPart(kind="continuous", size=2)}
-)
+CHOICES = ActionPart(kind="categorical", classes=(2, 3))
+BOTH = ActionSpec(parts={"a": CHOICES, "b": ActionPart(kind="continuous", size=2)})
 TINY = DreamerV3Config().merge({"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS})
 CPU = torch.device("cpu")
 
@@ -75,9 +57,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "measure", functools.partial(bench.measure, seconds=0.01))
 
 
-# ---------------------------------------------------------------- operations
-
-
 def weights(*modules: torch.nn.Module) -> int:
     """Numbers that are multiplied for one row."""
     return sum(p.numel() for module in modules for p in module.parameters() if p.ndim > 1)
@@ -95,7 +74,7 @@ def test_operations_of_an_update_are_those_of_its_equations() -> None:
     expected = 6 * lived * (weights(world) + weights(critic)) + 2 * lived * weights(critic)
     expected += imagined * (2 * dynamics + 8 * weights(actor) + 8 * weights(critic))
     expected += 2 * imagined * weights(world.reward, world.cont)
-    assert count_flops(config, VECTOR, TURNS) == pytest.approx(expected, rel=0.15)
+    assert bench.count_flops(config, VECTOR, TURNS) == pytest.approx(expected, rel=0.15)
 
 
 class PeeksConfig(AlgorithmConfig):
@@ -116,17 +95,14 @@ class Peeks(Algorithm):
 
 def test_what_cannot_be_counted_is_none() -> None:
     assert bench.gflop(PeeksConfig(), VECTOR, TURNS) is None
-    assert bench.gflop(TINY, VECTOR, TURNS) == count_flops(TINY, VECTOR, TURNS) / 1e9
-
-
-# ---------------------------------------------------------------- measuring
+    assert bench.gflop(TINY, VECTOR, TURNS) == bench.count_flops(TINY, VECTOR, TURNS) / 1e9
 
 
 def test_median_is_of_the_calls_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     # begin, then for each call: is there time, start, end (the first look of all finds none)
     monkeypatch.setattr(bench.time, "perf_counter", Ticks(0, 0, 5, 0, 1, 0, 3))
-    assert median_seconds(lambda: calls.append(1), CPU, warm_up=2, seconds=0, least=3, most=9) == 3
+    assert bench.median_seconds(lambda: calls.append(1), CPU, warm_up=2, seconds=0, least=3, most=9) == 3
     assert len(calls) == 5
 
 
@@ -135,140 +111,112 @@ def test_rate_of_environments_counts_decisions_only(monkeypatch: pytest.MonkeyPa
     looks = [0.0] + [1.0] * 8 + [1e9]  # eight turns a second: two episodes of three decisions and an end
     clock = Ticks(*looks)
     monkeypatch.setattr(bench.time, "perf_counter", clock)
-    rate = env_rate(env, seconds=8.5)
+    rate = bench.env_rate(env, seconds=8.5)
     env.close()
     assert rate * clock.now == pytest.approx(2 * 6)
 
 
+FOUR = ExperimentConfig(steps=36_000, env=EnvConfig(num=4))
+
+
 def test_forecast_adds_what_a_run_consists_of() -> None:
-    config = ExperimentConfig(steps=36_000, env=EnvConfig(num=4))
     speed = some_speed(update_s=2.0, act_ms={4: 100.0})
-    run = forecast(config, 0.5, speed, 100.0)
+    run = bench.forecast(FOUR, 0.5, speed, 100.0)
     assert (run.updates, run.updates_h, run.acting_h, run.envs_h) == (18_000, 10.0, 0.25, 0.1)
-    assert run.hours == pytest.approx(10.35)
-    assert forecast(config, 0.5, speed, None).hours == pytest.approx(10.25)
+    assert (run.hours, bench.forecast(FOUR, 0.5, speed, None).hours) == pytest.approx((10.35, 10.25))
 
 
 def test_a_forecast_is_of_turns_where_there_are_environments() -> None:
-    config, turns = ExperimentConfig(steps=36_000, env=EnvConfig(num=4)), Turns(env_step_s=0.05, update_s=3.0)
-    run = forecast(config, 0.5, some_speed(act_ms={4: 100.0}), 100.0, turns)
-    assert (run.updates_h, run.envs_h, run.hours) == pytest.approx((15.0, 0.1, 15.5))
-    assert run.acting_h == pytest.approx(0.4)
-    slower_alone = forecast(config, 0.5, some_speed(act_ms={4: 100.0}), 10.0, turns)
-    assert slower_alone.acting_h == pytest.approx(0.25)  # never less than by themselves
-    assert slower_alone.envs_h == pytest.approx(0.25)
+    turns, speed = bench.Turns(env_step_s=0.05, update_s=3.0), some_speed(act_ms={4: 100.0})
+    run = bench.forecast(FOUR, 0.5, speed, 100.0, turns)
+    assert (run.updates_h, run.acting_h, run.envs_h, run.hours) == pytest.approx((15.0, 0.4, 0.1, 15.5))
+    slower_alone = bench.forecast(FOUR, 0.5, speed, 10.0, turns)
+    assert (slower_alone.acting_h, slower_alone.envs_h) == pytest.approx((0.25, 0.25))  # never less than by themselves
 
 
-def test_turns_are_lived_and_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def three_envs() -> Iterator[Any]:
     env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(Count, truncate_at=9))
-    learner = TINY.build(env.obs_spec, env.action_spec)
+    yield env
+    env.close()
+
+
+def test_turns_are_lived_and_learned_from(three_envs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = TINY.build(three_envs.obs_spec, three_envs.action_spec)
     config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32)
     seen, update = [], learner.update
     monkeypatch.setattr(learner, "update", lambda batch: (seen.append(len(batch.index)), update(batch))[1])
-    turns = turns_of(config, learner, env, seconds=0.0)
-    assert turns is not None
+    turns = bench.turns_of(config, learner, three_envs, seconds=0.0)
     assert seen == [TINY.batch_size] * 4
     assert 0 < turns.env_step_s < turns.update_s
-    assert turns_of(config.merge({"train_ratio": 0}), learner, env, seconds=0.0) is None
-    env.close()
+    assert bench.turns_of(config.merge({"train_ratio": 0}), learner, three_envs, seconds=0.0) is None
 
 
-def test_turns_of_rollouts_are_learned_from_when_they_are_whole() -> None:
-    env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(Count, truncate_at=9))
-    algo = PPOConfig(rollout=8, batch_size=6, epochs=2)
-    learner = algo.build(env.obs_spec, env.action_spec)
+def test_turns_of_rollouts_are_learned_from_when_they_are_whole(three_envs: Any) -> None:
+    algo, specs = PPOConfig(rollout=8, batch_size=6, epochs=2), (three_envs.obs_spec, three_envs.action_spec)
+    learner = algo.build(*specs)
     config = ExperimentConfig(algo=algo, device="cpu", env=EnvConfig(num=3))
-    assert noise_batch(learner, env.obs_spec, env.action_spec).shape == (6, 1)
-    turns = turns_of(config, learner, env, seconds=0.0)
-    assert turns is not None
-    assert turns.update_s > 0
-    env.close()
+    assert bench.noise_batch(learner, *specs).shape == (6, 1)
+    assert bench.turns_of(config, learner, three_envs, seconds=0.0).update_s > 0
 
 
-def some_speed(**changes: Any) -> Speed:
+def some_speed(**changes: Any) -> bench.Speed:
     values = {"parameters": 1, "first_update_s": 1.0, "update_s": 1.0, "rows_per_s": 1.0, "act_ms": {1: 1.0}}
-    return Speed(**{**values, "peak_gb": 1.0, "device_peak_gb": None, "gflop": 50.0, **changes})
+    return bench.Speed(**{**values, "peak_gb": 1.0, "device_peak_gb": None, "gflop": 50.0, **changes})
 
 
-def test_share_is_of_the_rate_of_the_same_precision() -> None:
-    run = Forecast(env_steps=1, updates=1, env_steps_per_s=None, updates_h=0.0, acting_h=0.0, envs_h=None)
+@pytest.mark.parametrize(("precision", "changes", "share"), [
+    ("float32", {"update_s": 2.0}, 0.25),
+    ("bfloat16", {}, 0.125),
+    ("float16", {}, None),
+    ("float32", {"gflop": None}, None),
+])  # fmt: skip
+def test_share_is_of_the_rate_of_the_same_precision(precision: str, changes: dict[str, Any], share: Any) -> None:
+    run = bench.Forecast(env_steps=1, updates=1, env_steps_per_s=None, updates_h=0.0, acting_h=0.0, envs_h=None)
     rates = {"float32": 100.0, "bfloat16": 400.0}
-
-    def share(precision: str, speed: Speed) -> float | None:
-        return Report(speed=speed, forecast=run, precision=precision, matrix_gflops=rates).share
-
-    assert share("float32", some_speed(update_s=2.0)) == 0.25
-    assert share("bfloat16", some_speed()) == 0.125
-    assert share("float16", some_speed()) is None
-    assert share("float32", some_speed(gflop=None)) is None
+    report = bench.Report(speed=some_speed(**changes), forecast=run, precision=precision, matrix_gflops=rates)
+    assert report.share == share
 
 
 @pytest.mark.usefixtures("quick")
 def test_measuring_a_learner_of_everything() -> None:
     config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32, steps=100)
     report = bench.measure(config, MIXED, BOTH)
-    learner = TINY.build(MIXED, BOTH)
-    assert report.speed.parameters == learner.optim.count
-    assert list(report.speed.act_ms) == [1, 3, 8]
-    assert report.speed.rows_per_s == pytest.approx(16 / report.speed.update_s)
-    assert report.speed.device_peak_gb is None
-    assert 0.05 < report.speed.peak_gb < 50
-    assert report.forecast.updates == 200
-    assert report.share is not None
+    speed = report.speed
+    assert (speed.parameters, [*speed.act_ms]) == (TINY.build(MIXED, BOTH).optim.count, [1, 3, 8])
+    assert speed.rows_per_s == pytest.approx(16 / speed.update_s)
+    assert speed.device_peak_gb is None
+    assert 0.05 < speed.peak_gb < 50
     assert report.share > 0
-    assert report.machine["threads"] == torch.get_num_threads()
+    assert (report.forecast.updates, report.machine["threads"]) == (200, torch.get_num_threads())
 
 
-# ---------------------------------------------------------------- noise
-
-
-def test_noise_can_be_learned_from_and_acted_on() -> None:
-    learner = TINY.build(MIXED, BOTH)
-    batch = noise_batch(learner, MIXED, BOTH)
-    assert batch.shape == (2, learner.window.rows)
-    assert batch.action[..., :2].sum(-1).eq(1).all()  # one-hot
-    assert batch.extras["deter"].abs().max() <= 1
-    assert all(torch.isfinite(value) for value in learner.update(batch).metrics.values())
-    step = noise_step(MIXED, 5)
-    action, _ = learner.policy.act(step, learner.policy.initial(5), "explore")
-    assert action.shape == (5, BOTH.width)
-
-
-# ---------------------------------------------------------------- the command
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--image", "64x64"], "--image = '64x64': expected height x width x channels, such as 64x64x3."),
-        (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64."),
-        (["--vector", "3", "--precision", "float16"], "bfloat16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("args", "message"), [
+    (["--image", "64x64"], "--image = '64x64': expected height x width x channels, such as 64x64x3."),
+    (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64."),
+    (["--vector", "3", "--precision", "float16"], "bfloat16"),
+])  # fmt: skip
 def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *args]) == 2
     assert message in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
 
 
 def test_settings_are_those_that_train_would_have() -> None:
-    shaped = settings(BenchCommand(vector=3))
-    assert shaped.algo == DreamerV3Config()  # not those of some environment
-    assert settings(BenchCommand(env="CartPole-v1")).env.num == 4
-    assert settings(BenchCommand(env="CartPole-v1")).algo == settings(BenchCommand(preset="cartpole")).algo
+    assert settings(BenchCommand(vector=3)).algo == DreamerV3Config()  # not those of some environment
+    named = settings(BenchCommand(env="CartPole-v1"))
+    assert (named.env.num, named.algo) == (4, settings(BenchCommand(preset="cartpole")).algo)
     said = BenchCommand(image="8x8x3", batch="2x4", precision="bfloat16", envs=5, steps=7, threads=1, size="1m")
     config = settings(said)
     assert (config.algo.batch_size, config.algo.batch_length, config.algo.precision) == (2, 4, "bfloat16")
-    assert (config.env.num, config.steps, config.threads) == (5, 7, 1)
-    assert config.algo.rssm == sized("1m").rssm  # type: ignore[attr-defined]
+    assert (config.env.num, config.steps, config.threads, config.algo.rssm) == (5, 7, 1, sized("1m").rssm)
 
 
 def test_shapes_become_specs() -> None:
     obs, action = shapes(BenchCommand(image="8x9x3", vector=4))
     assert {key: part.shape for key, part in obs.items()} == {"image": (8, 9, 3), "vector": (4,)}
-    assert action.width == 6
-    assert action.parts["action"].kind == "categorical"
-    assert shapes(BenchCommand(vector=4, classes=3))[1].width == 3
-    assert shapes(BenchCommand(vector=4, action=3))[1].parts["action"].kind == "continuous"
+    actions = [action, *(shapes(BenchCommand(vector=4, **more))[1] for more in ({"classes": 3}, {"action": 3}))]
+    found = [(one.width, one.parts["action"].kind) for one in actions]
+    assert found == [(6, "categorical"), (3, "categorical"), (3, "continuous")]
 
 
 @pytest.mark.usefixtures("quick")
@@ -293,26 +241,19 @@ def test_an_environment_is_timed_and_closed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
-    made = SimpleNamespace()
 
     def make(config: EnvConfig, *, seed: int) -> Any:
-        made.env = make_env(config, seed=seed)
-        close = made.env.close
-        monkeypatch.setattr(made.env, "close", lambda: (closed.append(True), close()))
-        return made.env
+        env = make_env(config, seed=seed)
+        close = env.close
+        monkeypatch.setattr(env, "close", lambda: (closed.append(True), close()))
+        return env
 
     monkeypatch.setattr("reverie.envs.vector.make_env", make)
     words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4", "--envs", "2", "--device", "cpu"]
     assert main(["bench", *words]) == 0
-    text = capsys.readouterr().out
-    assert "on reverie/Grid-v0" in text
-    assert "for 2 envs" in text
-    assert "steps/s" in text
-    assert "not known" not in text
+    text, pieces = capsys.readouterr().out, ("on reverie/Grid-v0", "for 2 envs", "steps/s", "not known")
+    assert [piece in text for piece in pieces] == [True, True, True, False]
     assert closed == [True]
-
-
-# ---------------------------------------------------------------- before a run
 
 
 @pytest.mark.parametrize(("two_take", "chosen"), [(0.9, 1), (0.5, 2)])
@@ -320,13 +261,20 @@ def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch,
     """``two_take``: seconds of an update with two threads; with one it takes a second."""
     monkeypatch.setattr(bench, "update_seconds", lambda *_, **__: two_take if torch.get_num_threads() == 2 else 1.0)
     before = torch.get_rng_state()
-    found = pace(TINY, VECTOR, TURNS, 3, [1, 2])
-    assert isinstance(found, Pace)
-    assert (found.threads, found.update_s) == (chosen, min(1.0, two_take) if chosen == 2 else 1.0)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_num_threads() == 1
+    found = bench.pace(TINY, VECTOR, TURNS, 3, [1, 2])
+    assert (found.threads, found.update_s) == (chosen, {1: 1.0, 2: two_take}[chosen])
+    assert (torch.equal(torch.get_rng_state(), before), torch.get_num_threads()) == (True, 1)
 
 
 def test_the_pace_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DreamerV3, "update", lambda *_: 1 / 0)
-    assert pace(TINY, VECTOR, TURNS, 3, [1]) is None
+    assert bench.pace(TINY, VECTOR, TURNS, 3, [1]) is None
+
+
+def test_noise_can_be_learned_from() -> None:
+    learner = TINY.build(MIXED, BOTH)
+    batch = bench.noise_batch(learner, MIXED, BOTH)
+    assert batch.shape == (2, learner.window.rows)
+    assert batch.action[..., :2].sum(-1).eq(1).all()  # one-hot
+    assert batch.extras["deter"].abs().max() <= 1
+    assert all(torch.isfinite(value) for value in learner.update(batch).metrics.values())

@@ -1,7 +1,5 @@
 """The scripts of ``benchmarks/`` can be run, and the pages say what their results say."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -18,11 +16,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import a script by name, as other scripts there do; forgotten after the test."""
     monkeypatch.syspath_prepend(str(FOLDER))
     before = set(sys.modules)
-
-    def load(name: str) -> ModuleType:
-        return __import__(name)
-
-    yield load
+    yield __import__
     for name in set(sys.modules) - before:
         if str(FOLDER) in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
@@ -30,23 +24,22 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["script", *words])
-    code: int = script.main()
-    return code
+    return script.main()
+
+
+def page_and_rows(page: str, results: str) -> tuple[str, list[dict[str, Any]]]:
+    """The words of a page, and the results of a script."""
+    text = (FOLDER.parent / "docs" / page).read_text(encoding="utf-8")
+    return text, json.loads((FOLDER / results).read_text(encoding="utf-8"))["rows"]
 
 
 @pytest.mark.parametrize(
     "name", sorted(p.stem for p in FOLDER.glob("*.py") if "main()" in p.read_text() and p.stem != "demo")
 )
-def test_every_script_says_what_it_does(
-    scripts: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_every_script_says_what_it_does(scripts, name, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
         run(scripts(name), monkeypatch, "--help")
-    assert ended.value.code == 0
     assert "usage: script" in capsys.readouterr().out
-
-
-# ---------------------------------------------------------------- tables
 
 
 def test_the_page_says_what_the_results_say(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +50,9 @@ def test_the_page_says_what_the_results_say(scripts: Any, monkeypatch: pytest.Mo
     assert run(table, monkeypatch, "--check") == 0
 
 
-# ---------------------------------------------------------------- measuring
-
-
 def test_the_page_says_how_fast_data_were_read() -> None:
-    root = Path(__file__).parents[1]
-    rows = json.loads((root / "benchmarks" / "readers.json").read_text(encoding="utf-8"))["rows"]
-    page = (root / "docs" / "datasets.md").read_text(encoding="utf-8").partition("## Speed")[2].partition("## ")[0]
-    text = " ".join(page.split())
+    page, rows = page_and_rows("datasets.md", "readers.json")
+    text = " ".join(page.partition("## Speed")[2].partition("## ")[0].split())
     took = {(row["file"], row["reader"]): row for row in rows}
     s = {key: f"{row['load_s']:.2f}" for key, row in took.items() if "load_s" in row}
     d4rl, hdf5, arrow = "d4rl", "minari hdf5", "minari arrow"
@@ -78,10 +66,8 @@ def test_the_page_says_how_fast_data_were_read() -> None:
 
 
 def test_the_page_says_what_the_store_costs() -> None:
-    """Of game and noise, as store.json has it."""
-    root = FOLDER.parent
-    rows = json.loads((root / "benchmarks" / "store.json").read_text(encoding="utf-8"))["rows"]
-    page = (root / "docs" / "replay_store.md").read_text(encoding="utf-8").partition("## What it costs")[2]
+    page, rows = page_and_rows("replay_store.md", "store.json")
+    page = page.partition("## What it costs")[2]
     found = {row["part"]: [r for r in rows if r["part"] == row["part"]] for row in rows}
     assert [row["rows"] for row in found["collect"]] == ["game", "noise"]
     cells = [
@@ -92,9 +78,6 @@ def test_the_page_says_what_the_store_costs() -> None:
     for game, noise in cells:
         line = next((line for line in page.splitlines() if f"| {game}" in line), "")
         assert noise in line.partition(game)[2], (game, noise)
-
-
-# ---------------------------------------------------------------- agreement with other libraries
 
 
 def test_what_is_on_the_page_agrees_or_says_why() -> None:

@@ -1,7 +1,5 @@
 """The command line: what people type, what they read, and what happens when they mistype."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -16,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -49,26 +48,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
-    """A run made by the command line; tests may read it."""
-    run = tmp_path_factory.mktemp("runs") / "first"
-    assert main(["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(run)]) == 0
-    return run
-
-
-@pytest.mark.parametrize(
-    ("args", "question"),
-    [
-        (["sac"], "reverie train sac --env Pendulum-v1` or `reverie train sac --env HalfCheetah-v5"),
-        (["dqn", "--preset", "dqn"], "reverie train dqn --env CartPole-v1` or `reverie train dqn --env ALE/Pong-v5"),
-        (["iql"], "reverie train iql --data PATH"),
-    ],
-)
+@pytest.mark.parametrize(("args", "question"), [
+    (["sac"], "reverie train sac --env Pendulum-v1` or `reverie train sac --env HalfCheetah-v5"),
+    (["dqn", "--preset", "dqn"], "reverie train dqn --env CartPole-v1` or `reverie train dqn --env ALE/Pong-v5"),
+    (["iql"], "reverie train iql --data PATH"),
+])  # fmt: skip
 def test_a_run_without_an_environment_asks_for_it(args: list[str], question: str, capsys: Captured) -> None:
     assert main(["train", *args, "--steps", "9"]) == 2
-    assert question in (said := capsys.readouterr().err)
-    assert said.count("\n") == 1
+    said = capsys.readouterr().err
+    assert (question in said, said.count("\n")) == (True, 1)
 
 
 def test_files_presets_and_runs_name_the_environment(trained: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -79,75 +67,44 @@ def test_files_presets_and_runs_name_the_environment(trained: Path, tmp_path: Pa
         assert "replay.capacity = 30" in capsys.readouterr().err
 
 
-def saved(run: Path) -> dict[str, object]:
-    settings: dict[str, object] = yaml.safe_load((run / "config.yaml").read_text())["experiment"]
-    return settings
+def saved(run: Path) -> dict[str, Any]:
+    return yaml.safe_load((run / "config.yaml").read_text())["experiment"]
 
 
 # ---------------------------------------------------------------- check-env
-
-FAULTY = """
-import gymnasium, numpy as np
-
-class Falls(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(2), {}
-    def step(self, action):
-        return np.zeros(2), float("nan"), True, False, {}
-
-gymnasium.register("Falls-v0", entry_point=Falls)
-"""
 
 
 def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) -> None:
     words = ["CartPole-v1", "--algorithm", "dqn", "--env.time-limit", "50", "--steps", "300", "--json", "found.json"]
     assert main(["check-env", *words]) == 0
     text = capsys.readouterr().out
-    for said in ("observation          vector (4,)", "time limit           50", "qr_dqn", "no faults, no warnings"):
+    for said in ("observation          vector (4,)", "time limit           50", "qr_dqn", "no faults, no warnings",
+                 "reverie train dqn --env CartPole-v1 --env.time-limit 50", "It takes about"):  # fmt: skip
         assert said in text
-    assert "reverie train dqn --env CartPole-v1 --env.time-limit 50" in text
-    assert "It takes about" in text
     found = json.loads(Path("found.json").read_text())
-    assert (found["ok"], found["findings"], found["facts"]["time_limit"]) == (True, [], 50)
-    assert found["facts"]["plays_in_worker"] is True
+    facts = found["facts"]
+    assert (found["ok"], found["findings"], facts["time_limit"], facts["plays_in_worker"]) == (True, [], 50, True)
     assert 0.0 < found["hours"] < 24.0
     assert "dqn" in found["algorithms"]["collected"]
 
 
-def test_check_env_of_a_faulty_environment_ends_with_1(elsewhere: Path, monkeypatch: pytest.MonkeyPatch,
-                                                       capsys: Captured) -> None:  # fmt: skip
-    (elsewhere / "falls.py").write_text(FAULTY)
-    monkeypatch.syspath_prepend(elsewhere)
-    assert main(["check-env", "falls:Falls-v0"]) == 1
+@pytest.mark.usefixtures("odd")
+def test_check_env_of_a_faulty_environment_ends_with_1(capsys: Captured) -> None:
+    assert main(["check-env", "odd_env_module:Odd-v0", "--env.kwargs", "{nan_at: 1, dtype: float64}"]) == 1
     text = capsys.readouterr().out
-    assert "fault: environment 0 ('Falls'), step 1 of episode 1: the reward is nan" in text
+    assert "fault: environment 0 ('Odd'), step 1 of episode 1: the reward is nan" in text
     assert "warning: obs of reset() is of float64" in text
     assert "Begin with" not in text
-    for words, code, error in (
-        ([], 2, "which environment?"), (["--steps", "3"], 2, "which environment?"),
-        (["CartPol-v1"], 1, "unknown environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
-        (["CartPole-v1", "--algorithm", "sac", "--no-worker"], 1, "sac is for continuous or mixed actions"),
-        (["CartPole-v1", "--env.pixel", "only"], 2, "Did you mean --env.pixels"),
-    ):  # fmt: skip
-        assert main(["check-env", *words]) == code
-        assert error in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- help
 
 
-def test_overview_names_every_command(capsys: Captured) -> None:
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(f"  {name} " in text for name in COMMANDS)
-    assert main([]) == 2
-
-
-def test_each_command_has_a_help(capsys: Captured) -> None:
+def test_each_command_has_a_help_and_is_in_the_overview(capsys: Captured) -> None:
+    assert (main([]), main(["--help"])) == (2, 0)
+    overview = capsys.readouterr().out
     for command in COMMANDS:
+        assert f"  {command} " in overview
         assert main([command, "--help"]) == 0
         text = capsys.readouterr().out
         assert f"usage: reverie {command}" in text
@@ -159,14 +116,13 @@ def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name: st
     assert main(["train", *[name][: bool(name)], "--help"]) == 0
     text = capsys.readouterr().out
     lines = text.splitlines()
-    assert len(lines) <= 45
-    assert max(map(len, lines)) <= 100
+    assert (len(lines) <= 45, max(map(len, lines)) <= 100) == (True, True)
     assert name or all(known in text for known in algorithms())
-    shown = re.findall(r"^  --([\w.-]+)", text, re.MULTILINE)
+    shown = {*re.findall(r"^  --([\w.-]+)", text, re.MULTILINE)}
     config = layered(name or "dreamer_v3")
-    assert set(shown) <= {*flags_of(Common()), *flags_of(config)}
-    assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every"} <= set(shown)
-    assert {flag for flag in flags_of(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)} <= set(shown)
+    rates = {flag for flag in flags_of(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)}
+    assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every", *rates} <= shown
+    assert shown <= {*flags_of(Common()), *flags_of(config)}
     assert ("updates" in shown) != ("steps" in shown)
 
 
@@ -185,10 +141,10 @@ def test_help_of_train_has_the_values_of_the_environment_and_help_all_every_opti
 
 
 def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
-    light = [["--help"], ["list"], *([name, "--help"] for name in ("eval", "dream", "info", "bench"))]
+    light = [["list"], *([name, "--help"] for name in ("eval", "dream", "info", "bench"))]
     wrong = [["train", "sca"], ["train", "sac", "--env", "Pendulmu-v1"], ["train", "dqn", "--env", "ALE/Pnog-v5"]]
-    code = f"import sys\nfrom reverie.cli import main\nfor args in {light + wrong}: main(args)\n"
-    code += "sys.exit('torch' in sys.modules)"
+    code = "import sys\nfrom reverie.cli import main\nmain(['--help'])\nassert 'numpy' not in sys.modules\n"
+    code += f"for args in {light + wrong}: main(args)\nsys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0
     assert re.findall("Did you mean '([^']+)'", done.stderr) == ["sac", "Pendulum-v1", "ALE/Pong-v5"]
@@ -197,54 +153,44 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
 # ---------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
-        (["trian"], 2, "unknown command 'trian'. Did you mean 'train'"),
-        (["train", "dreamer_v3", "--stepz", "3"], 2, "--steps"),
-        (
-            ["train", "sac", "--learning-rate", "1"],
-            2,
-            "unknown option --learning-rate. Did you mean --algo.actor-lr or",
-        ),
-        (["train", "sac", "--gamma", "1"], 2, "Did you mean --algo.discount?"),
-        (["train", "sac", "--total-timesteps", "1e5"], 2, "Did you mean --steps?"),
-        (["train", "sac", "-env", "Pendulum-v1"], 2, "unknown option -env. Did you mean --env?"),
-        (["train", "sac", "Pendulum-v1"], 2, "pass --env Pendulum-v1"),
-        (["train", "dreamer_v3", "--algo.horzon", "3"], 2, "--algo.horizon"),
-        (["train", "dreamer_v3", "--steps", "many"], 2, "Error parsing --steps: many is not a whole number"),
-        (["train", "dreamer_v3", "--steps", "1.5"], 2, "1.5 is not a whole number"),
-        (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
-        (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
-        (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
-        (["train", "--steps", "5", "dreamer_v2"], 2, "an algorithm comes first"),
-        (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
-        (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
-        (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
-        (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
-        (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 2, "Set only one of them"),
-        (["train", "dreamer_v3", "--schedule.log-every", "5x"], 2, "5x"),
-        (["eval"], 2, "RUN"),
-        (["eval", "nothing"], 1, "nothing: there is no such folder"),
-        (["eval", "nothing", "--episode", "3"], 2, "--episodes"),
-        (["info", "."], 1, "it has no config.yaml"),
-    ],
-)
-def test_mistakes_are_explained_and_create_nothing(
-    args: list[str], code: int, message: str, capsys: Captured, elsewhere: Path
-) -> None:
+@pytest.mark.parametrize(("args", "code", "message"), [
+    (["trian"], 2, "unknown command 'trian'. Did you mean 'train'"),
+    (["train", "dreamer_v3", "--stepz", "3"], 2, "--steps"),
+    (["train", "sac", "--learning-rate", "1"], 2, "unknown option --learning-rate. Did you mean --algo.actor-lr or"),
+    (["train", "sac", "--gamma", "1"], 2, "Did you mean --algo.discount?"),
+    (["train", "sac", "--total-timesteps", "1e5"], 2, "Did you mean --steps?"),
+    (["train", "sac", "-env", "Pendulum-v1"], 2, "unknown option -env. Did you mean --env?"),
+    (["train", "sac", "Pendulum-v1"], 2, "pass --env Pendulum-v1"),
+    (["train", "dreamer_v3", "--algo.horzon", "3"], 2, "--algo.horizon"),
+    (["train", "dreamer_v3", "--steps", "many"], 2, "Error parsing --steps: many is not a whole number"),
+    (["train", "dreamer_v3", "--steps", "1.5"], 2, "1.5 is not a whole number"),
+    (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
+    (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
+    (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
+    (["train", "--steps", "5", "dreamer_v2"], 2, "an algorithm comes first"),
+    (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
+    (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
+    (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
+    (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
+    (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 2, "Set only one of them"),
+    (["train", "dreamer_v3", "--schedule.log-every", "5x"], 2, "5x"),
+    (["eval"], 2, "RUN"),
+    (["eval", "nothing"], 1, "nothing: there is no such folder"),
+    (["eval", "nothing", "--episode", "3"], 2, "--episodes"),
+    (["info", "."], 1, "it has no config.yaml"),
+    (["train", "--resume", "nowhere"], 1, "no run in nowhere: there is no such folder"),
+    (["help", "algo.lrr"], 1, "nothing is called 'algo.lrr'. Expected a command"),
+    (["check-env"], 2, "which environment?"),
+    (["check-env", "--steps", "3"], 2, "which environment?"),
+    (["check-env", "CartPol-v1"], 1, "unknown environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
+    (["check-env", "CartPole-v1", "--algorithm", "sac", "--no-worker"], 1, "sac is for continuous or mixed"),
+    (["check-env", "CartPole-v1", "--env.pixel", "only"], 2, "Did you mean --env.pixels"),
+])  # fmt: skip
+def test_mistakes_are_explained_and_create_nothing(args, code, message, capsys, elsewhere):
     assert main(args) == code
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert "Traceback" not in captured.err
-    assert not list(elsewhere.iterdir())
-
-
-def test_a_key_that_is_there_twice_is_named_with_its_line(elsewhere: Path, capsys: Captured) -> None:
-    (elsewhere / "a.yaml").write_text("steps: 1\nalgo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n")
-    assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
-    assert "line 5: 'horizon' was set in line 3 already" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert (said.count("\n"), list(elsewhere.iterdir())) == (1, [])
 
 
 @pytest.mark.usefixtures("odd")
@@ -252,9 +198,8 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(elsewhere: Path, capsy
 def test_a_module_that_registers_other_ids(again: bool, capsys: Captured) -> None:
     assert main(["train", "dreamer_v3", "--env", "odd_env_module:Od-v0", "--run", "x"]) == 1
     error = capsys.readouterr().err
-    assert "unknown environment 'odd_env_module:Od-v0': importing 'odd_env_module' does not register it" in error
-    assert "Did you mean 'Odd-v0'" in error
-    assert "pip install" not in error
+    told = "unknown environment 'odd_env_module:Od-v0': importing 'odd_env_module' does not register it"
+    assert [piece in error for piece in (told, "Did you mean 'Odd-v0'", "pip install")] == [True, True, False]
     assert not Path("x").exists()
 
 
@@ -268,11 +213,9 @@ def test_train_prints_progress_result_and_files(elsewhere: Path, tiny: Path, cap
     for piece in ("dreamer_v3 on Acrobot-v1", "steps/s", "left", "finished at env step 12", "mean return"):
         assert piece in text
     named = re.findall(r"^  \w+: +(\S+)$", text, re.MULTILINE)
-    assert len(named) == 5
-    assert all((elsewhere / path).exists() for path in named)
+    assert [(elsewhere / path).exists() for path in named] == [True] * 5
     settings = saved(elsewhere / "runs" / "x")
-    assert settings["steps"] == 120
-    assert settings["env"]["time_limit"] == 40  # type: ignore[index]
+    assert (settings["steps"], settings["env"]["time_limit"]) == (120, 40)
 
 
 def test_arguments_of_environments_are_yaml_with_numbers_as_in_other_flags() -> None:
@@ -288,12 +231,9 @@ def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: 
     flags = ["--algo.batch_size", "3", "--replay_ratio", "0.05", "--eval-episodes=0", "--steps", "40", "--seed=9"]
     assert main([*args, *flags, "--env.kwargs", "{sutton_barto_reward: true}"]) == 0
     settings = saved(elsewhere / "x")
-    assert settings["seed"] == 9
-    assert settings["replay_ratio"] == 0.05
-    assert settings["algo"]["batch_size"] == 3  # type: ignore[index]
-    assert settings["algo"]["batch_length"] == 8  # type: ignore[index]
-    assert settings["env"]["num"] == 3  # type: ignore[index]
-    assert settings["env"]["kwargs"] == {"sutton_barto_reward": True}  # type: ignore[index]
+    algo, env = settings["algo"], settings["env"]
+    assert (settings["seed"], settings["replay_ratio"], algo["batch_size"], algo["batch_length"]) == (9, 0.05, 3, 8)
+    assert (env["num"], env["kwargs"]) == (3, {"sutton_barto_reward": True})
 
 
 def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path) -> None:
@@ -303,11 +243,11 @@ def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path
     names = sorted(path.name for path in (elsewhere / "runs").iterdir())
     assert len(names) == 2
     assert all(re.fullmatch(r"CartPole-v1-dreamer_v3-\d{8}-\d{6}(-2)?", name) for name in names)
-    assert saved(elsewhere / "runs" / names[0])["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]  # type: ignore[index]
+    assert saved(elsewhere / "runs" / names[0])["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]
 
 
-def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, capsys: Captured) -> None:
-    shutil.copytree(trained, tmp_path / "run")
+def test_a_run_goes_on_with_its_own_settings(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", "run"]) == 0
     before = saved(tmp_path / "run")
     assert main(["train", "--resume", "run", "--steps", "160"]) == 0
     out = capsys.readouterr().out
@@ -316,23 +256,13 @@ def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, caps
     assert saved(tmp_path / "run") == {**before, "steps": 160}
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
-        (["--resume", "nowhere"], 1, "no run in nowhere: there is no such folder"),
-        (["sac", "--resume", "run"], 1, "run is a run of dreamer_v3, not of sac"),
-        (
-            ["--resume", "run", "--env", "Acrobot-v1"],
-            1,
-            "contains a run with environment 'CartPole-v1', not 'Acrobot-v1'",
-        ),
-    ],
-)
-def test_what_cannot_be_resumed(
-    trained: Path, tmp_path: Path, capsys: Captured, args: list[str], code: int, message: str
-) -> None:
+@pytest.mark.parametrize(("args", "message"), [
+    (["sac", "--resume", "run"], "run is a run of dreamer_v3, not of sac"),
+    (["--resume", "run", "--env", "Acrobot-v1"], "a run with environment 'CartPole-v1', not 'Acrobot-v1'"),
+])  # fmt: skip
+def test_what_cannot_be_resumed(trained: Path, tmp_path: Path, capsys: Captured, args: list[str], message: str) -> None:
     shutil.copytree(trained, tmp_path / "run")
-    assert main(["train", *args]) == code
+    assert main(["train", *args]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -344,29 +274,32 @@ class Odd(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, kill_at=0, nan_at=0, with_signal="SIGINT", kills=1):
-        self.kills = kills
-        self.total, self.kill_at, self.nan_at, self.signal = 0, kill_at, nan_at, getattr(signal, with_signal)
+    def __init__(self, kill_at=0, nan_at=0, with_signal="SIGINT", kills=1, dtype="float32"):
+        self.total, self.kill_at, self.nan_at, self.kills, self.seen = 0, kill_at, nan_at, kills, np.zeros(2, dtype)
+        self.signal = getattr(signal, with_signal)
 
     def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
+        super().reset(seed=seed)
+        return self.seen, {}
 
     def step(self, action):
         self.total += 1
         for _ in range(self.kills if self.total == self.kill_at else 0):
             os.kill(os.getpid(), self.signal)
         reward = float("nan") if self.total == self.nan_at else 1.0
-        return np.zeros(2, np.float32), reward, False, self.total % 20 == 0, {}
+        return self.seen, reward, False, self.total % 20 == 0, {}
 
 gymnasium.register("Odd-v0", entry_point=Odd)
 """
 
 
 @pytest.fixture
-def odd(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with an environment that misbehaves on demand."""
+def odd(elsewhere: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What trains in an environment that misbehaves on demand; processes find it, too."""
     (elsewhere / "odd_env_module.py").write_text(ODD)
     monkeypatch.syspath_prepend(str(elsewhere))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    return ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x", "--envs", "1"]
 
 
 @pytest.fixture
@@ -377,43 +310,34 @@ def heard() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("odd", "heard")
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGHUP", 129)])
-def test_an_interrupted_run_is_saved_and_goes_on(
-    name: str, code: int, elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    args += ["--envs", "1"]
-    assert main([*args, "--env.kwargs", f"{{kill_at: 30, with_signal: {name}}}"]) == code
+def test_an_interrupted_run_is_saved_and_goes_on(name, code, odd, capfd):
+    assert main([*odd, "--env.kwargs", f"{{kill_at: 30, with_signal: {name}}}"]) == code
     captured = capfd.readouterr()
-    assert "interrupted at env step 30" in captured.out
-    assert "curve.png" in captured.out
-    assert "Continue with: reverie train --resume x\n" in captured.out
+    for said in ("interrupted at env step 30", "curve.png", "Continue with: reverie train --resume x\n"):
+        assert said in captured.out
     assert "saved" in captured.err
-    assert [path.name for path in (elsewhere / "x" / "checkpoints").iterdir()] == ["step-000000030"]
-    assert not (elsewhere / "x" / "eval.json").exists()
-    assert main(args) == 0
+    assert [path.name for path in Path("x/checkpoints").iterdir()] == ["step-000000030"]
+    assert not Path("x/eval.json").exists()
+    assert main(odd) == 0
     assert "continuing x from env step 30" in capfd.readouterr().out
 
 
-@pytest.mark.usefixtures("odd", "heard")
-def test_a_second_signal_ends_a_run_at_once_with_its_number(tiny: Path) -> None:
-    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    assert main([*args, "--envs", "1", "--env.kwargs", "{kill_at: 30, with_signal: SIGTERM, kills: 2}"]) == 143
+@pytest.mark.usefixtures("heard")
+def test_a_second_signal_ends_a_run_at_once_with_its_number(odd: list[str]) -> None:
+    assert main([*odd, "--env.kwargs", "{kill_at: 30, with_signal: SIGTERM, kills: 2}"]) == 143
     assert not list(Path("x/checkpoints").glob("*"))
 
 
-@pytest.mark.usefixtures("odd", "heard")
-def test_a_closed_terminal_ends_a_run_kindly(elsewhere: Path, tiny: Path) -> None:
+@pytest.mark.usefixtures("heard")
+def test_a_closed_terminal_ends_a_run_kindly(odd: list[str]) -> None:
     """The system tells the process, and all that it writes from then on fails: it saves all the same."""
-    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    command = [sys.executable, "-m", "reverie", *args, "--steps", "100000000", "--schedule.save-every", "1h"]
-    command += ["--schedule.log-every", "1"]
+    command = [sys.executable, "-m", "reverie", *odd, "--steps", "100000000", "--schedule.save-every", "1h"]
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(elsewhere), *sys.path])
-        os.execv(command[0], command)
-    said, end, metrics = b"", time.monotonic() + 60, elsewhere / "x" / "metrics.jsonl"
+        os.execv(command[0], [*command, "--schedule.log-every", "1"])
+    said, end, metrics = b"", time.monotonic() + 60, Path("x/metrics.jsonl")
     while not (b"updates" in said and metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
         if select.select([terminal], [], [], 0.1)[0]:
             said += os.read(terminal, 1 << 16)
@@ -423,31 +347,17 @@ def test_a_closed_terminal_ends_a_run_kindly(elsewhere: Path, tiny: Path) -> Non
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     killer.cancel()
     assert code == 129, said.decode(errors="replace")[-2000:]
-    assert list((elsewhere / "x" / "checkpoints").iterdir())
+    assert list(Path("x/checkpoints").iterdir())
 
 
-@pytest.mark.usefixtures("odd")
-def test_nobody_reads_what_a_run_says(elsewhere: Path, tiny: Path) -> None:
+def test_nobody_reads_what_a_run_says(odd: list[str]) -> None:
     """``reverie train ... | head -1`` trains to the end."""
-    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    command = [sys.executable, "-m", "reverie", *args, "--envs", "1"]
-    paths = {"PYTHONPATH": os.pathsep.join([str(elsewhere), *sys.path])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | paths) as run:
-        assert run.stdout is not None
+    command = [sys.executable, "-m", "reverie", *odd]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         run.stdout.readline()
         run.stdout.close()
-        assert run.wait() == 0, run.stderr.read() if run.stderr is not None else ""
-    assert (elsewhere / "x" / "eval.json").exists()
-
-
-@pytest.mark.usefixtures("odd")
-def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
-    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    assert main([*args, "--env.kwargs", "{nan_at: 25}", "--env.restarts", "0"]) == 1
-    error = capsys.readouterr().err
-    assert "environment 0" in error
-    assert "the reward is nan" in error
-    assert "Traceback" not in error
+        assert run.wait() == 0, run.stderr.read()
+    assert Path("x/eval.json").exists()
 
 
 # ---------------------------------------------------------------- looking
@@ -455,23 +365,23 @@ def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
 
 def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
+
+    def found() -> dict[str, Any]:
+        return json.loads((tmp_path / "run" / "eval.json").read_text())
+
     assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0
-    text = capsys.readouterr().out
-    assert "mean return" in text
-    assert "over 3 episodes" in text
-    found = json.loads((tmp_path / "run" / "eval.json").read_text())
-    assert (found["actions"], found["checkpoint"][:5], "time_limit" in found) == ("sample", "step-", False)
+    assert re.search("mean return.* over 3 episodes", capsys.readouterr().out)
+    first = found()
+    assert (first["actions"], first["checkpoint"][:5], "time_limit" in first) == ("sample", "step-", False)
     (film,) = (tmp_path / "run" / "videos").glob("eval-*.mp4")
     assert film.stat().st_size > 1000
     assert main(["eval", "run", "--episodes", "3", "--mode", "sample"]) == 0
-    assert json.loads((tmp_path / "run" / "eval.json").read_text()) == found  # with the same seed
+    assert found() == first  # with the same seed
     assert main(["eval", "run", "--episodes", "2", "--time-limit", "3"]) == 0
-    found = json.loads((tmp_path / "run" / "eval.json").read_text())
-    assert (found["lengths"], found["time_limit"]) == ([3, 3], 3)
-    assert main(["eval", "run", "--time-limit", "0"]) == 1
-    assert "env.time_limit = 0: expected at least 1" in capsys.readouterr().err
-    assert main(["eval", "run", "--episodes", "0"]) == 1
-    assert "episodes = 0" in capsys.readouterr().err
+    assert (found()["lengths"], found()["time_limit"]) == ([3, 3], 3)
+    for flag, said in {"--time-limit": "env.time_limit = 0: expected at least 1", "--episodes": "episodes = 0"}.items():
+        assert main(["eval", "run", flag, "0"]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -490,7 +400,7 @@ def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
 def test_info(trained: Path, capsys: Captured) -> None:
     assert main(["info", str(trained)]) == 0
     text = capsys.readouterr().out
-    for piece in ("dreamer_v3", "CartPole-v1 x 2", "of 120 env steps", "step-0000001", "curve.png"):
+    for piece in ("dreamer_v3", "CartPole-v1 x 2", "of 200 env steps", "step-0000002", "curve.png"):
         assert piece in text
 
 
@@ -512,19 +422,13 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("command", ["train", "info"])
-def test_a_missing_compiler_is_said_once_and_done_without(
-    command: str, trained: Path, tiny: Path, tmp_path: Path, capsys: Captured
-) -> None:
-    args = {
-        "train": ["dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(tmp_path / "run")],
-        "info": [str(trained)],
-    }[command]
+def test_a_missing_compiler_is_said_once_and_done_without(command, trained, tiny, tmp_path, capsys):
+    train = ["dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(tmp_path / "run")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert main([command, *args]) == 0
+        assert main([command, *(train if command == "train" else [str(trained)])]) == 0
     assert not [w for w in caught if "compiler" in str(w.message)]  # it is a sentence, without a line of code
-    shown = capsys.readouterr()
-    assert (shown.out + shown.err).count("no C compiler found (cc, gcc or clang). Install one: apt install gcc") == 1
+    assert "".join(capsys.readouterr()).count("no C compiler found (cc, gcc or clang). Install one: apt install") == 1
 
 
 # ---------------------------------------------------------------- reading ahead
@@ -538,25 +442,17 @@ def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: Captu
     assert not any(f"Did you mean {flag}" in said for flag in right)
 
 
-@pytest.mark.parametrize(
-    ("topic", "said"),
-    [
-        ("dqn", "Mnih et al."),
-        ("algo.adam-eps", "--algo.adam-eps, default 1e-08 of discrete_bcq"),
-        ("--replay.capacity", "default 1000000\n  Capacity in rows"),
-        ("dqn_atari", "reverie train dqn --preset dqn_atari"),
-        ("eval", "usage: reverie eval"),
-        ("help", "usage: reverie help TOPIC"),
-    ],
-)
+@pytest.mark.parametrize(("topic", "said"), [
+    ("dqn", "Mnih et al."),
+    ("algo.adam-eps", "--algo.adam-eps, default 1e-08 of discrete_bcq"),
+    ("--replay.capacity", "default 1000000\n  Capacity in rows"),
+    ("dqn_atari", "reverie train dqn --preset dqn_atari"),
+    ("eval", "usage: reverie eval"),
+    ("help", "usage: reverie help TOPIC"),
+])  # fmt: skip
 def test_help_explains_a_topic(topic: str, said: str, capsys: Captured) -> None:
     assert main(["help", topic]) == 0
     assert said in capsys.readouterr().out
-
-
-def test_help_says_what_topics_there_are(capsys: Captured) -> None:
-    assert main(["help", "algo.lrr"]) == 1
-    assert "nothing is called 'algo.lrr'. Expected a command" in capsys.readouterr().err
 
 
 TYPED = {
@@ -593,9 +489,3 @@ def test_the_version_says_what_it_runs_on(capsys: Captured) -> None:
     first, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"reverie \d+\.\d+.*", first)
     assert [line.split()[0] for line in rest] == ["Python", "devices:", "kernels:"]
-
-
-def test_help_imports_neither_torch_nor_numpy() -> None:
-    code = "import sys; from reverie.cli import main; main(['--help']); print({'torch', 'numpy'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")

@@ -14,10 +14,6 @@ from reverie.store.store import Store
 from store_rows import COLUMNS, small_chunks, stacked
 
 
-def quiet(text):
-    pass
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A run folder with 30 rows of two streams, two episodes each, and two rows that were superseded."""
@@ -45,13 +41,8 @@ def run(tmp_path, monkeypatch):
 def test_info(run, capsys, inside):
     assert data_command(["info", str(run / inside)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in (
-        "rows 60, and 4 superseded",
-        "obs/image uint8 [4, 4, 3]",
-        "2 streams, rows 0 to 31 of each, 8 per file",
-        "return mean 14.00",
-        "8 per file, after row 29 of 0-",
-    ):
+    for words in ("rows 60, and 4 superseded", "obs/image uint8 [4, 4, 3]", "return mean 14.00",
+                  "2 streams, rows 0 to 31 of each, 8 per file", "8 per file, after row 29 of 0-"):  # fmt: skip
         assert words in said
 
 
@@ -67,24 +58,20 @@ def test_validate(run, capsys):
     assert f"{segment.name}/zarr.json is missing" in said.out
 
 
-# ---------------------------------------------------------------- datasets of any format
-
-
 @pytest.fixture
 def dataset(tmp_path):
     """Two hundred steps in ten episodes of D4RL's kind; the fourth has a NaN."""
     rng = np.random.default_rng(0)
-    ends = np.arange(200) % 20 == 19
+    number, seen = np.arange(200), rng.normal(size=(201, 3)).astype("float32")
+    ends = number % 20 == 19
     values = {
-        "observations": rng.normal(size=(201, 3)).astype("float32"),
+        "observations": seen[:-1],
+        "next_observations": seen[1:],
         "actions": rng.uniform(-1, 0, (200, 2)).astype("float32"),
-        "rewards": np.arange(200, dtype="float32"),
-        "terminals": ends & (np.arange(200) < 100),
-        "timeouts": ends & (np.arange(200) >= 100),
+        "rewards": np.where(number == 70, np.nan, number).astype("float32"),
+        "terminals": ends & (number < 100),
+        "timeouts": ends & (number >= 100),
     }
-    values["next_observations"] = values["observations"][1:]
-    values["observations"] = values["observations"][:-1]
-    values["rewards"][70] = np.nan
     with h5py.File(tmp_path / "data.hdf5", "w") as file:
         for name, value in values.items():
             file[name] = value
@@ -97,16 +84,10 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
     capsys.readouterr()
     assert data_command(["info", str(dataset), "--plot", str(tmp_path / "plot.png")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in (
-        "format D4RL HDF5",
-        "observation Box(-inf, inf, (3,), float32)",
-        "action Box(-1.0, 1.0, (2,), float32)",
-        "number 10 with 200 steps",
-        "ends 5 terminal, 5 truncated",
-        "steps mean 20.0, 20 to 20",
-        "50% of the range used",
-    ):
-        assert words in said, words
+    for words in ("format D4RL HDF5", "observation Box(-inf, inf, (3,), float32)", "steps mean 20.0, 20 to 20",
+                  "action Box(-1.0, 1.0, (2,), float32)", "number 10 with 200 steps", "ends 5 terminal, 5 truncated",
+                  "50% of the range used"):  # fmt: skip
+        assert words in said
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -120,13 +101,14 @@ def test_convert_a_run(run, tmp_path, capsys, to):
 
 
 def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
-    def write(contents):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
-
     written = files.write
-    monkeypatch.setattr(
-        files, "write", lambda contents: write(contents) if "c." in str(contents) else written(contents)
-    )
+
+    def write(contents):
+        if "c." in str(contents):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
+        written(contents)
+
+    monkeypatch.setattr(files, "write", write)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(RunError, match="No space left on device"):
         data_command(["convert", str(run), str(tmp_path / "copy"), "--to", "store"])
@@ -135,11 +117,12 @@ def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
 
 
 def test_subsample(dataset, tmp_path, capsys):
-    assert data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"]) == 0
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert data_command(["subsample", str(dataset), a, "--fraction", "0.1"]) == 0
     assert "1 episode with 20 steps" in capsys.readouterr().out
     with pytest.raises(RunError, match="a exists"):
-        data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"])
+        data_command(["subsample", str(dataset), a, "--fraction", "0.1"])
     with pytest.raises(ConfigError, match="pass exactly one of them"):
-        data_command(["subsample", str(dataset), str(tmp_path / "b")])
-    assert data_command(["subsample", str(dataset), str(tmp_path / "b"), "--steps", "7", "--by", "step"]) == 0
+        data_command(["subsample", str(dataset), b])
+    assert data_command(["subsample", str(dataset), b, "--steps", "7", "--by", "step"]) == 0
     assert "with 7 steps" in capsys.readouterr().out

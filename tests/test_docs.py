@@ -1,7 +1,5 @@
 """The pages for people: their snippets run, their names exist, their tables are what the code says."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools
@@ -24,6 +22,7 @@ import torch
 import yaml
 
 import d4rl_files
+from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, sized
 from reverie.algos.sac import SACConfig
 from reverie.cli.main import COMMANDS
@@ -104,9 +103,7 @@ NOT_OURS = {
     "ssh ": "needs another machine",
 }
 """Other commands that are not run, and why."""
-OF_OTHERS = {
-    "stable_baselines3": "is no extra; docs/dreams.md says what it gave",
-}
+OF_OTHERS = {"stable_baselines3": "is no extra; docs/dreams.md says what it gave"}
 """Modules that are not installed here: blocks that import them only have to be Python."""
 
 
@@ -126,9 +123,7 @@ def file_of(comment: str) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python", "sh")])
-def test_snippets_run(
-    page: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_snippets_run(page, trained, tmp_path, monkeypatch, capsys):
     """One page is one session. Runs that a page has from elsewhere are a tiny one."""
     from reverie import cli
 
@@ -171,8 +166,11 @@ def words_of(line: str) -> list[str]:
 
 def is_run(words: list[str]) -> bool:
     """Whether a command of reverie is run, and not only read."""
-    starts = (words[0], " ".join(words[:2])) if words else ("",)
-    return bool(words) and not ({*starts} & {*NOT_RUN}) and not any(word.startswith(ELSEWHERE) for word in words)
+    return (
+        bool(words)
+        and {words[0], " ".join(words[:2])}.isdisjoint(NOT_RUN)
+        and not any(word.startswith(ELSEWHERE) for word in words)
+    )
 
 
 def test_every_block_is_run_or_says_why_not() -> None:
@@ -211,18 +209,10 @@ def test_every_block_is_run_or_says_why_not() -> None:
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python")])
 def test_each_snippet_imports_the_modules_that_it_uses(page: str) -> None:
     for _, code in blocks(PAGES[page], "python"):
-        tree = ast.parse(textwrap.dedent(code))
-        used = {
-            node.value.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        }
-        imported = {
-            (name.asname or name.name).partition(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for name in node.names
-        }
+        nodes = [*ast.walk(ast.parse(textwrap.dedent(code)))]
+        used = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        names = [name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in node.names]
+        imported = {(name.asname or name.name).partition(".")[0] for name in names}
         assert used & {"reverie", "gymnasium", "torch", "np"} <= imported, code
 
 
@@ -238,9 +228,7 @@ class Understood(Exception):
     """The command line was read to its end."""
 
 
-def test_commands_are_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     """Those of all blocks, also of text that is no tutorial's cell: each flag, value and preset is known."""
     from reverie import cli
     from reverie.agent import estimate as estimation
@@ -256,18 +244,15 @@ def test_commands_are_understood(
         parse(*args, **kwargs)
         raise Understood
 
-    for name in ("train_config", "train_seeds_of", "launch", "train_on_ray"):
-        monkeypatch.setattr(train, name, stop)
+    places = [(train, name) for name in ("train_config", "train_seeds_of", "launch", "train_on_ray")]
+    places += [(tune, "search"), (bench, "measure"), (loading, "load"), (estimation, "estimate"), (extract, "extract")]
+    for module, name in places:
+        monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
     entry = sys.modules[cli.main.__module__]
     monkeypatch.setattr(entry, "here", lambda command, words: [re.sub(r"^\w+:/+\S+", "there", x) for x in words])
     for module in (agent, check, data, info, look, runs, share):
         monkeypatch.setattr(module, "parse", only_read)
-    monkeypatch.setattr(tune, "search", stop)
-    monkeypatch.setattr(bench, "measure", stop)
-    monkeypatch.setattr(loading, "load", stop)
-    monkeypatch.setattr(estimation, "estimate", stop)
-    monkeypatch.setattr(extract, "extract", stop)
     monkeypatch.chdir(tmp_path)  # where the pages' own files are
     monkeypatch.syspath_prepend(str(tmp_path))
     for text in PAGES.values():
@@ -293,12 +278,8 @@ def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
     from reverie.cli import agent, bench, check, data, estimate, info, look, options, runs, share, tune
 
-    kinds = [
-        kind
-        for module in (agent, bench, check, data, estimate, info, look, options, runs, share, tune)
-        for kind in vars(module).values()
-        if dataclasses.is_dataclass(kind)
-    ]
+    modules = (agent, bench, check, data, estimate, info, look, options, runs, share, tune)
+    kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in flags_of(one))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}
     found = 0
@@ -323,21 +304,18 @@ def anchors(text: str) -> set[str]:
 def test_links_lead_somewhere() -> None:
     links = [(page, link) for page, text in PAGES.items() for link in re.findall(r"\]\(([^)]+)\)", prose(text))]
     for page, target in links:
-        if target.startswith("https://"):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (ROOT / page).parent / path if path else ROOT / page
-        assert file.exists(), (page, target)
-        if anchor:
-            assert anchor in anchors(file.read_text(encoding="utf-8")), (page, target)
+        if not target.startswith("https://"):
+            path, _, anchor = target.partition("#")
+            file = (ROOT / page).parent / path if path else ROOT / page
+            assert file.exists(), (page, target)
+            assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), (page, target)
 
 
 def defined(tree: ast.Module) -> set[str]:
     """Names at the top of a module, and those inside its classes as ``Class.name``."""
+    inside = [(n, f"{c.name}.") for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body]
     out: set[str] = set()
-    for node, prefix in [(n, "") for n in tree.body] + [
-        (n, f"{c.name}.") for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body
-    ]:
+    for node, prefix in [(n, "") for n in tree.body] + inside:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             out.add(prefix + node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -489,11 +467,8 @@ def test_the_table_of_suites() -> None:
 def test_the_table_of_actions() -> None:
     """Each cell is tried by tests/algos/test_action_spaces.py."""
     kinds = ("continuous", "discrete", "multi_discrete", "mixed")
-    learned = {
-        name: algorithm_config(name).action_kinds
-        for name, home in sorted(algorithms().items())
-        if home.startswith(f"{GROUP}.")
-    }
+    own = [name for name, home in sorted(algorithms().items()) if home.startswith(f"{GROUP}.")]
+    learned = {name: algorithm_config(name).action_kinds for name in own}
     expected = [[name, *("yes" if kind in of else "-" for kind in kinds)] for name, of in learned.items()]
     assert rows("docs/environments.md", "| algorithm | continuous") == expected
 
@@ -508,22 +483,6 @@ def test_the_table_of_wrappers() -> None:
 # ---------------------------------------------------------------- the worked example of the loop
 
 
-class Always:
-    """A policy that has made up its mind."""
-
-    def initial(self, num_envs: int) -> None:
-        return None
-
-    def act(self, step: Any, state: None, mode: str) -> tuple[torch.Tensor, None]:
-        return torch.tensor([[0.0, 1.0]] * len(step)), None
-
-    def override(self, state: None, action: torch.Tensor) -> None:
-        return None
-
-    def extras(self, state: None) -> dict[str, torch.Tensor]:
-        return {}
-
-
 def test_the_worked_example_of_the_loop() -> None:
     lengths = iter([4, 6, 9])
     env = make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(truncate_at=next(lengths)))
@@ -531,7 +490,7 @@ def test_the_worked_example_of_the_loop() -> None:
     replay = ReplayConfig(capacity=300).build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
     )
-    collector = Collector(env, Always(), replay, seed=0)
+    collector = Collector(env, DQNConfig().build(env.obs_spec, env.action_spec).policy, replay, seed=0)
     clock = Clock(length=1000, replay_ratio=0.3, learning_starts=6)
     table = rows("docs/loop.md", "| turn | rows")
     assert len(table) == 16

@@ -1,10 +1,10 @@
 """What policies would earn, estimated from recorded rows, against what they earn."""
 
-from __future__ import annotations
-
 import copy
 import json
+import re
 import shutil
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from reverie.agent import estimate as estimation
 from reverie.agent.estimate import Estimator
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
+from reverie.cli.estimate import Watched
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
@@ -99,25 +100,24 @@ def exact(columns: dict[str, np.ndarray], chance: list[float], gamma: float = GA
 def recorded(episodes: int = 1500, longest: int = 12, ends: bool = True, seed: int = 0) -> dict[str, np.ndarray]:
     """What one who acts at random lives. Where an episode ends by itself, something else is seen than anywhere."""
     g, (move, reward, end) = np.random.default_rng(seed), mdp()
-    out: dict[str, list[Any]] = {name: [] for name in ("obs/state", "action", "reward", "is_first", "is_last",
-                                                        "is_terminal")}  # fmt: skip
-
-    def add(state: np.ndarray, action: np.ndarray, earned: float, first: bool, last: bool, terminal: bool) -> None:
-        for name, value in zip(out, (state, action, earned, first, last, terminal), strict=True):
-            out[name].append(value)
-
+    rows = []
     for _ in range(episodes):
-        s, earned, first, t, over = int(g.integers(2)), 0.0, True, 0, False
+        s, earned, t, over = int(g.integers(2)), 0.0, 0, False
         while not over and t < longest:
             a = int(g.integers(CLASSES))
-            add(np.eye(STATES)[s], np.eye(CLASSES)[a], earned, first, False, False)
-            first, t = False, t + 1
+            rows.append((np.eye(STATES)[s], np.eye(CLASSES)[a], earned, t == 0, False, False))
             after = int(g.choice(STATES, p=move[s, a]))
-            earned = float(reward[s, a, after])
-            over = ends and g.random() < end[s, a]
-            s = after
-        add(np.full(STATES, 7.0) if over else np.eye(STATES)[s], np.zeros(CLASSES), earned, False, True, over)
-    return {k: np.array(v, bool if k.startswith("is_") else np.float32) for k, v in out.items()}
+            earned, over = float(reward[s, a, after]), ends and g.random() < end[s, a]
+            s, t = after, t + 1
+        rows.append((np.full(STATES, 7.0) if over else np.eye(STATES)[s], np.zeros(CLASSES), earned, False, True, over))
+    names = ("obs/state", "action", "reward", "is_first", "is_last", "is_terminal")
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {k: np.array(v, bool if k.startswith("is_") else np.float32) for k, v in columns}
+
+
+def estimator(columns: dict[str, np.ndarray], chance: float | list[float] = 0.0, **more: Any) -> Estimator:
+    chances = chance if isinstance(chance, list) else [chance] * STATES
+    return Estimator(learner(Table(chances)), dataset(columns), OBS, ACTION, FAST, **more)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,7 @@ def recorded(episodes: int = 1500, longest: int = 12, ends: bool = True, seed: i
 )
 def test_the_value_of_a_policy_in_a_table(chance, mode):
     columns = recorded()
-    estimator = Estimator(learner(Table(chance)), dataset(columns), OBS, ACTION, FAST)
-    found = estimator.estimate(1200, mode=mode, draws=1 if mode == "eval" else 8)
+    found = estimator(columns, chance).estimate(1200, mode=mode, draws=1 if mode == "eval" else 8)
     assert found.value.value == pytest.approx(exact(columns, chance), abs=0.12)
     assert found.value.low < found.value.value < found.value.high
     assert exact(columns, chance) != pytest.approx(exact(columns, [0.5] * STATES), abs=0.3)
@@ -135,7 +134,7 @@ def test_the_value_of_a_policy_in_a_table(chance, mode):
 def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
     columns, chance = recorded(1000, longest=4, ends=False), [1.0, 0.0, 1.0, 0.0]
     assert not columns["is_terminal"].any()
-    found = Estimator(learner(Table(chance)), dataset(columns), OBS, ACTION, FAST).estimate(1000)
+    found = estimator(columns, chance).estimate(1000)
     assert found.value.value == pytest.approx(exact(columns, chance), abs=0.3)
     assert found.value.value > 2 * found.recorded.value  # which holds four rewards
     assert found.cut_off == found.episodes == 1000
@@ -143,15 +142,12 @@ def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
 
 def test_recorded_returns_are_discounted_and_of_whole_episodes():
     columns = recorded(50)
-    found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION).estimate(1)
-    expected, total, factor = [], 0.0, 1.0
-    for reward, first, last in zip(columns["reward"], columns["is_first"], columns["is_last"], strict=True):
-        total, factor = (0.0, 1.0) if first else (total + factor * reward, factor * GAMMA)
-        if last:
-            expected.append(total)
-    assert found.recorded.value == pytest.approx(np.mean(expected), rel=1e-5)
-    assert found.recorded.low < found.recorded.value < found.recorded.high
-    assert found.cut_off == int((columns["is_last"] & ~columns["is_terminal"]).sum())
+    found = estimator(columns).estimate(1).recorded
+    ends = zip(np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"]), strict=True)
+    earned = [columns["reward"][first + 1 : last + 1] for first, last in ends]
+    returns = [sum(GAMMA**k * reward for k, reward in enumerate(rewards)) for rewards in earned]
+    assert found.value == pytest.approx(np.mean(returns), rel=1e-5)
+    assert found.low < found.value < found.high
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
@@ -163,7 +159,7 @@ def test_units_are_of_the_size_of_values_even_where_all_episodes_are_alike(unit)
             "reward": np.array([0.0, *rewards], np.float32)[rows] * np.float32(unit), "is_first": rows == 0,
             "is_last": rows == steps, "is_terminal": rows == steps,
         }  # fmt: skip
-        return float(Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST).fqe.scale)
+        return float(estimator(columns).fqe.scale)
 
     later = [sum(GAMMA**k for k in range(n)) for n in (3, 2, 1)]  # returns from each row on
     assert scale(3, [1.0] * 3) == pytest.approx(unit * np.std(later), rel=1e-5)
@@ -171,48 +167,28 @@ def test_units_are_of_the_size_of_values_even_where_all_episodes_are_alike(unit)
     assert scale(1, [0.0]) == 1.0
 
 
-def test_estimates_are_of_true_rewards_where_the_learner_sees_clipped_ones():
-    columns = recorded(40)
-    clipped = {**columns, "reward": np.sign(columns["reward"])}
-    policy = learner(Table([0.3] * 4))
-    expected = Estimator(policy, dataset(columns), OBS, ACTION, FAST).estimate(5)
-    given = Estimator(policy, dataset(clipped), OBS, ACTION, FAST, rewards=columns["reward"]).estimate(5)
-    assert given == expected
-    assert Estimator(policy, dataset(clipped), OBS, ACTION, FAST).estimate(5) != expected
-
-
 def test_estimates_go_on_and_disturb_nothing():
     columns = recorded(40)
-
-    def made():
-        return Estimator(learner(Table([0.3] * 4)), dataset(columns), OBS, ACTION, FAST)
-
     torch.manual_seed(4)
     expected = torch.rand(1)
     torch.manual_seed(4)
-    whole = made()
+    whole, resumed = estimator(columns, 0.3), estimator(columns, 0.3)
     first = whole.estimate(20, mode="explore", draws=2)
     assert torch.equal(torch.rand(1), expected)
     saved = copy.deepcopy(whole.state_dict())
     second = whole.estimate(20, mode="explore", draws=2)
     assert (first.updates, second.updates) == (20, 40)
-    resumed = made()
     resumed.load_state_dict(saved)
     assert resumed.estimate(20, mode="explore", draws=2) == second
 
 
 def test_what_cannot_be_estimated():
     columns = recorded(3)
-    estimator = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST)
     with pytest.raises(ConfigError, match="updates = 0"):
-        estimator.estimate(0)
-    single = {k: np.concatenate([v[:1], v[:1]]) for k, v in columns.items()}
-    single["is_first"], single["is_last"] = np.ones(2, bool), np.ones(2, bool)
+        estimator(columns).estimate(0)
+    single = {k: v[:1].repeat(2, 0) for k, v in columns.items()} | {"is_last": np.ones(2, bool)}
     with pytest.raises(DataError, match="are episodes of a single row"):
         DatasetConfig(path="memory").build(Recorded(single), window=Window(batch=1, length=1), seed=0)
-
-
-# ---------------------------------------------------------------- runs
 
 
 @pytest.fixture(scope="module")
@@ -237,16 +213,12 @@ def metrics(run):
 def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, capsys, said):
     run = tmp_path / "run"
     result = reverie.train("td3", data=data, run=run, updates=6, **SMALL | ALONE | {"console": True})
-    assert result.evaluation is None
-    assert result.estimate is not None
-    assert result.estimate.updates == 12
+    assert (result.evaluation, result.estimate.updates) == (None, 12)
     assert any("estimated from the data by FQE (4 updates per estimate)" in line for line in said)
     assert said.count("estimating the policy's return: 4 updates of FQE") == 1
     assert "estimated by FQE" in capsys.readouterr().out
-    assert not (run / "eval.json").exists()
-    saved = json.loads((run / "estimate.json").read_text())
-    assert saved["return"]["value"] == result.estimate.value.value
-    assert result.files["estimate"] == run / "estimate.json"
+    assert json.loads((run / "estimate.json").read_text())["return"]["value"] == result.estimate.value.value
+    assert (result.files["estimate"], (run / "eval.json").exists()) == (run / "estimate.json", False)
     rows = metrics(run)
     assert [row["step"] for row in rows if "estimate/return" in row] == [3, 6, 6]
     assert not any(key.startswith("eval/") for row in rows for key in row)
@@ -255,12 +227,12 @@ def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, c
 
 
 def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path):
-    recorded_returns = []
+    found = []
     for clip in ("none", "sign"):
         more = {"env.clip_reward": clip, "schedule.eval_every": 0}
         result = reverie.train("td3", data=data, run=tmp_path / clip, updates=1, **{**SMALL, **ALONE, **more})
-        recorded_returns.append(result.estimate.recorded)
-    assert recorded_returns[0] == recorded_returns[1]
+        found.append(result.estimate)
+    assert found[0] == found[1]
 
 
 def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(data, tmp_path, capsys, said):
@@ -302,16 +274,15 @@ def test_an_estimate_that_a_killed_process_had_only_logged_is_made_again_and_cou
 
 def test_any_run_on_any_data(data, tmp_path, capsys):
     """World models too, which carry something from row to row."""
-    run = tmp_path / "dreamer"
+    run, few = tmp_path / "dreamer", {k: v for k, v in SMALL.items() if not k.startswith("algo")} | ALONE
+    algo = {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}
     shutil.copytree(data, tmp_path / "lived")
     reverie.train("dreamer_v3", data=data, run=run, updates=1,
-                  algo={"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}, **{
-                      k: v for k, v in SMALL.items() if not k.startswith("algo")} | ALONE)  # fmt: skip
+                  algo=algo, **few)  # fmt: skip
     for path, more in ((run, []), (tmp_path / "lived", ["--mode", "sample", "--draws", "2"])):
         assert main(["estimate", str(path), "--data", str(data), "--updates", "3", *more]) == 0
         said = capsys.readouterr().out
-        assert "estimated by FQE, no episodes played" in said
-        assert "estimate.json" in said
+        assert ("estimated by FQE, no episodes played" in said, "estimate.json" in said) == (True, True)
         assert json.loads((path / "estimate.json").read_text())["updates"] == 3
 
 
@@ -335,25 +306,51 @@ def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp
 
 def test_what_lies_beyond_truncations_stands_beside_both_returns():
     columns = recorded(200)
-    firsts, last = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"])
-    after = [
-        0.0 if columns["is_terminal"][end] else GAMMA ** (end - start) for start, end in zip(firsts, last, strict=True)
-    ]
-    assert 0.01 < np.mean(after) < 0.99
-    found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST).estimate(1)
-    assert found.beyond == found.to_dict()["beyond"] == pytest.approx(np.mean(after))
-    share = f"{np.mean(after):.0%} of the discount's weight lies beyond"
+    first, last = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"])
+    beyond = np.where(columns["is_terminal"][last], 0.0, GAMMA ** (last - first)).mean()
+    assert 0.01 < beyond < 0.99
+    found = estimator(columns).estimate(1)
+    assert found.beyond == found.to_dict()["beyond"] == pytest.approx(beyond)
     assert "not comparable as they are: recorded returns end where episodes were truncated" in found.words()
-    assert found.words().endswith(share)
+    assert found.words().endswith(f"{beyond:.0%} of the discount's weight lies beyond")
     assert "not comparable" not in replace(found, beyond=0.004).words()
+    assert found.cut_off == np.sum(~columns["is_terminal"][last])
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):
     reverie.train("td3", "reverie/Match-v0", run=tmp_path / "run", steps=3, eval_episodes=0,
                   **SMALL)  # fmt: skip
     assert main(["estimate", str(tmp_path / "run"), "--data", str(data)]) == 1
-    said = capsys.readouterr().err
-    assert "does not fit the agent" in said
-    assert "in the agent" in said
+    assert re.search("does not fit the agent.* in the agent", capsys.readouterr().err)
     assert main(["estimate", str(tmp_path / "run")]) == 1
     assert "was not trained on recorded data. Pass the dataset to estimate from" in capsys.readouterr().err
+
+
+def test_an_interrupted_estimate_is_that_after_the_updates_made(data, tmp_path, capsys, monkeypatch):
+    """Somebody presses Ctrl-C during the third update of an estimate."""
+    shutil.copytree(data, tmp_path / "run")
+    update, made = Estimator._update, []
+
+    def pressed(self, chosen):
+        made.append(1)
+        if len(made) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return update(self, chosen)
+
+    monkeypatch.setattr(Estimator, "_update", pressed)
+    assert main(["estimate", str(tmp_path / "run"), "--data", str(data), "--updates", "50"]) == 130
+    said = capsys.readouterr()
+    assert "discount 0.99, 3 updates" in said.out
+    assert "interrupted: the estimate is that after 3 of 50 updates" in said.err
+    assert json.loads((tmp_path / "run" / "estimate.json").read_text())["updates"] == 3
+
+
+def test_ctrl_c_ends_the_command_at_once_before_the_first_update_and_the_second_time():
+    with pytest.raises(KeyboardInterrupt), Watched():
+        signal.raise_signal(signal.SIGINT)
+    with Watched() as watch:
+        assert watch(1, 5)
+        signal.raise_signal(signal.SIGINT)
+        assert not watch(2, 5)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -1,7 +1,5 @@
 """Presets: published numbers, chosen by the environment, under the layers that people put on top."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
-MINARI_SPACES = {"observation_space": NUMBERS, "action_space": NUMBERS}
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +34,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_each_preset_is_whole_documented_and_writable() -> None:
-    for name, made in PRESETS.items():
-        config = made()
-        assert TABLE[name].about, name
-        assert ((config.replay_ratio is None) != (config.train_ratio is None)) or config.algo.on_policy, name
-        start = ExperimentConfig(algo=type(config.algo)())
-        assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config, name
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
+    config = PRESETS[name]()
+    assert TABLE[name].about
+    assert ((config.replay_ratio is None) != (config.train_ratio is None)) or config.algo.on_policy
+    start = ExperimentConfig(algo=type(config.algo)())
+    assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 
 def test_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,22 +49,19 @@ def test_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n  {name} " in said for name in TABLE)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "env", "name"),
-    [
-        ("dreamer_v3", "ALE/Pong-v5", "atari"),
-        ("dreamer_v3", "dm_control/cartpole-balance-v0", "dmc_proprio"),
-        ("dreamer_v3", "BabyAI-GoToObj-v0", "minigrid"),
-        ("dreamer_v3", "ale_py:ALE/Pong-v5", "atari"),
-        ("dreamer_v3", "Pendulum-v1", "dreamer_v3"),
-        ("dreamer_v3", "CartPole", "cartpole"),
-        ("sac", "module:Pendulum-v1", "sac_pendulum"),
-        ("sac", "CartPole-v1", "sac"),
-        ("ppo", "Humanoid-v5", "ppo_mujoco"),
-        ("dqn", "Cart", "dqn"),
-        ("tdmpc2", "dm_control/cheetah-run-v0", "tdmpc2_dmc"),
-    ],
-)
+@pytest.mark.parametrize(("algorithm", "env", "name"), [
+    ("dreamer_v3", "ALE/Pong-v5", "atari"),
+    ("dreamer_v3", "dm_control/cartpole-balance-v0", "dmc_proprio"),
+    ("dreamer_v3", "BabyAI-GoToObj-v0", "minigrid"),
+    ("dreamer_v3", "ale_py:ALE/Pong-v5", "atari"),
+    ("dreamer_v3", "Pendulum-v1", "dreamer_v3"),
+    ("dreamer_v3", "CartPole", "cartpole"),
+    ("sac", "module:Pendulum-v1", "sac_pendulum"),
+    ("sac", "CartPole-v1", "sac"),
+    ("ppo", "Humanoid-v5", "ppo_mujoco"),
+    ("dqn", "Cart", "dqn"),
+    ("tdmpc2", "dm_control/cheetah-run-v0", "tdmpc2_dmc"),
+])  # fmt: skip
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     assert preset_name(algorithm, env) == name
     config = layered(algorithm, env=env)
@@ -75,46 +69,39 @@ def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     assert set(SUITES.values()) | set(ON_CPU) <= set(PRESETS)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "env", "name"),
-    [
-        ("dreamer_v3", "ALE/Pong-v5", "atari+cpu"),
-        ("dreamer_v3", "mine:Walk-v0", "dreamer_v3+cpu"),
-        ("dreamer_v3", "CartPole-v1", "cartpole"),
-        ("cql", "HalfCheetah-v5", "cql+cpu"),
-    ],
-)
+@pytest.mark.parametrize(("algorithm", "env", "name"), [
+    ("dreamer_v3", "ALE/Pong-v5", "atari+cpu"),
+    ("dreamer_v3", "mine:Walk-v0", "dreamer_v3+cpu"),
+    ("dreamer_v3", "CartPole-v1", "cartpole"),
+    ("cql", "HalfCheetah-v5", "cql+cpu"),
+])  # fmt: skip
 def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str, name: str) -> None:
     published = layered(algorithm, env=env)
     on_request = layered(algorithm, env=env, preset="cpu"), layered(algorithm, env=env, device="cpu")
     gpus[0] = 0
     config, plain = layered(algorithm, env=env), name.removesuffix("+cpu")
-    assert {config.preset, *(found.preset for found in on_request)} == {name}
-    assert on_request == (config, config)
+    assert (config.preset, *on_request) == (name, config, config)
     assert layered(algorithm, env=env, device="cuda").preset == published.preset == plain
     assert layered(algorithm, env=env, preset=plain) == published
     kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "time_limit", "kwargs")
     assert [getattr(config.env, key) for key in kept] == [getattr(published.env, key) for key in kept]
     if algorithm == "dreamer_v3":
-        assert config.algo.rssm == sized("nano", DreamerV3Config()).rssm
         assert config.evaluates_on_the_way
-        assert layered(algorithm, env=env, size="12m").algo.rssm == sized("12m", DreamerV3Config()).rssm
+        sizes = {"nano": config, "12m": layered(algorithm, env=env, size="12m")}
+        assert all(made.algo.rssm == sized(size, DreamerV3Config()).rssm for size, made in sizes.items())
     assert (config == published) == (name == plain)
 
 
-def test_a_run_keeps_its_preset_on_another_machine(gpus: list[int], tmp_path: Path) -> None:
-    gpus[0] = 0
-    env = {"env.id": "MiniGrid-Empty-5x5-v0"}
-    config = layered("dreamer_v3", env=env["env.id"])
+@pytest.mark.parametrize("name", ["config", "settings"])
+def test_a_run_keeps_its_preset_on_another_machine(gpus: list[int], tmp_path: Path, name: str) -> None:
+    gpus[0], env = 0, "MiniGrid-Empty-5x5-v0"
+    config = layered("dreamer_v3", env=env)
     saved = {"schema": 1, "algorithm": "dreamer_v3", "experiment": config.to_dict()}
-    for name in ("config", "settings"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(saved))
-        gpus[0] = 1
-        assert layered("dreamer_v3", env=env["env.id"], run=folder) == config
-        assert layered("dqn", env=env["env.id"], run=folder).preset == "dqn"
-        assert layered("dreamer_v3", env=env["env.id"], run=folder, preset="minigrid") != config
+    (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(saved))
+    gpus[0] = 1
+    assert layered("dreamer_v3", env=env, run=tmp_path) == config
+    assert layered("dqn", env=env, run=tmp_path).preset == "dqn"
+    assert layered("dreamer_v3", env=env, run=tmp_path, preset="minigrid") != config
 
 
 def test_a_file_may_name_a_preset_and_a_device(gpus: list[int], tmp_path: Path) -> None:
@@ -125,9 +112,7 @@ def test_a_file_may_name_a_preset_and_a_device(gpus: list[int], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_flags_and_python_choose_by_the_device(
-    asked: list[ExperimentConfig], commanded: list[ExperimentConfig], device: str
-) -> None:
+def test_flags_and_python_choose_by_the_device(asked, commanded, device):
     main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--device", device])
     main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--preset", "cpu" if device == "cpu" else "dreamer-v3"])
     api.train("dreamer_v3", env="Acrobot-v1", device=device)
@@ -135,31 +120,25 @@ def test_flags_and_python_choose_by_the_device(
     assert [config.preset for config in [*commanded, *asked]] == [name] * 3
 
 
-def test_a_preset_may_name_the_environment(
-    commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_preset_may_name_the_environment(commanded, capsys):
     main(["train", "dreamer_v2", "--preset", "pydreamer_minigrid+cpu"])
     assert commanded[0].env.id.startswith("MiniGrid-")
     main(["train", "dreamer_v2", "--preset", "pydreamer_minerl"])
     assert "in which environment?" in capsys.readouterr().err
 
 
-def test_learning_starts_within_a_short_run(
-    asked: list[ExperimentConfig],
-    commanded: list[ExperimentConfig],
-    said: list[str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000"])
+def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
+    short = {"env": "HalfCheetah-v5", "steps": 6000}
+    words = ["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000"]
+    main(words)
     api.train("sac", env="HalfCheetah-v5", steps=6000)
-    for config in (*commanded, *asked):
-        assert (config.learning_starts, config.random_steps) == (1500, 1500)
+    assert [(config.learning_starts, config.random_steps) for config in (*commanded, *asked)] == [(1500, 1500)] * 2
     assert said == ["learning starts after 1,500 env steps, not 10,000: the run has only 6,000"] * 2
     assert said[0] in capsys.readouterr().out
-    assert main(["train", "sac", "--env", "HalfCheetah-v5", "--steps", "6000", "--learning-starts", "6e3"]) == 1
+    assert main([*words, "--learning-starts", "6e3"]) == 1
     assert "learning_starts = 6000: the run has only 6,000 env steps" in capsys.readouterr().err
-    api.train("sac", env="HalfCheetah-v5", steps=6000, learning_starts=5999)
-    api.train("sac", env="HalfCheetah-v5", steps=6000, replay_ratio=0)
+    api.train("sac", learning_starts=5999, **short)
+    api.train("sac", replay_ratio=0, **short)
     api.train(ExperimentConfig(steps=10))
     assert [config.learning_starts for config in asked[1:]] == [5999, 10_000, 1024]
 
@@ -169,11 +148,8 @@ def test_learning_starts_within_a_short_run(
 
 def recorded(folder: Path, env: str | None) -> Path:
     """The head of a Minari dataset, which says what it was recorded in."""
-    about = {name: json.dumps(space) for name, space in MINARI_SPACES.items()} | {
-        "data_format": "hdf5",
-        "total_episodes": 0,
-        "total_steps": 0,
-    }
+    about = {"data_format": "hdf5", "total_episodes": 0, "total_steps": 0}
+    about |= dict.fromkeys(("observation_space", "action_space"), json.dumps(NUMBERS))
     about |= {} if env is None else {"env_spec": json.dumps({"id": env})}
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "metadata.json").write_text(json.dumps(about))
@@ -216,9 +192,7 @@ def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) ->
     assert layered("dreamer_v3") == PRESETS["cartpole"]()
 
 
-def test_flags_and_python_say_the_same_of_data(
-    tmp_path: Path, asked: list[ExperimentConfig], commanded: list[ExperimentConfig]
-) -> None:
+def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
     one, two = (str(recorded(tmp_path / name, "Pendulum-v1")) for name in ("one", "two"))
     for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--experience", "recorded"]):
         main(["train", "td3_bc", *words])
@@ -229,61 +203,48 @@ def test_flags_and_python_say_the_same_of_data(
     assert [config.algo.networks.units[0] for config in [*commanded, *asked]] == [64] * 6 + [256]
 
 
-def test_a_named_preset_wins_over_the_environment() -> None:
-    config = layered("dreamer-v3", env="ALE/Pong-v5", preset="atari100k")
-    assert config.steps == 110_000
-    assert layered("dreamer_v3", env="ALE/Pong-v5", preset="atari100k") == config
-
-
 def test_layers_the_later_wins(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("steps: 1e4\nseed: 1\nalgo:\n  horizon: 9\n")
     (tmp_path / "b.yaml").write_text("seed: 2\nalgo.lam: 0.9\nenv.id: Acrobot-v1\n")
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    config = layered("dreamer_v3", files=files, size="1m")
-    assert (config.steps, config.seed, config.algo.horizon, config.algo.lam) == (10_000, 2, 9, 0.9)
-    assert config.env.id == "Acrobot-v1"
-    assert config.algo.rssm.deter == SIZES["1m"]["deter"]
+    config = layered("dreamer-v3", files=files, size="1m")
+    found = (config.steps, config.seed, config.algo.horizon, config.algo.lam, config.env.id, config.algo.rssm.deter)
+    assert found == (10_000, 2, 9, 0.9, "Acrobot-v1", SIZES["1m"]["deter"])
     assert layered("dreamer_v3", files=files, env="Pendulum-v1").env.id == "Pendulum-v1"
-
-
-SECTIONS = {
-    "a": "defaults: {steps: 500, seed: 1}\natari: {env: ALE/Pong-v5, seed: 2}\ndebug: {steps: 50}\nempty:\n",
-    "b": "debug: {seed: 3, algo.batch_size: 4}\n",
-}
 
 
 @pytest.fixture
 def sectioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files of the folder ``config``."""
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
-    for name, text in SECTIONS.items():
-        Path(f"config/{name}.yaml").write_text(text)
+    Path("config/a.yaml").write_text(
+        "defaults: {steps: 500, seed: 1}\natari: {env: ALE/Pong-v5, seed: 2}\ndebug: {steps: 50}\nempty:\n"
+    )
+    Path("config/b.yaml").write_text("debug: {seed: 3, algo.batch_size: 4}\n")
 
 
 @pytest.mark.usefixtures("sectioned")
 def test_sections_are_united_in_the_order_of_their_names(commanded: list[ExperimentConfig]) -> None:
     a, b = "config/a.yaml", "config/b.yaml"
-    for words in (["defaults", "atari", "debug"], ["defaults", "atari", "debug", "--config", a, b]):
-        main(["train", "dqn", "--configs", *words])
-    main(["train", "dqn", "--configs", "debug", "empty", "atari", "defaults", "--config", a, "--algo.batch-size", "8"])
-    main(["train", "dqn", "--configs", "debug", "defaults", "--seed", "9", "--env", "CartPole-v1"])
-    files = [f"{a}#atari", f"{a}#defaults"]
-    found = [(x.env.id, x.steps, x.seed, x.algo.batch_size) for x in [*commanded, settings_of("dqn", config=files)]]
-    assert found == [
+    for words in (
+        "defaults atari debug", f"defaults atari debug --config {a} {b}",
+        f"debug empty atari defaults --config {a} --algo.batch-size 8", "debug defaults --seed 9 --env CartPole-v1",
+    ):  # fmt: skip
+        main(["train", "dqn", "--configs", *words.split()])
+    commanded.append(settings_of("dqn", config=[f"{a}#atari", f"{a}#defaults"]))
+    assert [(x.env.id, x.steps, x.seed, x.algo.batch_size) for x in commanded] == [
         ("ALE/Pong-v5", 50, 3, 4), ("ALE/Pong-v5", 50, 3, 4), ("ALE/Pong-v5", 500, 1, 8), ("CartPole-v1", 500, 9, 4),
         ("ALE/Pong-v5", 500, 1, 32),
     ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("sectioned")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--configs debig", "no section 'debig' in config/a.yaml, config/b.yaml. Did you mean 'debug'? Available: def"),
-        ("--config config/a.yaml#debig", "no section 'debig' in config/a.yaml. Did you"),
-        ("--configs debug --config c.yaml", "there is no file c.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("--configs debig", "no section 'debig' in config/a.yaml, config/b.yaml. Did you mean 'debug'? Available: def"),
+    ("--config config/a.yaml#debig", "no section 'debig' in config/a.yaml. Did you"),
+    ("--configs debug --config c.yaml", "there is no file c.yaml"),
+])  # fmt: skip
 def test_sections_that_are_not_there(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dqn", *words.split()]) == 1
     assert message in capsys.readouterr().err
@@ -298,9 +259,8 @@ def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
 
 def test_the_replay_ratio_of_the_later_layer_holds() -> None:
     config = PRESETS["atari"]()
-    assert config.train_ratio == 32
     above = overlay(config, {"replay_ratio": 0.5})
-    assert (above.replay_ratio, above.train_ratio) == (0.5, None)
+    assert (config.train_ratio, above.train_ratio, above.replay_ratio) == (32, None, 0.5)
     assert overlay(above, {"train_ratio": 64}).train_ratio == 64
     assert overlay(config, {"steps": 5}).train_ratio == 32
     with pytest.raises(ConfigError, match="Set only one of them"):
@@ -314,38 +274,30 @@ def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
     assert (config.env.id, config.seed) == ("Acrobot-v1", 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "steps: 3\nexperiment: {seed: 1}\n",
-            r"a\.yaml: steps beside 'experiment:', below which",
-        ),
-        ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
-        ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
-        ("- 1\n- 2\n", r"a\.yaml contains a list: expected a mapping"),
-        (
-            "schema: 1\nalgorithm: other\nexperiment: {}\n",
-            r"a\.yaml holds settings of other, schema 1: expected dreamer_v3",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("steps: 3\nexperiment: {seed: 1}\n", r"a\.yaml: steps beside 'experiment:', below which"),
+    ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
+    ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
+    ("algo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n", r"line 4: 'horizon' was set in line 2 already"),
+    ("- 1\n- 2\n", r"a\.yaml contains a list: expected a mapping"),
+    ("schema: 1\nalgorithm: other\nexperiment: {}\n", r"a\.yaml holds settings of other, schema 1: expected dreamer"),
+])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         layered("dreamer_v3", files=[tmp_path / "a.yaml"])
 
 
-def test_names_that_are_unknown_get_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("seed: 1\n")
-    with pytest.raises(ConfigError, match=r"unknown algorithm 'dreamerv3'\. Did you mean 'dreamer_v3'"):
-        layered("dreamerv3")
-    with pytest.raises(ConfigError, match=r"unknown preset 'atary'\. Did you mean 'atari'"):
-        layered("dreamer_v3", preset="atary")
-    with pytest.raises(ConfigError, match=r"size = '13m': expected one of nano.*Did you mean"):
-        layered("dreamer_v3", size="13m")
-    with pytest.raises(ConfigError, match=r"there is no file .*mein\.yaml\. Did you mean 'mine\.yaml'"):
-        layered("dreamer_v3", files=[tmp_path / "mein.yaml"])
+@pytest.mark.parametrize(("given", "message"), [
+    ({"preset": "atary"}, r"unknown preset 'atary'\. Did you mean 'atari'"),
+    ({"size": "13m"}, r"size = '13m': expected one of nano.*Did you mean"),
+    ({"files": [Path("mein.yaml")]}, r"there is no file mein\.yaml\. Did you mean 'mine\.yaml'"),
+])  # fmt: skip
+def test_names_that_are_unknown_get_the_nearest(tmp_path, monkeypatch, given, message):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("seed: 1\n")
+    with pytest.raises(ConfigError, match=message):
+        layered("dreamer_v3", **given)
 
 
 # ---------------------------------------------------------------- from Python
@@ -382,14 +334,16 @@ def test_a_ratio_of_none_sets_none(commanded: list[ExperimentConfig], asked: lis
 
 
 def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[ExperimentConfig]) -> None:
-    api.train("dreamer_v3", env=Count(), preset="cpu")
-    api.train("dreamer_v3", env=Count(), preset="atari", envs=1)
-    api.train("dreamer_v3", env=Count, preset="cpu")
+    for env, more in (
+        (Count(), {"preset": "cpu"}),
+        (Count(), {"preset": "atari", "envs": 1}),
+        (Count, {"preset": "cpu"}),
+    ):
+        api.train("dreamer_v3", env=env, **more)
     assert [(config.env.num, config.env.vector) for config in asked] == [(1, "serial"), (1, "serial"), (4, "serial")]
-    with pytest.raises(ConfigError, match=r"envs = 2: an environment instance .*Leave out envs"):
-        api.train("dreamer_v3", env=Count(), envs=2)
-    with pytest.raises(ConfigError, match=r"envs = 3: an environment instance"):
-        api.train("dreamer_v3", env=Count(), env_options={"num": 3})
+    for num, given in {2: {"envs": 2}, 3: {"env_options": {"num": 3}}}.items():
+        with pytest.raises(ConfigError, match=rf"envs = {num}: an environment instance .*Leave out envs"):
+            api.train("dreamer_v3", env=Count(), **given)
 
 
 # ---------------------------------------------------------------- what Python may give together
@@ -417,16 +371,12 @@ def test_a_name_takes_every_layer(files: dict[str, str]) -> None:
     preset = PRESETS["dqn_cartpole"]()
     assert (found.seed, found.algo.batch_size, found.env.id, found.steps) == (5, 9, "Acrobot-v1", 3)
     assert found.algo.merge({"batch_size": preset.algo.batch_size}) == preset.algo
-    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == sized("nano", PRESETS["atari"]().algo)
 
 
 def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(files: dict[str, str]) -> None:
     found = settings_of(OBJECT, preset="dqn_cartpole", config=[files["run"], files["empty"]], env="Acrobot-v1", steps=3)
-    assert found.algo == OBJECT
-    assert (found.seed, found.env.id, found.steps) == (5, "Acrobot-v1", 3)
+    assert (found.algo, found.seed, found.env.id, found.steps) == (OBJECT, 5, "Acrobot-v1", 3)
     assert found.replay.capacity == PRESETS["dqn_cartpole"]().replay.capacity
-    wide = settings_of(DreamerV3Config(horizon=7), size="nano").algo
-    assert wide == sized("nano", DreamerV3Config(horizon=7))
     for name in ("algo", "dotted"):
         with pytest.raises(ConfigError, match=rf"{name}.yaml sets options of the algorithm"):
             settings_of(OBJECT, config=files[name])
@@ -435,34 +385,31 @@ def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(fi
 def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str]) -> None:
     found = settings_of(WHOLE, env="Acrobot-v1", seed=3)
     assert found == WHOLE.merge({"env.id": "Acrobot-v1", "seed": 3})
-    own = ExperimentConfig(algo=DreamerV3Config(horizon=7))
-    assert settings_of(own, size="nano").algo == sized("nano", DreamerV3Config(horizon=7))
     for given in ({"preset": "dqn_cartpole"}, {"preset": "nonsense"}, {"config": files["run"]}, {"config": "no.yaml"}):
         with pytest.raises(ConfigError, match="an ExperimentConfig was passed"):
             settings_of(WHOLE, **given)
+
+
+def test_a_size_is_of_any_algorithm_that_has_some() -> None:
+    own = DreamerV3Config(horizon=7)
+    for given in (own, ExperimentConfig(algo=own)):
+        assert settings_of(given, size="nano").algo == sized("nano", own)
+    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == sized("nano", PRESETS["atari"]().algo)
     with pytest.raises(ConfigError, match="has no named sizes"):
         settings_of(WHOLE, size="nano")
 
 
-@pytest.mark.parametrize(
-    ("words", "given", "share"),
-    [
-        ("--env Pendulum-v1 --data a.hdf5", {"env": "Pendulum-v1", "data": "a.hdf5"}, 1.0),
-        ("--env Pendulum-v1 --data a.hdf5 --config a.yaml",
-         {"env": "Pendulum-v1", "data": "a.hdf5", "config": "a.yaml"}, 0.3),
-        ("--env Pendulum-v1 --data a.hdf5 --experience mixed",
-         {"env": "Pendulum-v1", "data": {"path": "a.hdf5"}, "experience": Mixed()}, 0.5),
-        ("--env Pendulum-v1", {"env": "Pendulum-v1"}, 0.0),
-    ],
-)  # fmt: skip
-def test_what_a_run_learns_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commanded: list[ExperimentConfig], words: str,
-    given: dict[str, Any], share: float,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize(("words", "given", "share"), [
+    ("--data a.hdf5", {"data": "a.hdf5"}, 1.0),
+    ("--data a.hdf5 --config a.yaml", {"data": "a.hdf5", "config": "a.yaml"}, 0.3),
+    ("--data a.hdf5 --experience mixed", {"data": {"path": "a.hdf5"}, "experience": Mixed()}, 0.5),
+    ("", {}, 0.0),
+])  # fmt: skip
+def test_what_a_run_learns_from(tmp_path, monkeypatch, commanded, words, given, share):
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text("experience: mixed(0.3)")
-    assert settings_of("iql", **given).share == share
-    main(["train", "iql", *words.split()])
+    assert settings_of("iql", env="Pendulum-v1", **given).share == share
+    main(["train", "iql", "--env", "Pendulum-v1", *words.split()])
     assert [config.share for config in commanded] == [share]
 
 
@@ -470,16 +417,11 @@ def test_what_needs_both_kinds_of_rows_gets_both() -> None:
     assert settings_of("gail", env="Pendulum-v1", data="a.hdf5").share == 0.5
 
 
-@pytest.mark.parametrize(
-    ("words", "given", "said"),
-    [
-        ("--data a --steps 7", {"data": "a", "steps": 7}, "steps has no effect on a run on recorded data alone"),
-        ("--env Acrobot-v1 --updates 7", {"env": "A-v0", "updates": 7}, "updates has no effect on a run that collects"),
-    ],
-)
-def test_a_length_in_the_other_unit_is_refused(
-    capsys: pytest.CaptureFixture[str], words: str, given: dict[str, Any], said: str
-) -> None:
+@pytest.mark.parametrize(("words", "given", "said"), [
+    ("--data a --steps 7", {"data": "a", "steps": 7}, "steps has no effect on a run on recorded data alone"),
+    ("--env Acrobot-v1 --updates 7", {"env": "A-v0", "updates": 7}, "updates has no effect on a run that collects"),
+])  # fmt: skip
+def test_a_length_in_the_other_unit_is_refused(capsys, words, given, said):
     with pytest.raises(ConfigError, match=f"^{said}"):
         settings_of("td3", **given)
     assert main(["train", "td3", *words.split()]) == 1

@@ -1,7 +1,5 @@
 """Settings of environments that change what is seen and earned, applied to recorded rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ class Scenes(gymnasium.Env[Any, Any]):
         SPACE.seed(0)
         self.seen = [SPACE.sample() for _ in range(STEPS)]
         self.rewards = [0.0, -3.5, 0.1257302165031433, -0.0, -0.5356693863868713]
-        self.t = 0
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         self.t = 0
@@ -83,44 +80,32 @@ def lived(config: EnvConfig) -> tuple[dict[str, ObsPart], list[dict[str, np.ndar
     return env.obs_spec, obs, rewards
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"resize": (64, 48)},
-        {"grayscale": True, "exclude": "depth"},
-        {"resize": (64, 64), "grayscale": True, "include": "image|arm"},
-        {"resize": (20, 30)},  # as large as one of them is already
-        {"clip_reward": "sign", "resize": (7, 9)},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"resize": (64, 48)},
+    {"grayscale": True, "exclude": "depth"},
+    {"resize": (64, 64), "grayscale": True, "include": "image|arm"},
+    {"resize": (20, 30)},  # as large as one of them is already
+    {"clip_reward": "sign", "resize": (7, 9)},
+])  # fmt: skip
 def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[str, Any]) -> None:
     config = EnvConfig().merge(options)
     recorded = Recorded(Given(), config)
     parts = list(recorded.parts())
     spec, obs, rewards = lived(config)
     assert recorded.obs_spec == spec
-    for key in spec:
-        found = np.concatenate([part[f"obs/{key}"] for part in parts])
-        truth = np.stack([seen[key] for seen in obs])
-        assert found.dtype == truth.dtype
-        assert found.tobytes() == truth.tobytes()
-    assert np.concatenate([part["reward"] for part in parts]).tobytes() == np.array(rewards, np.float32).tobytes()
-    assert {name for part in parts for name in part} == {
-        *(f"obs/{key}" for key in spec), "action", "reward", "is_first", "is_last", "is_terminal"
-    }  # fmt: skip
+    truth = {f"obs/{key}": np.stack([seen[key] for seen in obs]) for key in spec}
+    truth["reward"] = np.array(rewards, np.float32)
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    assert found.keys() == parts[1].keys() == {*truth, "action", "is_first", "is_last", "is_terminal"}
+    for name, values in truth.items():
+        assert (found[name].dtype, found[name].tobytes()) == (values.dtype, values.tobytes())
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            {"frame_stack": 4},
-            r"env.frame_stack = 4: the observations are not stacks of 4 .* rows have arm \[2\]",
-        ),
-        ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
-        ({"resize": (64, 64), "include": "arm"}, r"env.resize needs image observations, and these have none\."),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), [
+    ({"frame_stack": 4}, r"env.frame_stack = 4: the observations are not stacks of 4 .* rows have arm \[2\]"),
+    ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
+    ({"resize": (64, 64), "include": "arm"}, r"env.resize needs image observations, and these have none\."),
+])  # fmt: skip
 def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Recorded(Given(), EnvConfig().merge(options))
@@ -136,15 +121,12 @@ def own(**settings: Any) -> Given:
     return Given(specs=(OWN, CHOICE), env_settings=told)
 
 
-@pytest.mark.parametrize(
-    ("was", "asked", "shape"),
-    [
-        ({}, {}, (84, 84, 3)),
-        ({}, {"resize": (64, 64), "grayscale": True}, (64, 64, 1)),
-        ({"resize": [84, 84], "action_repeat": 4}, {"resize": (84, 84), "action_repeat": 4}, (84, 84, 3)),
-        ({"resize": [84, 84]}, {"grayscale": True}, (84, 84, 1)),
-    ],
-)
+@pytest.mark.parametrize(("was", "asked", "shape"), [
+    ({}, {}, (84, 84, 3)),
+    ({}, {"resize": (64, 64), "grayscale": True}, (64, 64, 1)),
+    ({"resize": [84, 84], "action_repeat": 4}, {"resize": (84, 84), "action_repeat": 4}, (84, 84, 3)),
+    ({"resize": [84, 84]}, {"grayscale": True}, (84, 84, 1)),
+])  # fmt: skip
 def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tuple[int, ...]) -> None:
     config = EnvConfig().merge(asked)
     recorded = Recorded(own(**was), config)

@@ -1,7 +1,5 @@
 """Runs that learn from recorded data: alone, and together with what is lived."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -15,29 +13,39 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import RescaleAction, TransformReward
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import reverie
+from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import output, writers
-from reverie.experiment.build import write_returns
+from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.reader import About
+from reverie.datasets.recorded_env import TOLD_APART, check_mixed, lacking
+from reverie.envs.config import EnvConfig
+from reverie.envs.task import written
+from reverie.experiment.build import build, write_returns
 from reverie.experiment.config import ExperimentConfig, resolved
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
+from tiny import NETWORKS
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,
     "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,),
 }  # fmt: skip
 ON_DATA = SMALL | {"data.estimate_updates": 0}
+MIXED: dict[str, Any] = {"env": "Pendulum-v1", "learning_starts": 10, "random_steps": 5, "replay.capacity": 200,
+                         "schedule.save_every": 20, "eval_episodes": 0}  # fmt: skip
 
 
 def train(data: Any, run: Path, **more: Any) -> reverie.Result:
@@ -45,30 +53,20 @@ def train(data: Any, run: Path, **more: Any) -> reverie.Result:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    path = Checkpoints(run / "checkpoints").latest()
-    assert path is not None
-    return {f"{file.parent.name}/{name}": value for file in sorted(path.rglob("*.safetensors"))
-            for name, value in load_file(file).items()}  # fmt: skip
+    files = sorted(Checkpoints(run / "checkpoints").latest().rglob("*.safetensors"))
+    return {f"{file.parent.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
 def assert_same_weights(one: Path, two: Path) -> None:
-    a, b = weights(one), weights(two)
-    assert a.keys() == b.keys()
-    assert a
-    for name, value in a.items():
-        assert torch.equal(value, b[name]), name
+    assert weights(one)
+    torch.testing.assert_close(weights(one), weights(two), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "more"),
-    [
-        ("td3", {"algo.normalise": "running", "replay.fractions.priority": 1.0, "replay.fractions.uniform": 0.0}),
-        ("cql", {"algo.samples": 2, "algo.floor": "monte_carlo", "env": "none"}),
-    ],
-)
-def test_a_run_on_data_goes_on_bit_for_bit(
-    pendulum: Path, tmp_path: Path, algorithm: str, more: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("algorithm", "more"), [
+    ("td3", {"algo.normalise": "running", "replay.fractions.priority": 1.0, "replay.fractions.uniform": 0.0}),
+    ("cql", {"algo.samples": 2, "algo.floor": "monte_carlo", "env": "none"}),
+])  # fmt: skip
+def test_a_run_on_data_goes_on_bit_for_bit(pendulum, tmp_path, algorithm, more):
     train(pendulum, tmp_path / "whole", algorithm=algorithm, updates=12, **more)
     for updates in (5, 12):
         assert train(pendulum, tmp_path / "parts", algorithm=algorithm, updates=updates, **more).updates == updates
@@ -78,14 +76,9 @@ def test_a_run_on_data_goes_on_bit_for_bit(
 @given(block=st.integers(1, 6), edge=st.integers(0, 4))
 def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, edge: int) -> None:
     """Of a terminal episode of rewards 1, 2 and one that was cut off, in two parts, whatever is looked at together."""
-    rows = {
-        "obs/state": np.zeros((5, 1), np.float32),
-        "action": np.zeros((5, 1), np.float32),
-        "reward": np.array([0, 1, 2, 0, 5], np.float32),
-        "is_first": np.array([1, 0, 0, 1, 0], bool),
-        "is_last": np.array([0, 0, 1, 0, 1], bool),
-        "is_terminal": np.array([0, 0, 1, 0, 0], bool),
-    }
+    rows = {name: np.zeros((5, 1), np.float32) for name in ("obs/state", "action")}
+    rows |= {"reward": np.array([0, 1, 2, 0, 5], np.float32), "is_first": np.array([1, 0, 0, 1, 0], bool),
+             "is_last": np.array([0, 0, 1, 0, 1], bool), "is_terminal": np.array([0, 0, 1, 0, 0], bool)}  # fmt: skip
     columns = {name: Column(values.shape[1:], str(values.dtype)) for name, values in rows.items()}
     columns["extras/return"] = Column((), "float32")
     dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=BatchSamplerConfig())
@@ -99,8 +92,7 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
 @pytest.fixture
 def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """What updates of Cal-QL take for the returns."""
-    seen: list[torch.Tensor] = []
-    apply_floor = CQLObjective.apply_floor
+    seen, apply_floor = [], CQLObjective.apply_floor
 
     def looked_at(self: CQLObjective, values: torch.Tensor, batch: Batch) -> Any:
         seen.append(batch.extras["return"].clone())
@@ -118,11 +110,9 @@ class Count(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    episode = -1
 
-    def __init__(self) -> None:
-        self.episode = -1
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         self.episode, self.done = self.episode + 1, 0
         return self._seen(), {}
 
@@ -131,14 +121,11 @@ class Count(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.done += 1
-        over = self.done == 3 + self.episode % 3
-        by_itself = self.episode % 2 == 0
+        over, by_itself = self.done == 3 + self.episode % 3, self.episode % 2 == 0
         return self._seen(), 1.0, over and by_itself, over and not by_itself, {}
 
 
-def test_returns_of_collected_episodes_are_known_when_they_have_ended(
-    tmp_path: Path, floors: list[torch.Tensor]
-) -> None:
+def test_returns_of_collected_episodes_are_known_when_they_have_ended(tmp_path, floors):
     """And a run that was stopped in the middle of one sees the same as one that was not."""
     lived = SMALL | CAL_QL | {"env": Count, "learning_starts": 4, "algo.discount": 0.5}
     reverie.train("cql", **lived, run=tmp_path / "whole", steps=60)
@@ -172,24 +159,34 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, said: list[str]) ->
     result = train(pendulum, tmp_path / "run", updates=20,
                    **{"env": "Pendulum-v1", "schedule.eval_every": 10})  # fmt: skip
     assert (result.reason, result.updates, result.env_steps) == ("finished", 20, 0)
-    assert result.evaluation is not None
     assert len(result.evaluation.scores) == 1
     assert any("160 recorded steps in 4 episodes" in line for line in said)
-    assert [path.name for path in Checkpoints(tmp_path / "run/checkpoints").all()] == [
-        "step-000000010",
-        "step-000000020",
-    ]
+    saved = Checkpoints(tmp_path / "run/checkpoints").all()
+    assert [path.name for path in saved] == ["step-000000010", "step-000000020"]
     assert json.loads((tmp_path / "run/eval.json").read_text())["updates"] == 20
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
+    with contextlib.closing(open_recorded(DatasetConfig(path=str(pendulum)))) as recorded:
+        assert torch.equal(agent.episode(3).reward, recorded.episode(3).reward)
+
+
+def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
+    with h5py.File(pendulum) as file:
+        seen, done, reward = (file[name][80:120] for name in ("observations", "actions", "rewards"))
+        largest = np.abs(file["actions"][:]).max()
+    with contextlib.closing(open_recorded(DatasetConfig(path=str(pendulum)))) as recorded:
+        batch = recorded.episode(2)
+    assert (batch.shape, batch.index.tolist()) == ((1, 41), [2])
+    np.testing.assert_array_equal(batch.obs["observation"][0, :-1], seen)
+    np.testing.assert_allclose(batch.action[0, :-1], done / largest, atol=0.02)
+    np.testing.assert_array_equal(batch.reward[0], [0, *reward.astype(np.float32)])
+    assert [x[0].nonzero().tolist() for x in (batch.is_first, batch.is_last)] == [[[0]], [[40]]]
 
 
 def test_a_run_that_goes_on_keeps_the_environment_it_was_evaluated_in(pendulum: Path, tmp_path: Path) -> None:
     """The data name none: what the first command said is not lost."""
     train(pendulum, tmp_path / "run", updates=2, **{"env": "Pendulum-v1"})
-    result = train(pendulum, tmp_path / "run", updates=4)
-    assert result.evaluation is not None
-    assert result.evaluation.lengths == [200]
+    assert train(pendulum, tmp_path / "run", updates=4).evaluation.lengths == [200]
 
 
 def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tmp_path: Path) -> None:
@@ -199,31 +196,22 @@ def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tm
     own = json.loads((run / "eval.json").read_text())
     assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "step-000000002"]) == 0
     later = json.loads((run / "eval.json").read_text())
-    assert (later["updates"], later["episodes"]) == (2, 2)
-    assert later["final"] == own
+    assert (later["updates"], later["episodes"], later["final"]) == (2, 2, own)
     again = train(pendulum, run, updates=4, **more).evaluation
-    assert again is not None
     assert (again.scores, again.lengths) == (own["scores"], own["lengths"])
     assert json.loads((run / "eval.json").read_text()) == later
 
 
-def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path: Path) -> None:
+def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
-    from reverie.experiment.build import build
-
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
-    experiment = build(resolved(config, None))
-    assert experiment.dataset is not None
-    with h5py.File(pendulum) as file:
-        recorded = file["actions"][:40, 0]
-    np.testing.assert_allclose(experiment.dataset.column("action")[:40, 0], recorded / 2, rtol=1e-6)
-    assert experiment.action_spec.parts["action"].high == (2.0,)
-    experiment.close()
+    with contextlib.closing(build(resolved(config, None))) as experiment, h5py.File(pendulum) as file:
+        found = experiment.dataset.column("action")[:40, 0]
+        np.testing.assert_allclose(found, file["actions"][:40, 0] / 2, rtol=1e-6)
+        assert experiment.action_spec.parts["action"].high == (2.0,)
 
 
 def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tmp_path: Path) -> None:
-    from tiny import NETWORKS
-
     settings = {name: value for name, value in ON_DATA.items() if not name.startswith("algo.")}
     algo = {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}
     for run, counts in {"one": (6,), "two": (3, 6)}.items():
@@ -233,29 +221,24 @@ def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tm
 
 
 def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path: Path) -> None:
-    settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
-                "eval_episodes": 0, "algo.normalise": "running"}  # fmt: skip
+    more = MIXED | {"experience": "mixed", "algo.normalise": "running"}
     for run, counts in {"one": (60,), "two": (30, 60)}.items():
         for steps in counts:
-            result = train(pendulum, tmp_path / run, env="Pendulum-v1", steps=steps, experience="mixed", **settings)
+            result = train(pendulum, tmp_path / run, steps=steps, **more)
     assert result.updates > 20
     assert_same_weights(tmp_path / "one", tmp_path / "two")
     assert "experience: mixed(part=0.5)" in (tmp_path / "one/config.yaml").read_text()
 
 
-def test_imitation_knows_which_rows_are_the_experts(
-    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    from reverie.algos import gail
-
-    split: list[int] = []
-    cut = gail.split
+def test_imitation_knows_which_rows_are_the_experts(pendulum, tmp_path, monkeypatch, said):
+    split, cut = [], gail.split
     monkeypatch.setattr(gail, "split", lambda batch, windows: split.append(windows) or cut(batch, windows))
-    settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
-                "eval_episodes": 0, "experience": "mixed(0.3)", "algo.discriminator.units": (8,),
-                }  # fmt: skip
+    more = MIXED | {
+        "experience": "mixed(0.3)",
+        "algo.discriminator.units": (8,),
+    }
     for steps in (30, 60):
-        train(pendulum, tmp_path / "run", algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
+        train(pendulum, tmp_path / "run", algorithm="gail", steps=steps, **more)
     assert set(split) == {2}
     assert any("2 of the 8 windows of a batch" in line for line in said)
 
@@ -266,9 +249,7 @@ def test_imitation_knows_which_rows_are_the_experts(
      ("bc", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
      ("td3", {"replay.sequence": True, "algo.frames": 3, "algo.frame_keys": ".*"}, "replay.sequence = True, but")],
 )  # fmt: skip
-def test_ways_of_drawing_that_would_mean_nothing_are_refused(
-    pendulum: Path, tmp_path: Path, algorithm: str, setting: dict[str, Any], told: str
-) -> None:
+def test_ways_of_drawing_that_would_mean_nothing_are_refused(pendulum, tmp_path, algorithm, setting, told):
     with pytest.raises(ConfigError, match=told):
         train(pendulum, tmp_path / "run", algorithm=algorithm, updates=1, **setting)
     assert not (tmp_path / "run").exists()
@@ -281,7 +262,6 @@ def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: 
     with pytest.raises(ConfigError, match=r"gail .* no dataset was given\. Pass --data PATH"):
         reverie.train("gail", "Pendulum-v1", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert main(["train", "gail", "--data", str(pendulum), "--run", str(tmp_path / "run")]) == 1
 
 
 def test_without_an_environment(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
@@ -302,9 +282,7 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     assert not said
     other = reverie.load(tmp_path / "run", env="Pendulum-v1")
     (line,) = said  # of bounds that were measured from the data
-    assert re.match(
-        r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent learned with", line
-    )
+    assert re.match(r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent learned", line)
     with h5py.File(pendulum) as file:
         low, high = file["actions"][:].min(0), file["actions"][:].max(0)
     assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)
@@ -313,30 +291,18 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     obs = np.array([0.6, -0.8, 2.0], np.float32)
     middle, half = (high + low) / 2, (high - low) / 2
     np.testing.assert_allclose(agent.act(obs)[0], middle + half * other.act(obs)[0] / 2.0, rtol=1e-5)
-    with pytest.raises(
-        EnvError, match=r"trained on recorded data alone, so there is no environment to play .* --env ID"
-    ):
+    with pytest.raises(EnvError, match=r"recorded data alone, so there is no environment to play .* --env ID"):
         agent.evaluate(1)
 
 
-class Sole(gymnasium.Env[Any, Any]):
+class Sole(Count):
     """A simulator that can be open once, and whose end is an error."""
 
-    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     running = 0
 
     def __init__(self) -> None:
         assert not Sole.running
         Sole.running += 1
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.t = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        return np.full(1, self.t, np.float32), 0.0, self.t >= 5, False, {}
 
     def close(self) -> None:
         Sole.running -= 1
@@ -359,16 +325,13 @@ def test_environments_made_to_look_at_them_are_closed(tmp_path: Path, monkeypatc
 
 
 def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
-    path = tmp_path / "data.hdf5"
-    path.write_bytes(pendulum.read_bytes())
+    path = Path(shutil.copy(pendulum, tmp_path / "data.hdf5"))
     train(path, tmp_path / "run", updates=3)
     with h5py.File(path, "a") as file:
         file["rewards"][7] += 1.0
-    with pytest.raises(
-        RunError, match=r"these are not the data that the run was trained on \(164 rows then, 164 rows now"
-    ):
+    with pytest.raises(RunError, match=r"not the data that the run was trained on \(164 rows then, 164 rows now"):
         train(path, tmp_path / "run", updates=6)
-    path.write_bytes(pendulum.read_bytes())
+    shutil.copy(pendulum, path)
     assert train(path, tmp_path / "run", updates=6).updates == 6
 
 
@@ -385,25 +348,18 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-# ---------------------------------------------------------------- the command line
-
-
 def test_data_in_memory_are_told_to_be_written(tmp_path: Path) -> None:
     episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
     said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first.*Parquet.*datasets\.md"
-    with pytest.raises(ConfigError, match=said) as told:
-        reverie.train("td3", data=[episode] * 100, run=tmp_path / "run")
-    assert len(str(told.value)) < 500
-    with pytest.raises(ConfigError, match=said):
-        reverie.train("td3", data=episode, run=tmp_path / "run")
+    for data in (episode, [episode] * 100):
+        with pytest.raises(ConfigError, match=said) as told:
+            train(data, tmp_path / "run")
+        assert len(str(told.value)) < 500
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("form", "looks"), [("minari", 3), ("d4rl", 1)])
-def test_a_disk_that_fills_up(
-    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str,
-    looks: int,
-) -> None:  # fmt: skip
+def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, looks):
     """HDF5 would end the process: its end is not waited for, and nothing half-written stays."""
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
@@ -413,17 +369,64 @@ def test_a_disk_that_fills_up(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", ["minari", "parquet"])
+@pytest.mark.parametrize(
+    ("form", "name", "copied"),
+    [("minari", "size_of", output.size_of), ("parquet", "transitions_of", writers.transitions_of)],
+)
 def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
-    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
-) -> None:
-    def swallowing(*given: Any) -> None:
+    pendulum, tmp_path, monkeypatch, capsys, form, name, copied
+):
+    def swallowing(given: Any) -> Any:
         with contextlib.suppress(BaseException):  # as Python does where a callback raises
             signal.raise_signal(signal.SIGTERM)
+        return copied(given)
 
-    copied = writers.transitions_of if form != "minari" else output.size_of
-    place = (writers, "transitions_of" if form != "minari" else "size_of")
-    monkeypatch.setattr(*place, lambda given: (swallowing(), copied(given))[1])
+    monkeypatch.setattr(writers, name, swallowing)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- recorded and collected rows are of one task
+
+
+def about(**told: Any) -> About:
+    space = gymnasium.spaces.Box(-1, 1, (1,))
+    return About(observation=space, action=space, **told)
+
+
+@pytest.mark.parametrize(("was", "now", "name"), [
+    ({"action_repeat": 2}, {}, "action_repeat"),
+    ({"action_repeat": 4, "pool_frames": 2}, {"action_repeat": 4}, "pool_frames"),
+    ({"clip_reward": "sign"}, {}, "clip_reward"),
+    ({"clip_reward": "sign"}, {"clip_reward": "sign"}, ""),
+    ({"noop_max": 30, "time_limit": 9, "num": 4}, {}, ""),
+    ({}, {}, ""),
+])  # fmt: skip
+def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str, Any], name: str) -> None:
+    data, env = about(env_settings=was), EnvConfig().merge(now)
+    if not name:
+        check_mixed(data, env)
+        return
+    assert name in TOLD_APART
+    said = rf"env\.{name} = {getattr(env, name)}: the rows were recorded with env\.{name} = {was[name]}, .*Set env\."
+    with pytest.raises(ConfigError, match=said):
+        check_mixed(data, env)
+
+
+def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    few = SMALL | {"steps": 30, "eval_episodes": 0, "learning_starts": 10, "random_steps": 10}
+    reverie.train("td3", "Pendulum-v1", run=data, env_options={"action_repeat": 2}, **few)
+    with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, and"):
+        reverie.train("td3", "Pendulum-v1", data=data, run=run, experience="mixed", **few)
+    assert not run.exists()
+
+
+def test_wrappers_of_the_environment_are_compared() -> None:
+    plain, scaled = gymnasium.make("Pendulum-v1"), RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1)
+    data = about(env="mine:Pendulum-v1", env_spec=json.loads(written(scaled.spec)[0]))
+    assert lacking(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
+    assert lacking(data, scaled.spec) == lacking(data, None) == []
+    assert lacking(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
+    assert lacking(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []

@@ -1,7 +1,5 @@
 """What a run does to its folder when things go wrong: damage, two writers, other settings, other spaces, no room."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -18,6 +16,7 @@ from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
 from reverie.agent.loading import load
 from reverie.api import train_config as train
+from reverie.cli import main
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.lock import FolderLock
@@ -38,21 +37,18 @@ CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts
 class Steps(gymnasium.Env[Any, Any]):
     """A vector of ``width`` numbers; ends after nine steps. Subclasses change one thing."""
 
-    width, actions, breaks_at = 5, 2, 10**9
-    taken = 0
+    width, actions, breaks_at, taken = 5, 2, 10**9, 0
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Dict(vec=gymnasium.spaces.Box(-1, 1, (self.width,), np.float32))
         self.action_space = gymnasium.spaces.Discrete(self.actions)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         self.t = 0
         return {"vec": np.zeros(self.width, np.float32)}, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        self.taken += 1
+        self.t, self.taken = self.t + 1, self.taken + 1
         value = np.nan if self.taken == self.breaks_at else self.t / 10
         return {"vec": np.full(self.width, value, np.float32)}, 1.0, self.t == 9, False, {}
 
@@ -87,33 +83,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def spoil(run: Path, *which: int) -> list[str]:
-    found = Checkpoints(run / "checkpoints").all()
-    chosen = [found[i] for i in which] if which else found
-    for path in chosen:
-        (path / "state.json").write_text("{")
-    return [path.name for path in chosen]
-
-
-# ---------------------------------------------------------------- damaged checkpoints
-
-
 def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> None:
-    names = spoil(run)
+    one, two = Checkpoints(run / "checkpoints").all()
+    for path in (one, two):
+        (path / "state.json").write_text("{")
     before = contents(run)
-    assert len(names) == 2
-    for attempt in (
-        lambda: train(CONFIG.merge({"steps": 90}), Steps, run),
-        lambda: load(run, env=Steps),
-    ):
-        with pytest.raises(
-            RunError, match=rf"no checkpoint in .* can be used: {names[0]}.*{names[1]}.* another run fol"
-        ):
+    told = rf"no checkpoint in .* can be used: {one.name}.*{two.name}.* another run fol"
+    for attempt in (lambda: train(CONFIG.merge({"steps": 90}), Steps, run), lambda: load(run, env=Steps)):
+        with pytest.raises(RunError, match=told):
             attempt()
     assert contents(run) == before
-
-
-# ---------------------------------------------------------------- one writer, many readers
 
 
 def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> None:
@@ -127,9 +106,7 @@ def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> N
     assert not (run / ".lock").exists()
 
 
-def test_a_folder_in_which_a_run_was_begun_meanwhile_is_refused(
-    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_in_which_a_run_was_begun_meanwhile_is_refused(done, tmp_path, monkeypatch):
     build = api.build
 
     def slow(*args: Any, **options: Any) -> Any:
@@ -150,9 +127,6 @@ def test_what_a_process_left_that_was_killed_as_it_began_is_no_run(tmp_path: Pat
     assert train(CONFIG, env=Steps, run=tmp_path / "run").reason == "finished"
 
 
-# ---------------------------------------------------------------- errors on the way
-
-
 def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, said: list[str]) -> None:
     with pytest.raises(DataError, match=r"nan.* was saved as (.*step-\d+)$") as caught:
         train(CONFIG.merge({"env.restarts": 0}), env=Breaking, run=tmp_path / "run")
@@ -160,32 +134,20 @@ def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: 
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == path
     said.clear()
     train(CONFIG, env=Steps, run=tmp_path / "run")
-    assert "continuing" in said[0]
-    assert "from env step 0" not in said[0]
+    assert ("continuing" in said[0], "from env step 0" in said[0]) == (True, False)
 
 
-def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(run, monkeypatch):
     """The score is written last, as it is taken for a sign that nothing is missing."""
-    write, logged = life.write_found, []
-
-    def look(path: Path, *args: Any) -> None:
-        logged.append((path.parent / "metrics.jsonl").read_text())
-        write(path, *args)
-
+    write, log, logged = life.write_found, run / "metrics.jsonl", []
+    monkeypatch.setattr(life, "write_found", lambda *args: logged.append(log.read_text()) or write(*args))
     (run / "eval.json").unlink()
-    before = (run / "metrics.jsonl").read_text()
-    monkeypatch.setattr(life, "write_found", look)
+    before = log.read_text()
     assert train(CONFIG, env=Steps, run=run).evaluation is not None
-    assert logged == [before]
-    assert (run / "metrics.jsonl").read_text() == before
+    assert [*logged, log.read_text()] == [before, before]
     assert (run / "metrics-aside.jsonl").read_text() == before.splitlines(keepends=True)[-1]
     assert read_metrics(run / "metrics-aside.jsonl")[0][FINAL] == 1.0
     assert (run / "eval.json").exists()
-
-
-# ---------------------------------------------------------------- other settings
 
 
 def test_changed_settings_are_told_and_the_former_ones_kept(run: Path, said: list[str]) -> None:
@@ -193,29 +155,15 @@ def test_changed_settings_are_told_and_the_former_ones_kept(run: Path, said: lis
     step = json.loads((run / "eval.json").read_text())["env_steps"]
     changed = CONFIG.merge({"steps": 80, "algo.batch_length": 4, "env.kwargs": {}, "schedule.save_every": 40})
     train(changed, env=Steps, run=run)
-    assert "steps: 60 -> 80" in said
-    assert "algo.batch_length: 8 -> 4" in said
-    assert sum(" -> " in line for line in said) == 2
+    assert {line for line in said if " -> " in line} == {"steps: 60 -> 80", "algo.batch_length: 8 -> 4"}
     assert (run / f"config-{step:09d}.yaml").read_bytes() == former
     assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
 
 
-# ---------------------------------------------------------------- other spaces
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (
-            Wider,
-            r"observation 'vec' is vector \(5,\) in the run, but \(6,\) in this environment: the environment",
-        ),
-        (
-            Freer,
-            r"action '.*' is .* of 2 classes in the run, but of 3 classes in this environment: the environment",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("env", "message"), [
+    (Wider, r"observation 'vec' is vector \(5,\) in the run, but \(6,\) in this environment: the environment"),
+    (Freer, r"action '.*' is .* of 2 classes in the run, but of 3 classes in this environment: the environment"),
+])  # fmt: skip
 def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], message: str) -> None:
     before = contents(run)
     with pytest.raises(RunError, match=message):
@@ -233,9 +181,7 @@ def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_the
     folder, seen = RunFolder(tmp_path), {"vec": ObsPart(kind="vector", shape=(5,), dtype="float32")}
     write_json(folder.spec, signature(seen, bounded(1.0)))
     check_spec(folder, signature(seen, bounded(1.0)))
-    with pytest.raises(
-        RunError, match=r"2 numbers in -1\.\.1 in the run, but of 2 numbers in -5\.\.5 in this environm"
-    ):
+    with pytest.raises(RunError, match=r"2 numbers in -1\.\.1 in the run, but of 2 numbers in -5\.\.5 in this"):
         check_spec(folder, signature(seen, bounded(5.0)))
     saved = json.loads(folder.spec.read_text())
     del saved["action"]["action"]["low"], saved["action"]["action"]["high"]
@@ -243,26 +189,23 @@ def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_the
     check_spec(folder, signature(seen, bounded(5.0)))
 
 
-# ---------------------------------------------------------------- nothing can be written
-
-
 def refuse(*args: Any, **options: Any) -> None:
     raise PermissionError(13, "Permission denied", "somewhere")
 
 
-def test_scores_are_not_lost_in_a_read_only_folder(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_are_not_lost_in_a_read_only_folder(run, monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "write_found", refuse)
     report = evaluate_run(load(run, env=Steps), 2)
-    assert report.evaluation.scores == [9.0, 9.0]
-    assert report.files == {}
+    assert (report.evaluation.scores, report.files) == ([9.0, 9.0], {})
     assert "cannot write somewhere: Permission denied" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sink", ["JsonlSink", "TensorBoardSink"])
 def test_logs_that_cannot_be_written_end_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, said: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sink: str,
+    said: list[str],
 ) -> None:
     monkeypatch.setattr(getattr(sinks, sink), "write", refuse)
     config = CONFIG.merge({"tensorboard": True, "schedule.log_every": 10})
@@ -271,10 +214,32 @@ def test_logs_that_cannot_be_written_end_no_run(
 
 
 def test_a_disk_that_is_full_at_the_end_takes_no_score_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: list[str],
 ) -> None:
     monkeypatch.setattr(life, "write_found", refuse)
     monkeypatch.setattr(plot, "learning_curve", refuse)
     result = train(CONFIG, env=Steps, run=tmp_path / "run")
     assert result.evaluation is not None
     assert sum("cannot write: [Errno 13] Permission denied" in line for line in said) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("schema: 99\nalgorithm: dreamer_v3\nexperiment: {}\n", "schema 99"), ("steps: 3\n", "has no schema, algorithm")],
+)
+def test_a_config_of_another_time_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(RunError, match=message):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("words", ["eval seeds", "train --resume seeds"])
+def test_a_folder_of_several_runs_names_them(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    for name in ("seed-1", "seed-2"):
+        (tmp_path / "seeds" / name).mkdir(parents=True)
+        (tmp_path / "seeds" / name / "config.yaml").touch()
+    assert main(words.split()) == 1
+    assert capsys.readouterr().err.endswith("There are runs inside: seed-1, seed-2.\n")

@@ -1,7 +1,5 @@
 """Data and runs that name code to import: only that of installed packages runs, unless the user trusts it."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -79,16 +77,13 @@ WRAPPED = {"env": {"id": "CartPole-v1", "wrappers": ["stranger:Wrapper(3)"]}}
 COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "data record . to --steps 1")
 
 
-@pytest.mark.parametrize(
-    ("command", "algorithm", "settings"),
-    [
-        *((command, "dqn", ENV) for command in COMMANDS),
-        ("eval .", "dqn", WRAPPED),
-        ("train --resume .", "dqn", WRAPPED),
-        ("eval .", "dqn", CHOICE),
-        ("eval .", "stranger:Config", {}),
-    ],
-)
+@pytest.mark.parametrize(("command", "algorithm", "settings"), [
+    *((command, "dqn", ENV) for command in COMMANDS),
+    ("eval .", "dqn", WRAPPED),
+    ("train --resume .", "dqn", WRAPPED),
+    ("eval .", "dqn", CHOICE),
+    ("eval .", "stranger:Config", {}),
+])  # fmt: skip
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
     write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings), "0")
     assert main(command.split()) == 1
