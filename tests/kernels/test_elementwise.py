@@ -31,9 +31,6 @@ def test_a_million_rows_are_added_up_exactly():
         torch.testing.assert_close(ours.double(), exact, rtol=2e-7, atol=0)
 
 
-# ---------------------------------------------------------------- samples
-
-
 @pytest.mark.parametrize("uniform", [0.0, 1e-45, 0.5, 1 - 2**-24, 1.0])
 @pytest.mark.parametrize("width", [1, 2, 3, 255])
 def test_a_sample_is_a_class(uniform, width, monkeypatch):
@@ -54,7 +51,7 @@ def test_samples_come_as_often_as_they_should(threads):
     probs = torch.tensor([0.1, 0.0, 0.25, 0.0, 0.65, 0.0])
     share = torch.bincount(functional.draw(probs.expand(100, 4000, 6)).flatten(), minlength=6) / 400_000
     torch.testing.assert_close(share, probs, atol=4e-3, rtol=0)
-    assert share[[1, 3, 5]].tolist() == [0, 0, 0]
+    assert torch.equal(share == 0, probs == 0)
 
 
 def test_no_pointer_outlives_its_tensor():

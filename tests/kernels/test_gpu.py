@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
-from filtering import drawer, filtered, gradients, numbers
+from filtering import UNEVEN, assert_dreams_as_the_loop, assert_hands_nan_on, assert_observes_as_the_loop, filtered
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.accelerate import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu
@@ -23,40 +24,30 @@ NAMES = ["gru", "gru_backward", "norm_silu", "norm_silu_backward", "sample", "sa
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
     "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
-    "odd": {"deter": 72, "hidden": 40, "stoch": 3, "classes": 7, "blocks": 3},
-    "one block": {"deter": 33, "hidden": 33, "stoch": 1, "classes": 2, "blocks": 1},
-}
+} | UNEVEN
 
 
 @pytest.fixture
 def on_gpu(monkeypatch):
     """The CPU counts as a GPU. The result switches that off and on."""
     assert DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1", "tests/conftest.py sets it"
-    used = [True]
     monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
-    monkeypatch.setattr(gpu, "ready", lambda *tensors: used[0] and all(x.dtype in gpu.DTYPES for x in tensors))
     torch.manual_seed(0)
 
     def switch(on: bool) -> None:
-        used[0] = on
+        monkeypatch.setattr(gpu, "ready", lambda *tensors: on and all(x.dtype in gpu.DTYPES for x in tensors))
 
+    switch(True)
     return switch
 
 
-# ---------------------------------------------------------------------- single kernels
-
-
-def test_the_check_of_a_device_passes(on_gpu):
-    state = torch.get_rng_state()
-    gpu.check(DEVICE)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("within", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
-def test_the_check_passes_whatever_the_caller_is_doing(on_gpu, within):
+@pytest.mark.parametrize("within", [nullcontext, torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, within):
     """What is found out once is for all later calls; without a GPU, ``meta`` is another default device."""
+    state = torch.get_rng_state()
     with within():
         gpu.check(DEVICE)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 class Off:
@@ -86,18 +77,15 @@ def test_the_check_finds_a_kernel_that_computes_something_else(on_gpu, monkeypat
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 5, 64), (700, 3), (0, 4), (2, 4097)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_norms(on_gpu, shape, dtype):
-    x = torch.randn(shape).to(DEVICE, dtype)
-    scale, grad = torch.randn(shape[-1]).to(DEVICE), torch.randn(shape).to(DEVICE, dtype)
-    found = {}
+    x, grad = (torch.randn(shape).to(DEVICE, dtype) for _ in range(2))
+    given = [x.requires_grad_(), torch.randn(shape[-1]).to(DEVICE).requires_grad_()]
+    found = []
     for on in (True, False):
         on_gpu(on)
-        given = [x.clone().requires_grad_(), scale.clone().requires_grad_()]
         y = functional.norm_silu(*given, 1e-4)
-        found[on] = [y, *torch.autograd.grad(y, given, grad)]
-    exact = dtype is torch.float32
-    for ours, defined in zip(found[True], found[False], strict=True):
-        assert ours.dtype is defined.dtype
-        torch.testing.assert_close(ours, defined, rtol=1e-5 if exact else 0.03, atol=3e-5 if exact else 0.06)
+        found.append([y, *torch.autograd.grad(y, given, grad)])
+    rtol, atol = (1e-5, 3e-5) if dtype is torch.float32 else (0.03, 0.06)
+    torch.testing.assert_close(*found, rtol=rtol, atol=atol)
 
 
 def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
@@ -107,9 +95,8 @@ def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
     found = {"gru": [torch.zeros_like(h)], "gru_backward": [torch.zeros_like(gates), torch.zeros_like(h)]}
     sizes = (2**20, 4096, 4096, 4096)
     gpu._launch("gru", (4,), gates, h, *found["gru"], None, None, *sizes, 4096, BEFORE=False, BLOCK=1024)
-    gpu._launch(
-        "gru_backward", (4,), gates, h, h, h, h, None, *found["gru_backward"], *sizes, CARRIED=False, BLOCK=1024
-    )
+    given = gates, h, h, h, h, None, *found["gru_backward"]
+    gpu._launch("gru_backward", (4,), *given, *sizes, CARRIED=False, BLOCK=1024)
     assert torch.equal(found["gru"][0], out)
     dgates, dh = torch.zeros_like(gates), torch.zeros_like(h)
     gpu.gru_gradient(gates, h, (h, h), 1, dgates, dh, None)
@@ -118,9 +105,6 @@ def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
 
 def test_a_program_has_no_more_warps_than_any_gpu_takes():
     assert [gpu._tile(1, width)["num_warps"] for width in (1, 4096, 12288, 10**6)] == [4, 8, 16, 16]
-
-
-# ---------------------------------------------------------------------- whole sequences
 
 
 @pytest.fixture(params=SIZES)
@@ -132,16 +116,7 @@ def case(request, on_gpu):
 
 
 def test_observing_and_its_gradients(case, on_gpu):
-    rssm, start, embed, action, is_first = case
-    torch.manual_seed(1)
-    fast = rssm.observe(start, embed, action, is_first)
-    on_gpu(False)
-    slow = rssm.observe(start, embed, action, is_first, drawer(numbers(1, 6, 3, rssm.cfg.stoch)))
-    for ours, theirs in zip((*fast[0], fast[1]), (*slow[0], slow[1]), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
-    wanted = gradients(rssm, (embed, action), *slow)
-    for ours, theirs in zip(gradients(rssm, (embed, action), *fast), wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+    assert_observes_as_the_loop(case, lambda: on_gpu(False), atol=2e-6)
 
 
 def test_observing_in_bfloat16(case, on_gpu):
@@ -153,41 +128,20 @@ def test_observing_in_bfloat16(case, on_gpu):
     assert (latent.deter.dtype, latent.stoch.dtype, probs.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
     wide = rssm.observe(start, embed, action, is_first)
     torch.testing.assert_close(probs, wide[1], rtol=0.1, atol=0.05)
-    ours, theirs = (
-        torch.autograd.grad(p.square().sum(), [x, *rssm.posterior.parameters(), *rssm.gates.parameters()])
-        for p, x in ((probs, narrow), (wide[1], embed))
-    )
-    for a, b in zip(ours, theirs, strict=True):
-        assert float((a - b).norm()) < 0.1 * float(b.norm()) + 1e-3
+    weights = [*rssm.posterior.parameters(), *rssm.gates.parameters()]
+    found = [torch.autograd.grad(p.square().sum(), [x, *weights]) for p, x in ((probs, narrow), (wide[1], embed))]
+    assert all((a - b).norm() < 0.1 * b.norm() + 1e-3 for a, b in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("rows", [1, 70])
-@torch.no_grad()
 def test_dreaming(case, on_gpu, rows):
-    rssm, *_ = case
-    feature = torch.rand(rows, rssm.feature_width)
-    action, out, slow = 2 * torch.randn(rows, 3), torch.empty_like(feature), torch.empty_like(feature)
-    cell = rssm.cell(torch.float32)
-    torch.manual_seed(2)
-    rssm.dream_step(feature, action, out, cell)
-    on_gpu(False)
-    rssm.dream_step(feature, action, slow, cell, drawer([numbers(2, rows, rssm.cfg.stoch)]))
-    torch.testing.assert_close(out, slow, rtol=1e-5, atol=2e-6)
+    assert_dreams_as_the_loop(case[0], rows, lambda: on_gpu(False), atol=2e-6)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
 def test_nan_is_handed_on(case):
-    rssm, start, embed, action, is_first = case
-    embed = embed.detach().clone()
-    embed[0, 2] = torch.nan
-    is_first[:] = False
-    with torch.no_grad():
-        latent, probs = rssm.observe(start, embed, action, is_first)
-    assert probs[0, 2].isnan().all()
-    assert latent.deter[1:].isfinite().all()
+    assert_hands_nan_on(case)
 
-
-# ---------------------------------------------------------------------- whole updates
 
 TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
@@ -213,36 +167,30 @@ def test_updates_learn_what_they_do_without_these_kernels(on_gpu):
         metrics = agent.train_step(data).metrics
         grads = {f"gradient of {name}": p.grad for name, p in agent.named_parameters() if p.grad is not None}
         seen.append({**metrics, **grads})
-    assert seen[0].keys() == seen[1].keys()
-    for key, value in seen[1].items():
-        torch.testing.assert_close(seen[0][key], value, rtol=1e-4, atol=2e-6, msg=lambda m, key=key: f"{key}: {m}")
+    torch.testing.assert_close(*seen, rtol=1e-4, atol=2e-6)
 
 
-# ---------------------------------------------------------------------- when they are used
+@pytest.fixture
+def _unknown():
+    """It is not known yet whether the kernels work."""
+    gpu.trouble.cache_clear()
+    yield
+    gpu.trouble.cache_clear()
 
 
+@pytest.mark.usefixtures("_unknown")
 def test_they_are_not_used_without_a_gpu(monkeypatch):
     assert not gpu.ready(torch.ones(2))
     monkeypatch.setattr(torch.version, "cuda", None)
-    gpu.trouble.cache_clear()
     assert gpu.trouble(torch.device("cuda")) == "this PyTorch was built without GPU support"
-    gpu.trouble.cache_clear()
 
 
+@pytest.mark.usefixtures("_unknown")
 def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
-    def fails(device):
-        raise RuntimeError("ptxas: no such file")
-
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(gpu, "check", fails)
-    gpu.trouble.cache_clear()
-    with pytest.warns(UserWarning, match="Triton kernels are not used, so GPU updates are slower: .*ptxas"):
+    monkeypatch.setattr(gpu, "check", Mock(side_effect=RuntimeError("ptxas: no such file")))
+    with pytest.warns(UserWarning, match="Triton kernels are not used.*ptxas"):
         assert "ptxas" in gpu.trouble(torch.device("cuda"))
-    for word in ("off", "OFF", "0", "no"):
-        monkeypatch.setenv(SWITCH, word)
-        gpu.trouble.cache_clear()
-        assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
-    gpu.trouble.cache_clear()
 
 
 COMPILE = """
@@ -269,10 +217,8 @@ def compile(name, grid, *args, **constants):
         signature[key] = NAMES[value.dtype] if isinstance(value, torch.Tensor) else kind
     constants = absent | constants
     signature |= dict.fromkeys(constants, "constexpr")
-    key = (name, str(signature), str(constants))
-    if key not in DONE:
-        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        DONE[key] = "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    DONE[name] = DONE.get(name, True) and "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
 call.kernels = lambda: None
@@ -286,7 +232,7 @@ probs.sum().backward()
 with torch.no_grad():
     feature = torch.zeros(9, rssm.feature_width, dtype=torch.bfloat16)
     rssm.dream_step(feature, torch.zeros(9, 3), torch.empty_like(feature), rssm.cell(torch.bfloat16))
-print(sorted({name for name, *_ in DONE}), all(DONE.values()))
+print(sorted(DONE), all(DONE.values()))
 """
 
 
@@ -297,8 +243,7 @@ def test_they_compile_for_a_gpu(tmp_path):
     assert done.stdout.strip() == f"{NAMES} True", done.stderr[-2000:]
 
 
-def test_reports_say_what_computes(monkeypatch):
-    monkeypatch.setattr(gpu, "trouble", lambda device: "")
-    assert gpu.state(torch.device("cuda")) == "Triton"
-    monkeypatch.setattr(gpu, "trouble", lambda device: "no C compiler")
-    assert gpu.state(torch.device("cuda")) == "PyTorch (no C compiler)"
+@pytest.mark.parametrize(("trouble", "said"), [("", "Triton"), ("no C compiler", "PyTorch (no C compiler)")])
+def test_reports_say_what_computes(trouble, said, monkeypatch):
+    monkeypatch.setattr(gpu, "trouble", lambda device: trouble)
+    assert gpu.state(torch.device("cuda")) == said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -18,14 +19,8 @@ from reverie.kernels import inference
 from reverie.kernels.compiler import kernels
 from reverie.kernels.inference import MAX_KEYS, captures_of
 from reverie.kernels.table import ROWS
-from reverie.nn.actor_critic import (
-    DeterministicActor,
-    DiscreteQNetwork,
-    FixedStdGaussianActor,
-    GaussianActor,
-    NetworkConfig,
-    TanhGaussianActor,
-)
+from reverie.nn import actor_critic
+from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork, NetworkConfig
 from reverie.nn.cnn import Minatar
 from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, Inference, NoisyPolicy, SampledPolicy
 
@@ -55,6 +50,20 @@ def actor(seed: int = 0) -> DeterministicActor:
     return DeterministicActor(SPEC, 3, SMALL)
 
 
+@pytest.fixture
+def network() -> DeterministicActor:
+    return actor()
+
+
+@pytest.fixture
+def taped(network: DeterministicActor) -> Inference:
+    return Inference(network, network)
+
+
+def recorded(taped: Inference) -> list[Any]:
+    return list(captures_of(taped).by_key.values())
+
+
 @torch.no_grad()
 def agree(taped: Inference, network: nn.Module, rows: int = 1, times: int = 4) -> bool:
     """Whether the same is said several times, the first time and from a recording."""
@@ -62,20 +71,16 @@ def agree(taped: Inference, network: nn.Module, rows: int = 1, times: int = 4) -
     return all(torch.equal(taped(obs), network(obs)) for obs in given)
 
 
-def test_a_recording_answers_as_the_network_does() -> None:
+def test_a_recording_answers_as_the_network_does(taped, network) -> None:
     """Of many shapes only some are recorded, and nothing that has a gradient."""
-    network = actor()
-    taped = Inference(network, network)
     for _ in range(3):
         taped(seen(2)).sum().backward()
-    assert not captures_of(taped).by_key
+    assert not recorded(taped)
     assert network.body.theta.grad is not None
-    for rows in (1, 3, 1, 70):
-        assert agree(taped, network, rows)
-    assert len(captures_of(taped).by_key) == 3
-    assert all(captures_of(taped).by_key.values())
+    assert all(agree(taped, network, rows) for rows in (1, 3, 1, 70))
+    assert [x is not None for x in recorded(taped)] == [True] * 3
     assert all(agree(taped, network, rows, times=2) for rows in range(1, MAX_KEYS + 6))
-    assert len(captures_of(taped).by_key) == MAX_KEYS
+    assert len(recorded(taped)) == MAX_KEYS
 
 
 @torch.no_grad()
@@ -83,42 +88,32 @@ def test_convolutions_are_recorded() -> None:
     values = greedy(False, image=True).values
     assert isinstance(values, Inference)
     values(seen(2))
-    assert len(captures_of(values).by_key) == 1
-    assert all(captures_of(values).by_key.values())
+    assert [x is not None for x in recorded(values)] == [True]
 
 
-def test_it_follows_parameters_that_change_and_that_move() -> None:
-    network = actor()
-    taped = Inference(network, network)
-    assert agree(taped, network)
-    with torch.no_grad():
-        network.body.theta.add_(0.1)
-    assert agree(taped, network)
-    assert len(captures_of(taped).by_key) == 1
-    network.load_state_dict(actor(1).state_dict())
-    assert agree(taped, network)
-    assert len(captures_of(taped).by_key) == 1
-    network.body.theta.data = network.body.theta.data.clone() * 2
-    assert agree(taped, network)
-    assert len(captures_of(taped).by_key) == 2
+def test_it_follows_parameters_that_change_and_that_move(taped, network) -> None:
+    theta, counts = network.body.theta, []
+    for change in (
+        lambda: None, lambda: theta.detach().add_(0.1), lambda: network.load_state_dict(actor(1).state_dict()),
+        lambda: setattr(theta, "data", theta.data.clone() * 2),
+    ):  # fmt: skip
+        change()
+        assert agree(taped, network)
+        counts.append(len(recorded(taped)))
+    assert counts == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("modes", [(torch.inference_mode, torch.no_grad), (torch.no_grad, torch.inference_mode)])
-def test_it_may_be_made_in_inference_mode_and_used_outside(modes: tuple[Callable[[], Any], ...]) -> None:
-    network = actor()
-    taped = Inference(network, network)
+def test_it_may_be_made_in_inference_mode_and_used_outside(modes, taped, network) -> None:
     for mode in modes * 2:
         with mode():
             obs = seen(1)
             assert torch.equal(taped(obs), network(obs))
-    assert len(captures_of(taped).by_key) == 1
-    assert all(captures_of(taped).by_key.values())
+    assert [x is not None for x in recorded(taped)] == [True]
 
 
 @torch.no_grad()
-def test_answers_are_the_callers() -> None:
-    network = actor()
-    taped = Inference(network, network)
+def test_answers_are_the_callers(taped, network) -> None:
     given = [seen(2) for _ in range(4)]
     answers = [taped(obs) for obs in given]
     for obs, answer in zip(given, answers, strict=True):
@@ -146,25 +141,22 @@ def test_other_networks_are_called() -> None:
     taped = Inference(other, other)
     assert torch.equal(taped(obs) * 3, taped(obs) * 1.5)
     assert other.asked == 2
-    assert not captures_of(taped).by_key
+    assert not recorded(taped)
 
 
 @torch.no_grad()
-def test_what_cannot_be_repeated_is_called() -> None:
-    network = actor()
+def test_what_cannot_be_repeated_is_called(network) -> None:
     taped = Inference(lambda obs: network(obs) * float(obs["vector"][0, 0]), network)
     for _ in range(3):
         obs = seen(1)
         assert torch.equal(taped(obs), network(obs) * float(obs["vector"][0, 0]))
-    assert list(captures_of(taped).by_key.values()) == [None]
+    assert recorded(taped) == [None]
 
 
-def test_a_copy_has_networks_and_recordings_of_its_own() -> None:
-    network = actor()
-    taped = Inference(network, network)
+def test_a_copy_has_networks_and_recordings_of_its_own(taped, network) -> None:
     assert agree(taped, network)
     other = copy.deepcopy(taped)
-    assert not captures_of(other).by_key
+    assert not recorded(other)
     with torch.no_grad():
         network.body.theta.zero_()
     assert agree(other, other.function)
@@ -173,9 +165,8 @@ def test_a_copy_has_networks_and_recordings_of_its_own() -> None:
 
 
 @torch.no_grad()
-def test_two_threads_do_not_answer_each_others_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, mine, others = actor(), seen(1), seen(1)
-    taped = Inference(network, network)
+def test_two_threads_do_not_answer_each_others_questions(taped, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = seen(1), seen(1)
     answers, asked, go_on = [taped(mine), taped(others)], threading.Event(), threading.Event()
     replay = inference.Tape.replay
 
@@ -186,25 +177,14 @@ def test_two_threads_do_not_answer_each_others_questions(monkeypatch: pytest.Mon
         replay(tape)
 
     monkeypatch.setattr(inference.Tape, "replay", slow)
-    found: dict[int, Tensor] = {}
-
-    @torch.no_grad()
-    def ask(number: int, obs: dict[str, Tensor]) -> None:
-        found[number] = taped(obs)
-
-    threads = [threading.Thread(target=ask, args=(0, mine)), threading.Thread(target=ask, args=(1, others))]
-    threads[0].start()
-    asked.wait()
-    threads[1].start()
-    threads[1].join(0.1)
-    go_on.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(torch.no_grad()(taped), mine)
+        asked.wait()
+        second = pool.submit(torch.no_grad()(taped), others)
+        wait([second], timeout=0.1)
+        go_on.set()
     assert not torch.equal(*answers)
-    assert all(torch.equal(found[i], answer) for i, answer in enumerate(answers))
-
-
-# ---------------------------------------------------------------- policies
+    assert all(map(torch.equal, answers, (first.result(), second.result())))
 
 
 def greedy(dueling: bool, image: bool = False) -> GreedyPolicy:
@@ -215,9 +195,9 @@ def greedy(dueling: bool, image: bool = False) -> GreedyPolicy:
 
 POLICIES: dict[str, Callable[[], Any]] = {
     "noisy": lambda: NoisyPolicy(actor(), Gaussian(0.3), 3, CPU),
-    "squashed": lambda: SampledPolicy(TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU),
-    "normal": lambda: SampledPolicy(GaussianActor(SPEC, 3, SMALL), CPU),
-    "steady": lambda: SampledPolicy(FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
+    "squashed": lambda: SampledPolicy(actor_critic.TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU),
+    "normal": lambda: SampledPolicy(actor_critic.GaussianActor(SPEC, 3, SMALL), CPU),
+    "steady": lambda: SampledPolicy(actor_critic.FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
     "greedy": lambda: greedy(False),
     "dueling": lambda: greedy(True),
     "pictures": lambda: greedy(False, image=True),
@@ -231,14 +211,13 @@ def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
         torch.manual_seed(4)
         policy = POLICIES[name]()
         state, taken = policy.initial(2), []
-        torch.manual_seed(5)
         for t in range(6):
-            flags = {"is_first": torch.tensor([t == 0, t % 3 == 0]), "is_last": torch.tensor([False, t == 2])}
-            step = Step(obs=seen(2), reward=torch.zeros(2), is_terminal=torch.zeros(2, dtype=torch.bool), **flags)
+            first, last = torch.tensor([t == 0, t % 3 == 0]), torch.tensor([False, t == 2])
+            step = Step(obs=seen(2), reward=torch.zeros(2), is_first=first, is_last=last, is_terminal=last & False)
             action, state = policy.act(step, state, mode)
             taken.append(action)
         return taken
 
     mine = actions()
     with only(*(kernel for _, kernel in ROWS if kernel.run is not inference.infer)):
-        assert all(torch.equal(a, b) for a, b in zip(mine, actions(), strict=True))
+        torch.testing.assert_close(mine, actions(), rtol=0, atol=0)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from filtering import assert_near
 
 from reverie.kernels import perceptron
 from reverie.kernels.compiler import kernels
@@ -14,6 +15,7 @@ from reverie.nn.perceptron import ReluMLP
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
 # and beyond MOST_ROWS and TOGETHER.
 
+SHAPES = [(276, 9, 1), (300, 1, 2), (300, 9, 3), (1300, 1, 1), (1300, 9, 2)]
 needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
 
 
@@ -25,43 +27,24 @@ def path(request, monkeypatch):
         request.getfixturevalue("definitions")
 
 
-def defined(x: torch.Tensor, layers) -> torch.Tensor:
+def defined(x: torch.Tensor, layers, between=torch.relu) -> torch.Tensor:
     """Layer by layer: ``[M, inputs]`` to ``[K, M, outputs]``."""
     y = x.expand(len(layers[0][0]), *x.shape)
     for k, (weight, bias) in enumerate(layers):
-        y = torch.baddbmm(bias, y if k == 0 else y.relu(), weight)
+        y = torch.baddbmm(bias, y if k == 0 else between(y), weight)
     return y
 
 
-def exact(net: ReluMLP, x: torch.Tensor, grad: torch.Tensor):
+def exact(net: ReluMLP, x: torch.Tensor, grad: torch.Tensor, between=torch.relu):
     """The result and the gradients of x and theta in float64."""
-    theta = net.theta.detach().double().requires_grad_()
-    x = x.detach().double().requires_grad_()
-    y = defined(x, net.layout.layers(theta))
-    y.backward(grad.double().view_as(y))
-    return y.detach(), x.grad, theta.grad
+    x, theta = (t.detach().double().requires_grad_() for t in (x, net.theta))
+    y = defined(x, net.layout.layers(theta), between)
+    return y.detach(), *torch.autograd.grad(y, [x, theta], grad.double().view_as(y))
 
 
-def clear(net: ReluMLP, x: torch.Tensor) -> bool:
-    """Whether no hidden unit is so near to 0 that rounding opens or closes it, where gradients jump."""
-    layers = net.layout.layers(net.theta.detach().double())
-    return all(defined(x.double(), layers[:k]).abs().min() > 1e-6 for k in range(1, len(layers)))
-
-
-def clear_inputs(net: ReluMLP, rows: int) -> torch.Tensor:
-    x = torch.randn(rows, net.layout.widths[0])
-    while not clear(net, x):
-        x = torch.randn_like(x)
-    return x.requires_grad_()
-
-
-@pytest.mark.parametrize(("shapes", "told"), [
-    ([(256, 4)], r"width 4: this network expects 3 numbers"),
-    ([(256, 2)], r"width 2: this network expects 3 numbers"),
-    ([(8, 2), (8, 2)], r"width 2 \+ 2: this network expects 3 numbers"),
-    ([(8, 2), (16, 1)], r"shapes \(8, 2\), \(16, 1\): expected the same"),
-    ([(8, 1, 2), (8, 2, 1)], r"shapes \(8, 1, 2\), \(8, 2, 1\): expected the same"),
-    ([(8, 2, 2), (8, 1)], r"shapes \(8, 2, 2\), \(8, 1\): expected the same"),
+@pytest.mark.parametrize(("told", "shapes"), [
+    *[("expects 3 numbers", shapes) for shapes in ([(256, 4)], [(256, 2)], [(8, 2), (8, 2)])],
+    *[("shapes", shapes) for shapes in ([(8, 2), (16, 1)], [(8, 1, 2), (8, 2, 1)], [(8, 2, 2), (8, 1)])],
 ])  # fmt: skip
 def test_inputs_that_do_not_fit_are_told_and_no_other_memory_is_read(shapes, told, path):
     net = ReluMLP(3, (64, 64), 1, copies=2)
@@ -80,10 +63,8 @@ def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
 
 def test_what_needs_no_gradient_gets_none(path):
     net, x = ReluMLP(5, (40,), 3, copies=2), torch.randn(6, 5, requires_grad=True)
-    net.requires_grad_(False)
-    (dx,) = torch.autograd.grad(net(x).sum(), [x])
-    net.requires_grad_(True)
-    y = net(x)
+    (dx,) = torch.autograd.grad(net.requires_grad_(False)(x).sum(), [x])
+    y = net.requires_grad_(True)(x)
     y.sum().backward()
     torch.testing.assert_close(x.grad, dx)
     assert net.theta.grad is not None
@@ -94,24 +75,17 @@ def test_what_needs_no_gradient_gets_none(path):
 
 @needs_compiler
 @pytest.mark.parametrize("tiled", [64, 10**9])
-@pytest.mark.parametrize(
-    ("rows", "outputs", "copies"), [(276, 9, 1), (300, 1, 2), (300, 9, 3), (1300, 1, 1), (1300, 9, 2)]
-)
+@pytest.mark.parametrize(("rows", "outputs", "copies"), SHAPES)
 def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
     monkeypatch.setattr(perceptron, "TILED", tiled)
     torch.manual_seed(0)
-    net, x, before = ReluMLP(17, (256, 256), outputs, copies), torch.randn(rows, 17), torch.get_num_threads()
-    x.requires_grad_()
-    found = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            y = net(x)
-            loss = y.square().sum()
-            found.append((y, *(torch.autograd.grad(loss, w, retain_graph=True)[0] for w in (net.theta, x))))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
+    net, x, found = ReluMLP(17, (256, 256), outputs, copies), torch.randn(rows, 17, requires_grad=True), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        y = net(x)
+        found.append((y, *(torch.autograd.grad(y.square().sum(), w, retain_graph=True)[0] for w in (net.theta, x))))
+    torch.set_num_threads(1)
+    assert all(all(map(torch.equal, found[0], others)) for others in found[1:])
     assert torch.equal(net(x[40:150]), net(x)[:, 40:150])
     few = net(x[40:60])  # of so few the order is another, where there are matrix units
     assert torch.equal(net(x[43:47]), few[:, 3:7])
@@ -123,25 +97,24 @@ def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outp
 def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
     """With many threads, and parameters that are not those before: what an earlier call has left would be right."""
     monkeypatch.setattr(perceptron, "TILED", tiled)
-    x, before = torch.randn(300, 17, requires_grad=True), torch.get_num_threads()
-    try:
-        for _ in range(10):
-            net, found = ReluMLP(17, (256, 256), outputs, 2), []
-            for threads in (8, 1):
-                torch.set_num_threads(threads)
-                found.append(torch.autograd.grad(net(x).square().sum(), [net.theta, x]))
-            assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    finally:
-        torch.set_num_threads(before)
+    x = torch.randn(300, 17, requires_grad=True)
+    for _ in range(10):
+        net, found = ReluMLP(17, (256, 256), outputs, 2), []
+        for threads in (8, 1):
+            torch.set_num_threads(threads)
+            found.append(torch.autograd.grad(net(x).square().sum(), [net.theta, x]))
+        assert all(map(torch.equal, *found))
 
 
 @pytest.mark.skipif(kernels() is None or not perceptron.tiles_granted(), reason="there are no matrix units")
 @pytest.mark.parametrize("copies", [None, 2])
 def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
     torch.manual_seed(0)
-    net = ReluMLP(23, (256, 256), 6, copies)
-    x = clear_inputs(net, 256)
-    grad, wrong = torch.randn(net(x).shape), {}
+    net, x = ReluMLP(23, (256, 256), 6, copies), torch.randn(256, 23)
+    layers = net.layout.layers(net.theta.detach().double())
+    while any(defined(x.double(), layers[:k]).abs().min() <= 1e-6 for k in (1, 2)):
+        x = torch.randn_like(x)  # rounding opens or closes a hidden unit so near to 0, where gradients jump
+    grad, wrong = torch.randn(net(x.requires_grad_()).shape), {}
     expected = exact(net, x, grad)
     for tiled in (64, 10**9):
         monkeypatch.setattr(perceptron, "TILED", tiled)
@@ -166,31 +139,25 @@ def test_single_products_are_exact_to_the_last_bits(path):
 @needs_compiler
 def test_threads_wait_for_each_other_in_other_processes_too():
     """A child has none of the threads of its parent; its own do not begin with the last task of the parent's."""
-    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
-    try:
-        for threads in (2, 8, 8, 8):
-            torch.set_num_threads(threads)
-            with torch.no_grad():
-                y = net(x)
-                pid = os.fork()
-                if pid == 0:
-                    signal.alarm(20)  # ends a child whose threads wait for each other forever
-                    os._exit(0 if all(torch.equal(net(x), y) for _ in range(5)) else 1)
-                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    finally:
-        torch.set_num_threads(before)
+    net, x = ReluMLP(17, (256, 256), 6), torch.randn(300, 17)
+    for threads in (2, 8, 8, 8):
+        torch.set_num_threads(threads)
+        with torch.no_grad():
+            y = net(x)
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)  # ends a child whose threads wait for each other forever
+                os._exit(0 if all(torch.equal(net(x), y) for _ in range(5)) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @needs_compiler
 def test_two_callers_at_once_do_not_disturb_each_other():
-    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    net, x = ReluMLP(17, (256, 256), 6), torch.randn(300, 17)
     torch.set_num_threads(2)
-    try:
-        with torch.no_grad(), ThreadPoolExecutor(3) as pool:
-            y = net(x)
-            assert all(pool.map(lambda _: torch.equal(net(x), y), range(60)))
-    finally:
-        torch.set_num_threads(before)
+    with torch.no_grad(), ThreadPoolExecutor(3) as pool:
+        y = net(x)
+        assert all(pool.map(lambda _: torch.equal(net(x), y), range(60)))
 
 
 @pytest.mark.parametrize(
@@ -219,13 +186,8 @@ def test_tanh_between_layers(inputs, units, outputs, copies, rows, path):
     y = net(x)
     grad = torch.randn_like(y)
     found = (y, *torch.autograd.grad(y, [x, net.theta], grad))
-    theta, given = net.theta.detach().double().requires_grad_(), x.detach().double().requires_grad_()
-    out = given.expand(copies or 1, *x.shape)
-    for k, (weight, bias) in enumerate(net.layout.layers(theta)):
-        out = (out if k == 0 else out.tanh()) @ weight + bias
-    expected = (out.view_as(y), *torch.autograd.grad(out, [given, theta], grad.double().view_as(out)))
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+    expected = exact(net, x, grad, torch.tanh)
+    assert_near(found, (expected[0].view_as(y), *expected[1:]), rtol=1e-5)
 
 
 def test_what_fills_up_a_row_stays_zero():
@@ -240,6 +202,6 @@ def test_what_fills_up_a_row_stays_zero():
 def test_initial_weights_are_those_of_torch_linear():
     torch.manual_seed(0)
     for weight, bias in ReluMLP(100, (400,), 400, copies=2).layers():
-        for p in (weight, bias):
-            assert p.abs().max().item() <= weight.shape[1] ** -0.5
-            assert p.std().item() == pytest.approx((3 * weight.shape[1]) ** -0.5, rel=0.1)
+        most = weight.shape[1] ** -0.5
+        assert max(p.abs().max().item() for p in (weight, bias)) <= most
+        assert [p.std().item() for p in (weight, bias)] == pytest.approx([3**-0.5 * most] * 2, rel=0.1)

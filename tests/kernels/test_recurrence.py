@@ -2,18 +2,14 @@
 
 import pytest
 import torch
-from filtering import drawer, filtered, gradients, numbers
+from filtering import UNEVEN, assert_dreams_as_the_loop, assert_hands_nan_on, assert_observes_as_the_loop, filtered
 
 from reverie.kernels.compiler import kernels
 from reverie.nn.layers import MLP
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler")
 
-SIZES = {
-    "V": {"deter": 512, "hidden": 64, "stoch": 32, "classes": 4},
-    "odd": {"deter": 72, "hidden": 40, "stoch": 3, "classes": 7, "blocks": 3},
-    "one block": {"deter": 33, "hidden": 33, "stoch": 1, "classes": 2, "blocks": 1},
-}
+SIZES = {"V": {"deter": 512, "hidden": 64, "stoch": 32, "classes": 4}} | UNEVEN
 
 
 @pytest.fixture(params=SIZES)
@@ -25,65 +21,35 @@ def case(request):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_observing_and_its_gradients(case, threads):
-    rssm, start, embed, action, is_first = case
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        torch.manual_seed(1)
-        fast = rssm.observe(start, embed, action, is_first)
-        slow = rssm.observe(start, embed, action, is_first, drawer(numbers(1, 6, 3, rssm.cfg.stoch)))
-        for ours, theirs in zip((*fast[0], fast[1]), (*slow[0], slow[1]), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-        for ours, theirs in zip(
-            gradients(rssm, (embed, action), *fast), gradients(rssm, (embed, action), *slow), strict=True
-        ):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
-    finally:
-        torch.set_num_threads(before)
+    assert_observes_as_the_loop(case)
 
 
 def test_observing_without_gradient_is_the_same(case):
-    rssm, start, embed, action, is_first = case
-    torch.manual_seed(1)
-    with_grad, _ = rssm.observe(start, embed, action, is_first)
-    with torch.no_grad():
+    rssm, *rows = case
+    found = []
+    for mode in (torch.enable_grad, torch.no_grad):
         torch.manual_seed(1)
-        without, _ = rssm.observe(start, embed, action, is_first)
-    assert torch.equal(with_grad.deter, without.deter)
-    assert torch.equal(with_grad.stoch, without.stoch)
+        with mode():
+            found.append(rssm.observe(*rows)[0])
+    assert all(map(torch.equal, *found))
 
 
 def test_gradients_that_come_in_any_layout(case):
-    rssm, start, embed, action, is_first = case
-    latent, _ = rssm.observe(start, embed, action, is_first)
-    grad = torch.randn(6, 3, rssm.cfg.deter)
-    a = torch.autograd.grad(latent.deter, embed, grad.transpose(0, 1), retain_graph=True)[0]
-    b = torch.autograd.grad(latent.deter, embed, grad.transpose(0, 1).contiguous())[0]
-    assert torch.equal(a, b)
+    rssm, *rows = case
+    latent, _ = rssm.observe(*rows)
+    grad = torch.randn(6, 3, rssm.cfg.deter).transpose(0, 1)
+    found = [torch.autograd.grad(latent.deter, rows[1], g, retain_graph=True)[0] for g in (grad, grad.contiguous())]
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("rows", [1, 31, 70])
-@torch.no_grad()
 def test_dreaming(case, rows):
-    rssm, *_ = case
-    feature = torch.rand(rows, rssm.feature_width)
-    action, out, slow = torch.randn(rows, 3), torch.empty_like(feature), torch.empty_like(feature)
-    cell = rssm.cell(torch.float32)
-    torch.manual_seed(2)
-    rssm.dream_step(feature, action, out, cell)
-    rssm.dream_step(feature, action, slow, cell, drawer([numbers(2, rows, rssm.cfg.stoch)]))
-    torch.testing.assert_close(out, slow, rtol=1e-5, atol=1e-6)
+    assert_dreams_as_the_loop(case[0], rows)
 
 
 def test_nan_is_handed_on(case):
-    rssm, start, embed, action, is_first = case
-    embed = embed.detach().clone()
-    embed[0, 2] = torch.nan
-    is_first[:] = False
-    with torch.no_grad():
-        latent, probs = rssm.observe(start, embed, action, is_first)
-    assert probs[0, 2].isnan().all()
-    assert latent.deter[1:].isfinite().all()
+    assert_hands_nan_on(case)
 
 
 @pytest.mark.parametrize("layers", [1, 3])

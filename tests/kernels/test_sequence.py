@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,31 +14,22 @@ from reverie.nn.functional import step_linear
 ROWS, WIDTH, BLOCKS, STEPS = 5, 6, 3, 4
 
 
-@dataclass(frozen=True)
-class Net:
-    """A recurrence of two dense layers, one of which reads an input beside the state, and a block-diagonal one."""
-
-    dense: Tensor
-    dense_bias: Tensor | None
-    block: Tensor
-    block_bias: Tensor | None
-    reads: Tensor
-    into: Tensor
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        return [x for x in vars(self).values() if x is not None and x.requires_grad]
+SHAPES = {"dense": (WIDTH, WIDTH), "dense_bias": (WIDTH,), "block": (BLOCKS, 2, 2), "block_bias": (WIDTH,),
+          "reads": (WIDTH, WIDTH), "into": (WIDTH, 2)}  # fmt: skip
+"""A recurrence of two dense layers, one of which reads an input beside the state, and a block-diagonal one."""
 
 
-def net(**changes: Any) -> Net:
+def net(**changes: Any) -> SimpleNamespace:
     torch.manual_seed(0)
-    shapes = {"dense": (WIDTH, WIDTH), "dense_bias": (WIDTH,), "block": (BLOCKS, 2, 2), "block_bias": (WIDTH,),
-              "reads": (WIDTH, WIDTH), "into": (WIDTH, 2)}  # fmt: skip
-    made = Net(**{name: (torch.randn(shape) / 3).requires_grad_() for name, shape in shapes.items()})
-    return replace(made, **changes)
+    made = {name: (torch.randn(shape) / 3).requires_grad_() for name, shape in SHAPES.items()}
+    return SimpleNamespace(**made | changes)
 
 
-def noted(net: Net, inputs: Tensor, h: Tensor) -> list[Tensor]:
+def parameters(net: SimpleNamespace) -> list[Tensor]:
+    return [x for x in vars(net).values() if x is not None and x.requires_grad]
+
+
+def noted(net: SimpleNamespace, inputs: Tensor, h: Tensor) -> list[Tensor]:
     """States of all steps, with :func:`step_linear`."""
     dense, block = step_linear(net.dense, net.dense_bias), step_linear(net.block, net.block_bias)
     reads = step_linear(net.reads, None)
@@ -49,7 +40,7 @@ def noted(net: Net, inputs: Tensor, h: Tensor) -> list[Tensor]:
     return states
 
 
-def plain(net: Net, inputs: Tensor, h: Tensor) -> list[Tensor]:
+def plain(net: SimpleNamespace, inputs: Tensor, h: Tensor) -> list[Tensor]:
     """The same, as it would be written down."""
     bias = 0 if net.dense_bias is None else net.dense_bias
     matrix, states = torch.block_diag(*net.block), []
@@ -65,9 +56,9 @@ def inputs(rows: int = ROWS) -> tuple[Tensor, Tensor]:
     return torch.randn(STEPS, rows, 2, requires_grad=True), torch.randn(rows, WIDTH, requires_grad=True)
 
 
-def assert_same_gradients(net: Net, rows: int = ROWS, used: slice = slice(None), backward: int = 1) -> None:
+def assert_same_gradients(net, rows: int = ROWS, used: slice = slice(None), backward: int = 1) -> None:
     x, h = inputs(rows)
-    wanted = [*net.parameters, x, h]
+    wanted = [*parameters(net), x, h]
     found = []
     for run in (noted, plain):
         states = run(net, x, h)[used]
@@ -75,18 +66,18 @@ def assert_same_gradients(net: Net, rows: int = ROWS, used: slice = slice(None),
         for again in reversed(range(backward)):
             grads = torch.autograd.grad(loss, wanted, retain_graph=again > 0, allow_unused=True)
         found.append([*states, *grads])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
-FROZEN = ["dense", "dense_bias", "block", "block_bias", "reads", "into"]
-
-
-@pytest.mark.parametrize("numbered", [True, False], ids=["", "old PyTorch"])
-def test_as_plain_autograd(numbered, monkeypatch):
-    """Few rows and many go through different products; some steps alone count; parts are absent or not learned."""
-    if not numbered:  # PyTorch's function that numbers backward passes is a private one
+@pytest.fixture(params=["", "old PyTorch"])
+def _numbered(request, monkeypatch):
+    if request.param:  # PyTorch's function that numbers backward passes is a private one
         monkeypatch.delattr(torch._C, "_current_graph_task_id")
+
+
+@pytest.mark.usefixtures("_numbered")
+def test_as_plain_autograd():
+    """Few rows and many go through different products; some steps alone count; parts are absent or not learned."""
     for rows in (1, ROWS, 150):
         assert_same_gradients(net(), rows)
     assert_same_gradients(net(), backward=2)
@@ -94,7 +85,7 @@ def test_as_plain_autograd(numbered, monkeypatch):
         assert_same_gradients(net(), used=used)
     for absent in ("dense_bias", "block_bias"):
         assert_same_gradients(net(**{absent: None}))
-    for frozen in FROZEN:
+    for frozen in SHAPES:
         assert_same_gradients(net(**{frozen: getattr(net(), frozen).detach()}))
 
 
@@ -119,24 +110,21 @@ def a_pass_without_weights(run, model):
     states[1].sum().backward()
 
 
-@pytest.mark.parametrize("numbered", [True, False], ids=["", "old PyTorch"])
+@pytest.mark.usefixtures("_numbered")
 @pytest.mark.parametrize("passes", [two_sequences, two_losses, a_pass_without_weights])
-def test_gradients_of_several_passes(passes, numbered, monkeypatch):
-    if not numbered:
-        monkeypatch.delattr(torch._C, "_current_graph_task_id")
-    ours, theirs = net(), net()
-    for model, run in ((ours, noted), (theirs, plain)):
-        passes(run, model)
-    for a, b in zip(ours.parameters, theirs.parameters, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+def test_gradients_of_several_passes(passes):
+    found = []
+    for run in (noted, plain):
+        passes(run, model := net())
+        found.append([x.grad for x in parameters(model)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_without_gradients_nothing_is_kept():
     with torch.no_grad():
         states = noted(net(), *inputs())
     assert not any(state.requires_grad for state in states)
-    for ours, theirs in zip(states, plain(net(), *inputs()), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(states, plain(net(), *inputs()), rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_no_loss_depends_on_have_no_gradient():

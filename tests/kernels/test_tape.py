@@ -12,6 +12,18 @@ from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Compiled, Tape, _blank, current
 
 
+def assert_replayed(function, x: torch.Tensor, **tolerance: float) -> Tape:
+    """What is recorded is computed again of other numbers."""
+    with Tape() as tape:
+        found = function()
+    gc.collect()
+    [torch.full((3,), float(i)) for i in range(1000)]  # whoever takes memory that is free
+    x.copy_(torch.randn(x.shape))
+    tape.replay()
+    torch.testing.assert_close(found, function(), **tolerance)
+    return tape
+
+
 def test_a_replay_computes_from_what_lies_there_now():
     x, y = torch.tensor(2.0), torch.zeros(3)
     with Tape() as tape:
@@ -57,93 +69,74 @@ def test_random_numbers_go_on_as_without_a_tape(name):
         torch.manual_seed(3)
         with Tape() if taped else contextlib.nullcontext() as tape:
             x = draw()
-        seen = [x.clone()]
+        drawn.append([x.clone()])
         for _ in range(3):
-            if taped:
-                tape.replay()
-            else:
-                x = draw()
-            seen.append(x.clone())
-        drawn.append(seen)
+            tape.replay() if taped else x.copy_(draw())
+            drawn[-1].append(x.clone())
     torch.testing.assert_close(*drawn, rtol=0, atol=0)
 
 
 def test_operations_of_several_results_and_of_lists():
     x = torch.randn(4, 5)
-    with Tape() as tape:
-        best, where = x.max(-1)
-        norms = torch._foreach_norm([x, x[:2]])
+
+    def results():
         mean = torch.nn.functional.conv1d(x[None], torch.ones(1, 4, 2))
-    x.copy_(torch.randn(4, 5))
-    tape.replay()
-    torch.testing.assert_close((best, where), tuple(x.max(-1)), rtol=0, atol=0)
-    torch.testing.assert_close(list(norms), list(torch._foreach_norm([x, x[:2]])), rtol=0, atol=0)
-    torch.testing.assert_close(mean, torch.nn.functional.conv1d(x[None], torch.ones(1, 4, 2)))
+        return [*x.max(-1), *torch._foreach_norm([x, x[:2]]), mean]
+
+    assert_replayed(results, x)
 
 
 @pytest.mark.parametrize("view", ["whole", "rows with gaps", "transposed"])
 def test_batch_norm_is_replayed_whatever_its_input_is(view):
     """``native_batch_norm.out`` of PyTorch 2.13 gives nonsense for inputs with gaps."""
     large = torch.randn(8, 2, 3)
-    x = {"whole": large[:, 0].clone(), "rows with gaps": large[:, :-1].flatten(0, 1), "transposed": large[:3, 0].T}[
-        view
-    ]
-    mean, var = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+    views = {"whole": large[:, 0].clone(), "rows with gaps": large[:, :-1].flatten(0, 1), "transposed": large[:3, 0].T}
+    x = views[view]
+    mine, theirs = ((torch.zeros(x.shape[1]), torch.ones(x.shape[1])) for _ in range(2))
     with Tape() as tape:
-        y = torch.nn.functional.batch_norm(x, mean, var, training=True)
-    expected_mean, expected_var = torch.zeros_like(mean), torch.ones_like(var)
-    torch.nn.functional.batch_norm(x, expected_mean, expected_var, training=True)
-    torch.testing.assert_close((mean, var), (expected_mean, expected_var))  # once, though it was tried twice
+        y = torch.nn.functional.batch_norm(x, *mine, training=True)
+    torch.nn.functional.batch_norm(x, *theirs, training=True)
+    torch.testing.assert_close(mine, theirs)  # once, though it was tried twice
     x.copy_(torch.randn(x.shape) * 2 + 5)
     tape.replay()
-    expected = torch.nn.functional.batch_norm(x, expected_mean, expected_var, training=True)
-    torch.testing.assert_close((y, mean, var), (expected, expected_mean, expected_var))
+    expected = torch.nn.functional.batch_norm(x, *theirs, training=True)
+    torch.testing.assert_close((y, *mine), (expected, *theirs))
     assert _blank(x).isnan().all()  # what is tried does not hold the right values before
 
 
 def test_memory_is_used_again_but_never_while_somebody_may_look_at_it():
     x = torch.randn(1000)
-    with Tape() as tape:
+
+    def computed():
         y = x.exp()
         for _ in range(20):
             y = (y * 2).view(10, 100).sin().flatten()  # what came before is gone
         first = y.tanh()
-        kept = [(first + i).cos() for i in range(5)]
-    blocks = sum(len(blocks) for blocks in tape._pool._made.values())
-    assert len(kept) < blocks < 12
-    x.copy_(torch.randn(1000))
-    tape.replay()
-    expected = x.exp()
-    for _ in range(20):
-        expected = (expected * 2).sin()
-    torch.testing.assert_close(kept, [(expected.tanh() + i).cos() for i in range(5)], rtol=0, atol=0)
+        return [(first + i).cos() for i in range(5)]
+
+    tape = assert_replayed(computed, x, rtol=0, atol=0)
+    assert 5 < sum(map(len, tape._pool._made.values())) < 12
 
 
 def test_what_autograd_keeps_is_not_written_over():
     w, x = torch.nn.Parameter(torch.randn(50)), torch.randn(50)
 
-    def loss():
+    def gradient():
         y = w * x
         for _ in range(6):
             y = y.sin() * w  # each of these is read on the way back
-        return y.sum()
+        return torch.autograd.grad(y.sum(), w)
 
-    with Tape() as tape:
-        (grad,) = torch.autograd.grad(loss(), w)
-    x.copy_(torch.randn(50))
-    tape.replay()
-    torch.testing.assert_close(grad, torch.autograd.grad(loss(), w)[0], rtol=0, atol=0)
+    assert_replayed(gradient, x, rtol=0, atol=0)
 
 
 def test_constants_outlive_their_makers():
     x = torch.randn(3)
-    with Tape() as tape:
-        y = x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + torch.full((3,), 7.0)
-    gc.collect()
-    [torch.full((3,), float(i)) for i in range(1000)]  # whoever takes the memory
-    x.copy_(torch.randn(3))
-    tape.replay()
-    torch.testing.assert_close(y, x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + 7.0, rtol=0, atol=0)
+
+    def computed():
+        return x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + torch.full((3,), 7.0)
+
+    assert_replayed(computed, x, rtol=0, atol=0)
 
 
 @pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
@@ -160,15 +153,12 @@ def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkey
         assert torch.equal(z, x + y)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        lambda x: x.sum().item(), lambda x: bool((x > 0).any()), lambda x: x.nonzero(), lambda x: x[x > 0],
-        lambda x: torch.equal(x, x), lambda x: x.unique(), lambda x: x.masked_select(x > 0),
-        lambda x: x.tolist(), lambda x: x.numpy(), lambda x: np.asarray(x), lambda x: setattr(x, "data", x + 1),
-        lambda x: torch.rand(2, generator=torch.Generator()), lambda x: x.normal_(generator=torch.Generator()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("fault", [
+    lambda x: x.sum().item(), lambda x: bool((x > 0).any()), lambda x: x.nonzero(), lambda x: x[x > 0],
+    lambda x: torch.equal(x, x), lambda x: x.unique(), lambda x: x.masked_select(x > 0),
+    lambda x: x.tolist(), lambda x: x.numpy(), lambda x: np.asarray(x), lambda x: setattr(x, "data", x + 1),
+    lambda x: torch.rand(2, generator=torch.Generator()), lambda x: x.normal_(generator=torch.Generator()),
+])  # fmt: skip
 def test_what_cannot_be_repeated_is_found(fault):
     x = torch.randn(5)
     with Tape() as tape:
@@ -179,13 +169,10 @@ def test_what_cannot_be_repeated_is_found(fault):
     assert tape.obstacle == ""
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda p: torch.randn(3), lambda p: torch.rand(3), lambda p: torch.bernoulli(p), lambda p: torch.randperm(3),
-        lambda p: torch.normal(p, p), lambda p: p.clone().uniform_(), lambda p: torch.nn.functional.dropout(p),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("draw", [
+    lambda p: torch.randn(3), lambda p: torch.rand(3), lambda p: torch.bernoulli(p), lambda p: torch.randperm(3),
+    lambda p: torch.normal(p, p), lambda p: p.clone().uniform_(), lambda p: torch.nn.functional.dropout(p),
+])  # fmt: skip
 @pytest.mark.parametrize("later", [0, 5])
 def test_random_numbers_that_are_drawn_beside_the_others_are_found(draw, later):
     p = torch.full((3,), 0.5)

@@ -1,7 +1,6 @@
 """Perceptrons, actors and critics against layers of PyTorch; slow copies; Adam."""
 
 import contextlib
-import copy
 
 import pytest
 import torch
@@ -30,21 +29,16 @@ def test_inputs_are_numbers_as_they_are_and_classes_one_hot():
 def test_actor_and_critics_keep_leading_axes():
     obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.randn(3, 4, 2, 2)}
     action = DeterministicActor(SPEC, 2, SMALL)(obs)
-    assert action.shape == (3, 4, 2)
     assert action.abs().max() < 1
-    assert QEnsemble(SPEC, 2, SMALL)(obs, action).shape == (3, 4)
-    assert QEnsemble(SPEC, 2, SMALL, copies=2)(obs, action).shape == (2, 3, 4)
-    one, two = QEnsemble(SPEC, 2, SMALL), QEnsemble(SPEC, 2, SMALL)
-    both = Stacked(one, two)(obs, action)
-    assert torch.equal(both, torch.stack([one(obs, action), two(obs, action)]))
+    one, two, three = (QEnsemble(SPEC, 2, SMALL, copies=copies) for copies in (None, None, 2))
+    values = one(obs, action), two(obs, action)
+    assert (action.shape, values[0].shape, three(obs, action).shape) == ((3, 4, 2), (3, 4), (2, 3, 4))
+    assert torch.equal(Stacked(one, two)(obs, action), torch.stack(values))
 
 
 def test_a_network_has_a_hidden_layer():
     with pytest.raises(ConfigError, match="units = "):
         NetworkConfig(units=())
-
-
-# ---------------------------------------------------------------- networks that stand still
 
 
 def test_gradients_pass_through_what_is_frozen():
@@ -64,40 +58,16 @@ def test_a_target_also_takes_over_buffers_and_keeps_its_count():
     slow.update()
     assert torch.equal(slow.model.running_mean, source.running_mean)
     again = Target(nn.BatchNorm1d(2), 1.0, every=2)
-    again.load_state_dict(copy.deepcopy(slow.state_dict()))
+    again.load_state_dict(slow.state_dict())
     assert int(again.count) == 1
     assert not any(p.requires_grad for p in slow.parameters())
 
 
-# ---------------------------------------------------------------- Adam
-
-
-def test_adam_is_that_of_pytorch_and_goes_on_from_what_was_saved():
-    torch.manual_seed(0)
-    mine, theirs = (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2))
-    theirs.load_state_dict(mine.state_dict())
-    ours, others = Adam(mine.parameters(), 0.01), torch.optim.Adam(theirs.parameters(), 0.01)
-    for i in range(6):
-        if i == 3:
-            saved = copy.deepcopy(ours.state_dict())
-            ours = Adam(mine.parameters(), 0.01)
-            ours.load_state_dict(saved)
-        x = torch.randn(8, 3)
-        ours.step(mine(x).square().mean())
-        others.zero_grad()
-        theirs(x).square().mean().backward()
-        others.step()
-    torch.testing.assert_close(list(mine.parameters()), list(theirs.parameters()), rtol=1e-5, atol=1e-6)
-    assert int(ours.updates) == 6
-
-
 LAYOUTS = {
-    "transposed": lambda: torch.randn(5, 3).T,
+    "transposed": lambda: torch.randn(5, 3).T, "a number": lambda: torch.randn(()),
     "channels last": lambda: torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
-    "a number": lambda: torch.randn(()),
-    "float64": lambda: torch.randn(4, 3, dtype=torch.float64),
-    "a part": lambda: torch.randn(4, 8)[:, :3],
-}
+    "float64": lambda: torch.randn(4, 3, dtype=torch.float64), "a part": lambda: torch.randn(4, 8)[:, :3],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -113,22 +83,31 @@ def test_adam_updates_parameters_of_any_layout_by_gradients_of_another(layout):
     torch.testing.assert_close(mine, theirs, check_stride=False)
 
 
-@pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
-def test_the_learning_rate_falls_along_a_cosine(path, request):
-    """As PyTorch's schedule; then it is 0, and what was learned stays."""
-    if path == "defined":
+@pytest.fixture(params=["compiled", "defined", "tape"])
+def several(request):
+    """Do something several times: with a tape, once, and then by replays of it."""
+    if request.param == "defined":
         request.getfixturevalue("definitions")
+
+    def steps(function, times):
+        with Tape() if request.param == "tape" else contextlib.nullcontext() as tape:
+            function()
+        yield
+        for _ in range(times - 1):
+            function() if tape is None else tape.replay()
+            yield
+
+    return steps
+
+
+def test_the_learning_rate_falls_along_a_cosine(several):
+    """As PyTorch's schedule; then it is 0, and what was learned stays."""
     mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
     ours, others = Adam([mine], 0.1, cosine=4), torch.optim.Adam([theirs], 0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(others, T_max=4)
     seen = []
-    with contextlib.ExitStack() as stack:
-        tape = stack.enter_context(Tape()) if path == "tape" else None
-        ours.step((mine + 0.3).square().sum())
-    for i in range(6):
-        if i:
-            ours.step((mine + 0.3).square().sum()) if tape is None else tape.replay()
-        if i < 4:
+    for _ in several(lambda: ours.step((mine + 0.3).square().sum()), 6):
+        if len(seen) < 4:
             others.zero_grad()
             (theirs + 0.3).square().sum().backward()
             others.step()
@@ -139,24 +118,15 @@ def test_the_learning_rate_falls_along_a_cosine(path, request):
     assert not torch.equal(seen[2], seen[3])
 
 
-@pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
-def test_adam_counts_updates_beyond_the_integers_of_float32(path, request):
+def test_adam_counts_updates_beyond_the_integers_of_float32(several):
     """It also goes on from a checkpoint whose count is float32, as it was before."""
-    if path == "defined":
-        request.getfixturevalue("definitions")
     optim = Adam([nn.Parameter(torch.ones(3))], 0.1, cosine=2**25)
     optim.load_state_dict(optim.state_dict() | {"updates": torch.tensor(2.0**24)})
-    with Tape() if path == "tape" else contextlib.nullcontext() as tape:
-        optim.apply([torch.ones(3)])
-    for _ in range(2):
-        optim.apply([torch.ones(3)]) if tape is None else tape.replay()
+    assert len(list(several(lambda: optim.apply([torch.ones(3)]), 3))) == 3
     assert int(optim.updates) == 2**24 + 3
 
 
-@pytest.mark.parametrize("path", ["compiled", "defined"])
-def test_adam_leaves_alone_what_was_frozen_since(path, request):
-    if path == "defined":
-        request.getfixturevalue("definitions")
+def test_adam_leaves_alone_what_was_frozen_since(either):
     a, b, alone = (nn.Parameter(torch.ones(n)) for n in (2, 3, 3))
     both, one = Adam([a, b], 0.1), Adam([alone], 0.1)
     for stays in (False, True):
@@ -172,7 +142,6 @@ def test_adam_refuses_what_does_not_fit():
     a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     with pytest.raises(RuntimeError, match="not have been used"):  # no parameter stays still without a word
         Adam([a, b], 0.1).step(a.sum())
-    with pytest.raises(RunError, match=r"'mean.0' is \(3,\) in the checkpoint, and \(2,\) here"):
-        Adam([a], 0.1).load_state_dict(Adam([b], 0.1).state_dict())
-    with pytest.raises(RunError, match="absent"):
-        Adam([a], 0.1).load_state_dict(Adam([a, b], 0.1).state_dict())
+    for others, said in (([b], r"'mean.0' is \(3,\) in the checkpoint, and \(2,\) here"), ([a, b], "absent")):
+        with pytest.raises(RunError, match=said):
+            Adam([a], 0.1).load_state_dict(Adam(others, 0.1).state_dict())

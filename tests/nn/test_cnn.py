@@ -59,11 +59,9 @@ def test_features_and_gradients_are_those_of_pytorch(encoder, shape, strides, wi
     weight = torch.randn(2, 3, width)
     (y * weight).sum().backward()
     (expected * weight).sum().backward()
-    for convolution, layer in zip(made.stacks[0], same[::2], strict=True):
-        grad = convolution.weight.grad
-        assert grad.is_contiguous()
-        torch.testing.assert_close(grad.permute(0, 3, 1, 2), layer.weight.grad, rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(convolution.bias.grad, layer.bias.grad, rtol=1e-3, atol=1e-3)
+    assert all(convolution.weight.grad.is_contiguous() for convolution in made.stacks[0])
+    found = [(c.weight.grad.permute(0, 3, 1, 2), c.bias.grad) for c in made.stacks[0]]
+    torch.testing.assert_close(found, [(c.weight.grad, c.bias.grad) for c in same[::2]], rtol=1e-3, atol=1e-3)
 
 
 def test_initial_weights_are_those_of_torch():
@@ -81,32 +79,25 @@ def test_images_of_one_size_share_a_cnn_and_others_have_their_own():
     made = Minatar(4).build(spec)
     assert [stack[0].weight.shape[3] for stack in made.stacks] == [3, 1]
     obs = {key: pixels(part, 5) for key, part in spec.items()}
-    assert made(obs, torch.float32).shape == (5, made.width)
-    assert made.width == (8 * 8 + 10 * 8) * 4
-    black = made(obs | {"a": torch.zeros_like(obs["a"])}, torch.float32)
-    assert not torch.equal(black, made(obs, torch.float32))
+    seen, black = (made(x, torch.float32) for x in (obs, obs | {"a": torch.zeros_like(obs["a"])}))
+    assert seen.shape == (5, made.width) == (5, (8 * 8 + 10 * 8) * 4)
+    assert not torch.equal(black, seen)
 
 
 def test_pixels_of_any_range_are_scaled_to_0_and_1():
-    as_bytes, as_numbers = (
-        Minatar().build({"eye": image(10, 10, 3, **more)})
-        for more in ({}, {"dtype": "float32", "low": -1.0, "high": 3.0})
-    )
+    parts = image(10, 10, 3), image(10, 10, 3, dtype="float32", low=-1.0, high=3.0)
+    as_bytes, as_numbers = (Minatar().build({"eye": part}) for part in parts)
     as_numbers.load_state_dict(as_bytes.state_dict())
     x = torch.randint(0, 2, (4, 10, 10, 3), dtype=torch.uint8)
-    torch.testing.assert_close(
-        as_bytes({"eye": x * 255}, torch.float32), as_numbers({"eye": x * 4.0 - 1}, torch.float32)
-    )
+    expected = as_bytes({"eye": x * 255}, torch.float32)
+    torch.testing.assert_close(as_numbers({"eye": x * 4.0 - 1}, torch.float32), expected)
 
 
 @pytest.mark.parametrize(("encoder", "size"), [("nature", (35, 84)), ("minatar", (2, 2))])
 def test_images_that_are_too_small(encoder, size):
     config = DQNConfig().merge({"networks.encoder": encoder})
-    with pytest.raises(ConfigError, match=f"'{encoder}': images of {size[0]} x {size[1]} pixels are too small"):
+    with pytest.raises(ConfigError, match="too small"):
         config.build({"eye": image(*size, 1)}, CHOICE)
-
-
-# ---------------------------------------------------------------- as a setting
 
 
 def test_an_encoder_is_chosen_by_name():
@@ -114,7 +105,7 @@ def test_an_encoder_is_chosen_by_name():
     assert config.encoder == Minatar(8)
     assert NetworkConfig().merge(config.to_dict()) == config
     assert set(ImageEncoder.kinds()) >= {"dreamer", "nature", "minatar"}
-    with pytest.raises(ConfigError, match=r"encoder = 'natur': unknown name 'natur'\. Did you mean 'nature'"):
+    with pytest.raises(ConfigError, match="Did you mean 'nature'"):
         NetworkConfig().merge({"encoder": "natur"})
 
 
@@ -159,16 +150,15 @@ def test_one_of_your_own_may_read_what_is_no_image():
 @pytest.mark.parametrize("config", [TD3Config, SACConfig, CQLConfig])
 def test_one_of_your_own_learns_with_the_rest(config):
     action = ActionSpec(parts={"push": ActionPart(kind="continuous", size=2)})
-    algo = config().merge({"batch_size": 8, "networks.units": (8,), "networks.encoder": Sum()})
-    learner = algo.build(SCANS, action)
+    settings = {"batch_size": 8, "networks.units": (8,), "networks.encoder": Sum()}
+    learner = config().merge(settings).build(SCANS, action)
     batch = noise_batch(learner, SCANS, action)
-    before = {name: x.clone() for name, x in learner.named_parameters()}
+    encoders = [x for name, x in learner.named_parameters() if name.endswith("encoder.weight")]
+    before = [x.clone() for x in encoders]
     for _ in range(6):  # past the recording of a tape, and policies that are updated every second time
         learner.update(batch)
-    learned = {name for name, x in learner.named_parameters() if not torch.equal(x, before[name])}
-    encoders = {name for name in before if name.endswith("encoder.weight")}
     assert len(encoders) >= 3
-    assert encoders <= learned
+    assert not any(map(torch.equal, encoders, before))
 
 
 def test_convolutions_of_policy_and_value_begin_orthogonal() -> None:

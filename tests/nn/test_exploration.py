@@ -16,41 +16,28 @@ from reverie.nn.exploration import (
     OrnsteinUhlenbeck,
 )
 
-
-def step(first=(False,), last=None) -> Step:
-    n = len(first)
-    no = torch.zeros(n, dtype=torch.bool)
-    last = no if last is None else torch.tensor(last)
-    return Step(obs={"x": torch.zeros(n, 1)}, reward=torch.zeros(n), is_first=torch.tensor(first), is_last=last,
-                is_terminal=no)  # fmt: skip
+CPU = torch.device("cpu")
 
 
-def run(noise, steps, envs=2000):
-    """Noise ``[steps, envs]`` from the beginning of an episode."""
-    state, out = noise.initial(envs, 1), []
-    for _ in range(steps):
-        values, state = noise(state, step([False] * envs))
-        out.append(values[:, 0])
-    return torch.stack(out)
+def step(first, last=None) -> Step:
+    no = torch.zeros(len(first), dtype=torch.bool)
+    return Step(obs={"x": no[:, None].float()}, reward=no.float(), is_first=torch.tensor(first),
+                is_last=no if last is None else torch.tensor(last), is_terminal=no)  # fmt: skip
 
 
-def test_the_process_follows_its_equation():
+@pytest.mark.parametrize(("noise", "kept", "scale"), [(OrnsteinUhlenbeck(), 0.85, 0.2), (Gaussian(0.3), 0.0, 0.3)])
+def test_the_process_follows_its_equation(noise, kept, scale):
+    """Gaussian noise is the one without memory."""
+    state, found, expected, x = noise.initial(4, 3), [], [], 0.0
     torch.manual_seed(3)
-    got = run(OrnsteinUhlenbeck(), 5, envs=1)[:, 0]
-    torch.manual_seed(3)
-    x, expected = 0.0, []
     for _ in range(5):
-        x = x - 0.15 * x + 1.0 * float(torch.randn(1, 1))
-        expected.append(0.2 * x)
-    torch.testing.assert_close(got, torch.tensor(expected), rtol=1e-5, atol=1e-7)
-
-
-def test_gaussian_noise_is_the_process_without_memory():
+        values, state = noise(state, step([False] * 4))
+        found.append(values)
     torch.manual_seed(3)
-    got = run(Gaussian(0.3), 4, envs=5)
-    torch.manual_seed(3)
-    expected = torch.stack([0.3 * torch.randn(5, 1)[:, 0] for _ in range(4)])
-    torch.testing.assert_close(got, expected)
+    for _ in range(5):
+        x = kept * x + torch.randn(4, 3)
+        expected.append(scale * x)
+    torch.testing.assert_close(found, expected)
 
 
 def test_episodes_begin_without_a_past():
@@ -67,23 +54,13 @@ def test_episodes_begin_without_a_past():
     assert after.steps.tolist() == [6, 6]  # a schedule does not begin anew
 
 
-def test_schedules_count_the_actions_of_all_environments():
-    noise = Gaussian(1.0, final_sigma=0.2, anneal_steps=10)
-    state, seen = noise.initial(2, 1), []
-    for last in ((False, False), (False, True), (False, False), *[(False, False)] * 4):
-        seen.append(float(noise.scale(state.steps)))
-        _, state = noise(state, step((False, False), last))
-    assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
-    assert float(noise.scale(torch.tensor(1000))) == pytest.approx(0.2)
-
-
 class Fixed(nn.Module):
     def forward(self, obs):
         return torch.full((len(obs["x"]), 2), 0.9)
 
 
 def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
-    policy = NoisyPolicy(Fixed(), Gaussian(0.5), 2, torch.device("cpu"))
+    policy = NoisyPolicy(Fixed(), Gaussian(0.5), 2, CPU)
     state = policy.initial(200)
     action, after = policy.act(step([True] * 200), state, "explore")
     assert action.max() == 1
@@ -95,45 +72,37 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
     assert torch.equal(state.process, torch.zeros(200, 2))
 
 
-# ---------------------------------------------------------------- epsilon-greedy
+BEST, CLASSES = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0]), (2, 3)
 
 
-def greedy(randomness: EpsilonSchedule, classes: int = 4) -> GreedyPolicy:
-    """Prefers class 1."""
-    return GreedyPolicy(
-        lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, (classes,), torch.device("cpu")
-    )
+def greedy(randomness: EpsilonSchedule) -> GreedyPolicy:
+    """Prefers class 1 of 2, and class 2 of 3."""
+    return GreedyPolicy(lambda obs: BEST.expand(len(obs["x"]), 5), randomness, CLASSES, CPU)
 
 
-def test_epsilon_moves_linearly_over_the_steps_of_all_environments():
-    policy = greedy(EpsilonGreedy(1.0, 0.2, 10))
+NOISE, EPSILON = Gaussian(1.0, final_sigma=0.2, anneal_steps=10), EpsilonGreedy(1.0, 0.2, 10)
+
+
+@pytest.mark.parametrize(("policy", "level"), [
+    (NoisyPolicy(Fixed(), NOISE, 2, CPU), NOISE.scale), (greedy(EPSILON), EPSILON.chance),
+])  # fmt: skip
+def test_schedules_move_linearly_over_the_actions_of_all_environments(policy, level):
     state, seen = policy.initial(2), []
-    for last in ((False, False), (False, True), (False, False), *[(False, False)] * 4):
-        seen.append(float(policy.randomness.chance(state.steps)))
+    for last in ((False, False), (False, True), *[(False, False)] * 5):
+        seen.append(float(level(state.steps)))
         _, state = policy.act(step((False, False), last), state, "explore")
     assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
-    assert float(policy.randomness.chance(torch.tensor(1000))) == pytest.approx(0.2)
+    assert float(level(torch.tensor(1000))) == pytest.approx(0.2)
     assert float(EpsilonGreedy(0.3).chance(torch.tensor(1000))) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
-def test_each_environment_acts_at_random_with_probability_epsilon(epsilon):
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, 0.6, 1.0])
+def test_each_of_several_choices_is_random_for_itself_with_probability_epsilon(epsilon):
     torch.manual_seed(0)
     policy, n = greedy(EpsilonGreedy(epsilon)), 20_000
     action, _ = policy.act(step([False] * n), policy.initial(n), "explore")
-    assert torch.equal(action.sum(-1), torch.ones(n))
-    share = epsilon / 4  # of each class; what is drawn may be the best one
-    expected = torch.tensor([share, 1 - epsilon + share, share, share])
-    torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
-
-
-def test_each_of_several_choices_is_random_for_itself():
-    torch.manual_seed(0)
-    best, n = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0]), 20_000
-    policy = GreedyPolicy(lambda obs: best.expand(n, 5), EpsilonGreedy(0.6), (2, 3), torch.device("cpu"))
-    assert torch.equal(policy.act(step([False] * n), policy.initial(n), "eval")[0], best.expand(n, 5))
-    action, _ = policy.act(step([False] * n), policy.initial(n), "explore")
-    expected = torch.tensor([0.3, 0.7, 0.2, 0.2, 0.6])
+    assert all((part.sum(-1) == 1).all() for part in action.split(CLASSES, -1))
+    expected = (1 - epsilon) * BEST + epsilon / torch.tensor([2, 2, 3, 3, 3])  # what is drawn may be the best one
     torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
     both = (action[:, 1] * action[:, 4]).mean()  # as often as independent choices are
     torch.testing.assert_close(both, expected[1] * expected[4], rtol=0, atol=0.02)
@@ -143,7 +112,7 @@ def test_evaluation_is_greedy_and_draws_nothing():
     policy = greedy(EpsilonGreedy(1.0))
     state, rng = policy.initial(50), torch.get_rng_state()
     action, same = policy.act(step([False] * 50), state, "eval")
-    assert torch.equal(action, torch.eye(4)[[1]].repeat(50, 1))
+    assert torch.equal(action, BEST.expand(50, 5))
     assert same is state
     assert torch.equal(rng, torch.get_rng_state())
 
@@ -159,14 +128,10 @@ def test_as_much_is_drawn_whatever_epsilon_is():
     assert torch.equal(*after)
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (lambda: Gaussian(final_sigma=0.1), "anneal_steps = 0"),
-        (lambda: Gaussian(anneal_steps=10), "final_sigma = None"),
-        (lambda: EpsilonSchedule.parse("epsilon_greed(0.1)"), r"unknown name .* Did you mean 'epsilon_greedy'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("made", "said"), [
+    (lambda: Gaussian(final_sigma=0.1), "anneal_steps = 0"), (lambda: Gaussian(anneal_steps=10), "final_sigma = None"),
+    (lambda: EpsilonSchedule.parse("epsilon_greed(0.1)"), "Did you mean 'epsilon_greedy'"),
+])  # fmt: skip
 def test_settings_that_cannot_be(made, said):
     with pytest.raises(ConfigError, match=said):
         made()

@@ -23,11 +23,10 @@ def test_shared_inputs_are_seen_by_every_block(rows):
     layer = BlockLinear(6, 9, 3, shared=4)
     torch.nn.init.normal_(layer.bias)
     x, shared = torch.randn(rows, 6), torch.randn(rows, 4)
-    slow = [torch.cat([x[:, 2 * k : 2 * k + 2], shared], 1) @ layer.weight[k].T for k in range(3)]
-    torch.testing.assert_close(layer(x, shared), torch.cat(slow, 1) + layer.bias)
-    grads = [
-        torch.autograd.grad((y * y).sum(), layer.weight)[0] for y in (layer(x, shared), torch.cat(slow, 1) + layer.bias)
-    ]
+    parts = [torch.cat([x[:, 2 * k : 2 * k + 2], shared], 1) @ layer.weight[k].T for k in range(3)]
+    ours, slow = layer(x, shared), torch.cat(parts, 1) + layer.bias
+    torch.testing.assert_close(ours, slow)
+    grads = [torch.autograd.grad((y * y).sum(), layer.weight)[0] for y in (ours, slow)]
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
 
 
@@ -50,12 +49,8 @@ def test_doubling_conv_is_doubling_then_conv(kernel):
     assert ours.shape == (2, 10, 14, 4)
     torch.testing.assert_close(ours, slow, rtol=1e-4, atol=1e-5)
     grad = torch.randn_like(ours)
-    for a, b in zip(
-        torch.autograd.grad(ours, [x, layer.weight, layer.bias], grad),
-        torch.autograd.grad(slow, [x, plain.weight, plain.bias], grad),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    grads = [torch.autograd.grad(y, [x, own.weight, own.bias], grad) for y, own in ((ours, layer), (slow, plain))]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("change", ["added", "replaced"])

@@ -36,21 +36,24 @@ def rows(count: int, seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def by_hand(seen: torch.Tensor, x: torch.Tensor, clip: float = 10.0) -> np.ndarray:
+def fed(cfg: Normalise, seen: dict[str, torch.Tensor], envs: int) -> Normaliser:
+    """A normaliser that has seen these rows, a few at a time."""
+    made = Normaliser({key: part for key, part in (SPEC | VECTOR).items() if key in seen}, cfg)
+    for i in range(0, len(next(iter(seen.values()))), envs):
+        made.add({k: v[i : i + envs] for k, v in seen.items()})
+    return made
+
+
+def assert_normalised(got: torch.Tensor, seen: torch.Tensor, x: torch.Tensor) -> None:
     """Of all rows that were seen, in float64."""
     past = seen.double().numpy()
-    return np.clip((x.double().numpy() - past.mean(0)) / past.std(0), -clip, clip)
-
-
-# ---------------------------------------------------------------- moments
+    expected = np.clip((x.double().numpy() - past.mean(0)) / past.std(0), -10, 10)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    chunks=st.lists(st.integers(0, 5), min_size=1, max_size=12),
-    offset=st.sampled_from([0.0, -3.0, 1e6]),
-    shape=st.sampled_from([(), (3,), (2, 2)]),
-)
+@given(chunks=st.lists(st.integers(0, 5), min_size=1, max_size=12), offset=st.sampled_from([0.0, -3.0, 1e6]),
+       shape=st.sampled_from([(), (3,), (2, 2)]))  # fmt: skip
 def test_moments_are_those_of_all_rows_however_they_come(chunks, offset, shape) -> None:
     g = np.random.default_rng(len(chunks))
     x = (g.standard_normal((sum(chunks), *shape)) * 0.5 + offset).astype(np.float32)
@@ -59,15 +62,14 @@ def test_moments_are_those_of_all_rows_however_they_come(chunks, offset, shape) 
         moments.add(torch.from_numpy(part))
     assert moments.count == len(x)
     if len(x):
-        mean, std = moments.mean_and_std()
-        assert mean == pytest.approx(x.astype(np.float64).mean(0), rel=1e-12, abs=1e-12)
-        assert std == pytest.approx(x.astype(np.float64).std(0), rel=1e-7, abs=1e-9)
+        (mean, std), wide = moments.mean_and_std(), x.astype(np.float64)
+        np.testing.assert_allclose(mean, wide.mean(0), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(std, wide.std(0), rtol=1e-7, atol=1e-9)
         assert mean.shape == std.shape == shape
 
 
 def test_many_rows_at_once_take_little_memory() -> None:
-    x = torch.randn(5 * TOGETHER + 3, 40, generator=torch.Generator().manual_seed(0)) + 100
-    moments = Moments((40,))
+    x, moments = torch.randn(5 * TOGETHER + 3, 40) + 100, Moments((40,))
     tracemalloc.start()
     moments.add(x)
     _, peak = tracemalloc.get_traced_memory()
@@ -78,99 +80,70 @@ def test_many_rows_at_once_take_little_memory() -> None:
     np.testing.assert_allclose(std, x.double().std(0, unbiased=False), rtol=1e-11)
 
 
-# ---------------------------------------------------------------- what is done with them
-
-
 @pytest.mark.parametrize("cfg", [Fixed(50), Running()])
 def test_vectors_have_mean_0_and_deviation_1_and_nothing_else_changes(cfg: Normalise) -> None:
-    made, seen, x = Normaliser(SPEC, cfg), rows(50), rows(8, seed=1)
-    for i in range(0, 50, 2):
-        made.add({k: v[i : i + 2] for k, v in seen.items()})
+    seen, x = rows(50), rows(8, seed=1)
+    made = fed(cfg, seen, envs=2)
     got = made(x)
     for key in ("state", "a.b/c"):
-        assert got[key].numpy() == pytest.approx(by_hand(seen[key], x[key]), rel=1e-4, abs=1e-4)
+        assert_normalised(got[key], seen[key], x[key])
         assert got[key].dtype == torch.float32
-    assert made(seen)["state"].mean(0) == pytest.approx(np.zeros((2, 2)), abs=1e-4)
-    assert made(seen)["state"].std(0, correction=0) == pytest.approx(np.ones((2, 2)), rel=1e-4)
-    assert got["image"] is x["image"]
-    assert got["token"] is x["token"]
-    windows = {k: v.view(2, 4, *v.shape[1:]) for k, v in x.items()}
-    assert torch.equal(made(windows)["state"], got["state"].view(2, 4, 2, 2))
+    assert all(got[key] is x[key] for key in ("image", "token"))
+    windows = {k: v.unflatten(0, (2, 4)) for k, v in x.items()}
+    assert torch.equal(made(windows)["state"], got["state"].unflatten(0, (2, 4)))
 
 
-def test_far_off_numbers_are_cut() -> None:
-    made = Normaliser(VECTOR, Running(clip=2.5))
-    made.add({"observation": torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])})
-    got = made({"observation": torch.tensor([3.0, 100.0, -math.inf])})["observation"]
-    assert got.tolist() == [2.0, 2.5, -2.5]
-
-
-def test_one_row_is_shifted_and_not_divided_by_zero() -> None:
-    made, x = Normaliser(VECTOR, Running()), torch.tensor([[1.0, -2.0, 3.0]])
-    made.add({"observation": x})
-    assert made({"observation": x + 1})["observation"].tolist() == [[1.0, 1.0, 1.0]]
+@pytest.mark.parametrize(("seen", "x", "expected"), [
+    ([[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]], [3.0, 100.0, -math.inf], [2.0, 2.5, -2.5]),  # far off numbers are cut
+    ([[1.0, -2.0, 3.0]], [2.0, -1.0, 4.0], [1.0, 1.0, 1.0]),  # one row is shifted and not divided by zero
+])  # fmt: skip
+def test_by_hand(seen, x, expected) -> None:
+    made = fed(Running(clip=2.5), {"observation": torch.tensor(seen)}, envs=2)
+    assert made({"observation": torch.tensor(x)})["observation"].tolist() == expected
 
 
 def test_without_vectors_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"= running\(clip=10.0\): only vectors are normalised, .* image"):
+    with pytest.raises(ConfigError, match="only vectors are normalised"):
         Normaliser({"image": SPEC["image"]}, Running())
-
-
-# ---------------------------------------------------------------- which rows
 
 
 @pytest.mark.parametrize("envs", [1, 3, 8])
 def test_fixed_statistics_are_of_the_first_rows_exactly(envs: int) -> None:
-    made, seen = Normaliser(SPEC, Fixed(20)), rows(48)
-    for i in range(0, 48, envs):
-        made.add({k: v[i : i + envs] for k, v in seen.items()})
+    seen = rows(48)
+    made = fed(Fixed(20), seen, envs)
     assert made.count == 20
-    assert made(seen)["state"].numpy() == pytest.approx(by_hand(seen["state"][:20], seen["state"]), rel=1e-4, abs=1e-4)
-
-
-# ---------------------------------------------------------------- numbers that never change
+    assert_normalised(made(seen)["state"], seen["state"][:20], seen["state"])
 
 
 def test_numbers_that_never_change_are_said_once_and_not_scaled(capsys: pytest.CaptureFixture[str]) -> None:
-    made, seen = Normaliser(SPEC, Fixed(40)), rows(80)
+    seen = rows(80)
     seen["state"][:40, 1, 0] = 123.456
     seen["a.b/c"][:40] = 0.0
-    for i in range(0, 80, 4):
-        made.add({k: v[i : i + 4] for k, v in seen.items()})
+    got = fed(Fixed(40), seen, envs=4)(seen)
     said = capsys.readouterr().err
     assert "1 numbers of observation 'state', the first at [1, 0], did not change" in said
     assert "1 numbers of observation 'a.b/c'" in said
-    got = made(seen)
     assert got["state"][:40, 1, 0].abs().max() < 1e-4
     assert got["a.b/c"][40:].tolist() == seen["a.b/c"][40:].tolist()
-    moving = seen["state"][:, 0]
-    assert got["state"][:, 0].numpy() == pytest.approx(by_hand(moving[:40], moving), rel=1e-4, abs=1e-4)
+    assert_normalised(got["state"][:, 0], seen["state"][:40, 0], seen["state"][:, 0])
 
 
 def test_running_statistics_are_looked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    made = Normaliser(VECTOR, Running())
     x = torch.randn(LOOKED_AT + 500, 3)
     x[:, 1] = 5.0
-    for i in range(0, len(x), 100):
-        made.add({"observation": x[i : i + 100]})
+    fed(Running(), {"observation": x}, envs=100)
     said = capsys.readouterr().err
     assert f"'observation', the first at [1], did not change in {LOOKED_AT} rows" in said
     assert said.count("did not change") == 1
 
 
 def test_small_units_are_units_and_rounding_is_none() -> None:
-    made, x = Normaliser(VECTOR, Running()), torch.randn(200, 3)
-    x[:, 0] *= 1e-12
-    x[:, 1] = 1000.0 + x[:, 1] * 1e-4  # float32 has steps of 6e-5 there
-    x[:, 2] *= 1e-40
-    made.add({"observation": x})
-    got = made({"observation": x})["observation"]
+    x = torch.randn(200, 3) * torch.tensor([1e-12, 1e-4, 1e-40])
+    x[:, 1] += 1000  # float32 has steps of 6e-5 there
+    got = fed(Running(), {"observation": x}, envs=200)({"observation": x})["observation"]
     assert got[:, 0].std() == pytest.approx(1, rel=0.01)
     assert got[:, 1].abs().max() < 1e-3
     assert got[:, 2].abs().max() < 1e-30
-
-
-# ---------------------------------------------------------------- rewards
 
 
 def lives(steps: int = 60, envs: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,30 +154,30 @@ def lives(steps: int = 60, envs: int = 2, seed: int = 0) -> tuple[torch.Tensor, 
     return (torch.randn(envs, steps, generator=g) * 5 + 2) * ~first, first
 
 
+def one_by_one(reward: torch.Tensor, first: torch.Tensor, *scalers: ReturnScaler) -> None:
+    for scaler in scalers:
+        for row in zip(reward.T, first.T, strict=True):
+            scaler.add(*row)
+
+
 def test_rows_at_once_are_rows_one_by_one() -> None:
     one, all_ = ReturnScaler(0.9, None), ReturnScaler(0.9, None)
-    reward, first = lives()
-    for t in range(reward.shape[1]):
-        one.add(reward[:, t], first[:, t])
+    one_by_one(*lives(), one)
     all_.add(*(x[:, 0] for x in lives(seed=5)))
-    all_.fit(reward, first)
+    all_.fit(*lives())
     assert float(all_.factor) == pytest.approx(float(one.factor), rel=1e-6)
     assert all_.moments.count == one.moments.count
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 30), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2**32 - 1))
-def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(
-    streams: int, rows: int, often: float, seed: int
-) -> None:
+def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(streams, rows, often, seed) -> None:
     g = np.random.default_rng(seed)
     reward, first = g.normal(size=(streams, rows)), g.random((streams, rows)) < often
     expected = np.zeros_like(reward)
-    for n in range(streams):
-        earned = 0.0
-        for t in range(rows):
-            earned = 0.0 if first[n, t] else reward[n, t] + 0.97 * earned
-            expected[n, t] = earned
+    earned = np.zeros(streams)
+    for t in range(rows):
+        expected[:, t] = earned = np.where(first[:, t], 0.0, reward[:, t] + 0.97 * earned)
     found = running_returns(reward, first, 0.97)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, expected)
@@ -212,20 +185,16 @@ def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(
 
 def test_as_long_as_nothing_was_earned_rewards_are_as_they_are() -> None:
     scaler = ReturnScaler(0.9, 10.0)
-    for first in (True, False, False):
-        scaler.add(torch.zeros(1), torch.tensor([first]))
+    one_by_one(torch.zeros(1, 3), torch.tensor([[True, False, False]]), scaler)
     assert scaler(torch.tensor([3.0, -20.0])).tolist() == [3.0, -10.0]
 
 
 def test_returns_of_running_episodes_are_saved_for_as_many_environments_as_there_were() -> None:
     scaler, again = ReturnScaler(0.9, None), ReturnScaler(0.9, None)
     reward, first = lives(envs=3)
-    for t in range(30):
-        scaler.add(reward[:, t], first[:, t])
+    one_by_one(reward[:, :30], first[:, :30], scaler)
     again.load_state_dict(copy.deepcopy(scaler.state_dict()))
-    for t in range(30, 60):
-        for one in (scaler, again):
-            one.add(reward[:, t], first[:, t])
+    one_by_one(reward[:, 30:], first[:, 30:], scaler, again)
     torch.testing.assert_close(again.state_dict(), scaler.state_dict(), rtol=0, atol=0)
     again.add(torch.ones(2), torch.tensor([True, True]))  # another number now: new episodes
     assert again.returns.tolist() == [0.0, 0.0]

@@ -25,12 +25,16 @@ def test_a_ramp_is_linear_between_its_points_and_constant_outside():
 
 @pytest.mark.parametrize("wrong", [[], [[0, 1], [0, 2]], [[5, 1], [3, 2]], [[0, -1.0]], [[0, 1, 2]], [["a", 1]]])
 def test_points_that_are_no_ramp_are_refused(wrong):
-    with pytest.raises(ConfigError, match=r"lr = .*expected a number, or pairs"):
+    with pytest.raises(ConfigError, match="pairs"):
         DQNConfig().merge({"lr": wrong})
-    with pytest.raises(ConfigError, match="expected a finite number above 0"):
-        DQNConfig(lr=[[0, 0], [10, 0]])
-    with pytest.raises(ConfigError, match=r"epsilon = 2.0: expected a number in \[0, 1\]"):
-        EpsilonGreedy([[0, 0], [10, 2]])
+
+
+@pytest.mark.parametrize(("kind", "points", "said"), [
+    (DQNConfig().replace, ("lr", [[0, 0], [10, 0]]), "lr = "), (EpsilonGreedy, ([[0, 0], [10, 2]],), "epsilon = 2.0"),
+])  # fmt: skip
+def test_ramps_of_numbers_that_cannot_be_are_refused(kind, points, said):
+    with pytest.raises(ConfigError, match=said):
+        kind(*points)
 
 
 def test_ramps_are_written_as_they_are_read():
@@ -38,6 +42,7 @@ def test_ramps_are_written_as_they_are_read():
     plain = config.to_dict()
     assert plain["lr"] == POINTS
     assert DQNConfig().merge(plain) == config
+    assert DreamerV3Config(entropy=POINTS).to_dict()["entropy"] == POINTS
     assert EpsilonSchedule.parse("epsilon_greedy([[0, 1], [1e3, 0.1]])") == config.exploration
     assert config.exploration.chance(torch.tensor([300, 200])) == pytest.approx(0.55)
 
@@ -62,9 +67,5 @@ def test_a_step_on_a_ramp_is_that_of_its_present_rate(made):
 
 
 def test_a_temperature_on_a_ramp_is_not_learned():
-    with pytest.raises(ConfigError, match="Set temperature_lr = 0"):
+    with pytest.raises(ConfigError, match="temperature_lr = 0"):
         SACConfig(temperature=[[0, 1], [10, 0]])
-
-
-def test_entropy_of_a_dreamer_may_be_a_ramp():
-    assert DreamerV3Config(entropy=[[0, 1e-3], [1e6, 1e-4]]).to_dict()["entropy"] == [[0, 1e-3], [1e6, 1e-4]]

@@ -1,6 +1,8 @@
 """The recurrent model: resets, gates, and step by step equal to all at once."""
 
 import copy
+import functools
+import math
 import pickle
 
 import pytest
@@ -12,8 +14,7 @@ from reverie.nn.rssm import RSSM, Latent, RSSMConfig
 SIZES = {"deter": 16, "hidden": 8, "stoch": 3, "classes": 4, "blocks": 4}
 
 
-def mode(probs):
-    return probs.argmax(-1)
+mode = functools.partial(torch.argmax, dim=-1)
 
 
 @pytest.fixture
@@ -34,8 +35,7 @@ def test_step_by_step_is_all_at_once(rssm):
     latent = rssm.initial(2, torch.float32)
     for t in range(6):
         latent = rssm.observe_step(latent, embed[:, t], action[:, t], first[:, t], mode)
-        torch.testing.assert_close(latent.deter, whole.deter[:, t])
-        torch.testing.assert_close(latent.stoch, whole.stoch[:, t])
+        torch.testing.assert_close(latent, whole.map(lambda x, t=t: x[:, t]))
 
 
 def test_first_rows_forget_state_and_action(rssm):
@@ -56,16 +56,14 @@ def test_gates_by_hand(rssm):
         torch.nn.init.zeros_(parameter)
     bias = rssm.gates.bias.data.view(4, 3, 4)  # blocks, gates, units of a block
     bias[:, 1], bias[:, 2] = 2.0, 1.0
-    deter = torch.full((1, 16), 0.5)
-    out = rssm.sequence_step(Latent(deter, torch.zeros(1, 3, 4)), torch.zeros(1, 8), rssm.cell(torch.float32))
-    expected = 0.5 * torch.tanh(torch.tensor(1.0)) + 0.5 * 0.5
-    torch.testing.assert_close(out, torch.full((1, 16), float(expected)))
+    latent = Latent(torch.full((1, 16), 0.5), torch.zeros(1, 3, 4))
+    out = rssm.sequence_step(latent, torch.zeros(1, 8), rssm.cell(torch.float32))
+    torch.testing.assert_close(out, torch.full((1, 16), 0.5 * math.tanh(1) + 0.5 * 0.5))
 
 
 def test_actions_beyond_one_are_shrunk(rssm):
-    torch.testing.assert_close(
-        rssm.action_input(torch.tensor([[3.0, -0.5]])), rssm.action_input(torch.tensor([[1.0, -0.5]]))
-    )
+    far, near = (rssm.action_input(torch.tensor([[x, -0.5]])) for x in (3.0, 1.0))
+    torch.testing.assert_close(far, near)
 
 
 def test_imagination_follows_the_prior(rssm):
@@ -87,10 +85,7 @@ class Own(RSSM):
         return latent.deter + 1
 
 
-@pytest.mark.parametrize("off", [False, True], ids=["kernels", "no kernels"])
-def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(off, monkeypatch):
-    if off:
-        monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
+def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(either):
     rssm = Own(5, 2, RSSMConfig(**SIZES))
     embed, action, first = data()
     seen, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
@@ -101,15 +96,14 @@ def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(off, mon
     assert torch.equal(feature[:, :16], torch.full((2, 16), 7.0))
 
 
+@torch.no_grad()
+def latents(model):
+    torch.manual_seed(0)
+    return model.observe(model.initial(2, torch.float32), *data())[0].deter
+
+
 @pytest.mark.parametrize("change", ["layer", "method"])
 def test_what_was_replaced_after_the_model_had_acted_is_used(rssm, change):
-    embed, action, first = data()
-
-    def latents(model):
-        torch.manual_seed(0)
-        with torch.no_grad():
-            return model.observe(model.initial(2, torch.float32), embed, action, first)[0].deter
-
     latents(rssm)
     other = RSSMConfig(**SIZES).build(5, 2)
     if change == "layer":
@@ -124,22 +118,12 @@ def test_what_was_replaced_after_the_model_had_acted_is_used(rssm, change):
 @pytest.mark.parametrize("how", ["data", "in place", "a copy", "pickled"])
 def test_weights_that_somebody_changed_are_used(rssm, how):
     """PyTorch does not count changes by ``.data``."""
-    embed, action, first = data()
-
-    def latents(model):
-        torch.manual_seed(0)
-        with torch.no_grad():
-            return model.observe(model.initial(2, torch.float32), embed, action, first)[0].deter
-
     before = latents(rssm)
     copies = {"a copy": copy.deepcopy, "pickled": lambda model: pickle.loads(pickle.dumps(model))}
     model = copies[how](rssm) if how in copies else rssm
-    for p in model.parameters():
-        if how == "data":
-            p.data.mul_(3)
-        else:
-            with torch.no_grad():
-                p.mul_(3)
+    with torch.no_grad():
+        for p in model.parameters():
+            (p.data if how == "data" else p).mul_(3)
     fresh = RSSMConfig(**SIZES).build(embed=5, action=2)
     fresh.load_state_dict(model.state_dict())
     assert torch.equal(latents(model), latents(fresh))

@@ -9,25 +9,18 @@ from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
 
 
-def log(*rows):
-    return torch.tensor(rows, dtype=torch.float64).log()
-
-
 def test_free_nats_clamp_the_sum_not_each_latent():
     """Ten latents of 0.2 nats are two nats: above one free nat, although each alone is below it."""
     p = torch.tensor([[0.5, 0.5]] * 10, dtype=torch.float64)
     share = 0.5 - 0.5 * math.sqrt(1 - math.exp(-0.4))  # KL(p || (share, 1 - share)) = 0.2
     q = torch.tensor([[share, 1 - share]] * 10, dtype=torch.float64)
     dyn, rep = dynamics_and_representation(p.log(), q.log(), 1.0)
-    assert float(dyn) == pytest.approx(2.0)
-    assert float(rep) == pytest.approx(2.0)
-    clamped, _ = dynamics_and_representation(p.log(), q.log(), 3.0)
-    assert float(clamped) == 3.0
+    assert (float(dyn), float(rep)) == pytest.approx((2.0, 2.0))
+    assert float(dynamics_and_representation(p.log(), q.log(), 3.0)[0]) == 3.0
 
 
 def test_dynamics_teaches_the_prior_and_representation_the_posterior():
-    post = torch.randn(4, 3, 5, requires_grad=True)
-    prior = torch.randn(4, 3, 5, requires_grad=True)
+    post, prior = (torch.randn(4, 3, 5, requires_grad=True) for _ in range(2))
     dyn, rep = dynamics_and_representation(post.log_softmax(-1), prior.log_softmax(-1), 0.0)
     assert torch.autograd.grad(dyn.sum(), [post, prior], allow_unused=True, retain_graph=True)[0] is None
     assert torch.autograd.grad(rep.sum(), [post, prior], allow_unused=True)[1] is None
@@ -44,6 +37,4 @@ def test_reinforce_by_hand():
 def test_reinforce_has_no_gradient_through_advantage_or_weight():
     parts = {k: torch.ones(3, requires_grad=True) for k in ("log_prob", "advantage", "entropy", "weight")}
     reinforce(**parts, entropy_scale=0.1).sum().backward()
-    assert parts["advantage"].grad is None
-    assert parts["weight"].grad is None
-    assert parts["log_prob"].grad is not None
+    assert {name for name, x in parts.items() if x.grad is not None} == {"log_prob", "entropy"}
