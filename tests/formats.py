@@ -7,13 +7,14 @@ import json
 import pickle
 import struct
 
+import google_crc32c
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from PIL import Image
 
-from d4rl_files import columns
+from d4rl_files import cat, columns
 from recordings import LIVED, expected
 from reverie.core.columns import Column
 from reverie.store.store import Store
@@ -31,7 +32,7 @@ PART = {"kind": "vector", "shape": [2], "dtype": "float32", "classes": [], "low"
 SPEC = {"observation": {"vec": PART}, "action": {"action": {"kind": "continuous", "classes": [], "size": 1}}}
 
 
-def tianshou(path, rings, *, next_obs=True, old=False, stack=1, attrs=None, extra=None):
+def tianshou(path, rings, *, next_obs=True, stack=1, extra=None):
     """A buffer as ``save_hdf5`` writes it. ``rings``: of each (maxsize, transitions by place, last_index, length)."""
     with h5py.File(path, "w") as file:
         meta = file.create_group("_meta")
@@ -43,7 +44,7 @@ def tianshou(path, rings, *, next_obs=True, old=False, stack=1, attrs=None, extr
                 room[: len(value)] = value
                 arrays.setdefault(name, []).append(room)
         for name, values in arrays.items():
-            if (old and name in ("terminated", "truncated")) or (name == "obs_next" and not next_obs):
+            if name == "obs_next" and not next_obs:
                 continue
             meta.create_dataset(name, data=np.concatenate(values)).attrs["__data_type__"] = "ndarray"
         meta.create_group("info").attrs["__data_type__"] = "Batch"
@@ -62,8 +63,6 @@ def tianshou(path, rings, *, next_obs=True, old=False, stack=1, attrs=None, extr
             said = {"last_index": np.array([newest])}
         for name, value in said.items():
             file.create_dataset(name, data=value).attrs["__data_type__"] = "ndarray"
-        for name, value in (attrs or {}).items():
-            file.attrs[name] = value
         if extra:
             extra(file)
     return path
@@ -81,23 +80,15 @@ def rotated(values, by):
     return {name: np.roll(value, by, axis=0) for name, value in values.items()}
 
 
-def crc32c(data):
-    """Castagnoli's polynomial, a bit at a time."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def mask(crc):
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+def masked(data):
+    """The checksum of a record, as four bytes."""
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32)
 
 
 def framed(body):
     length = struct.pack("<Q", len(body))
-    return length + struct.pack("<I", mask(crc32c(length))) + body + struct.pack("<I", mask(crc32c(body)))
+    return length + masked(length) + body + masked(body)
 
 
 def number(value):
@@ -166,22 +157,16 @@ def shard(path, found, *, zipped=True, packed=True):
     return path
 
 
-def pydreamer_arrays(lived, discrete=False):
+def pydreamer_arrays(lived):
     """One file: for each row what was seen, and the action and reward that came before it."""
-    rows = {name: [] for name in ("vecobs", "action", "reward", "terminal", "reset")}
-    none = np.zeros(5 if discrete else 1, np.float32)
-    for e in lived:
-        for t in range(e.steps + 1):
-            led = none
-            if t:
-                led = np.eye(5, dtype=np.float32)[e.choice(t - 1)] if discrete else np.float32([e.action(t - 1)])
-            rows["vecobs"].append(np.float32(e.obs(t)))
-            rows["action"].append(led)
-            rows["reward"].append(np.float32(e.reward(t - 1) if t else 0))
-            rows["terminal"].append(t == e.steps and e.end == "terminal")
-            rows["reset"].append(t == 0)
-    return {name: np.array(values) for name, values in rows.items()} | {
-        "policy_value": np.full(len(rows["reset"]), np.nan)
+    rows = expected(lived)
+    return {
+        "vecobs": np.float32(rows["obs"]),
+        "action": np.roll(np.float32(rows["action"]), 1, axis=0),  # of the last row of each episode it is 0
+        "reward": np.float32(rows["reward"]),
+        "terminal": np.array(rows["is_terminal"]),
+        "reset": np.array(rows["is_first"]),
+        "policy_value": np.full(len(rows["reward"]), np.nan),
     }
 
 
@@ -192,18 +177,13 @@ def save_npz(folder, name, values):
 
 
 def table_columns(lived=LIVED):
-    def each(make):
-        return [make(e, t) for e in lived for t in range(e.steps)]
-
-    return {
-        "observation.state": each(lambda e, t: e.obs(t)),
-        "after": each(lambda e, t: e.obs(t + 1)),
-        "action": each(lambda e, t: [np.float32(e.action(t))]),
-        "choice": each(lambda e, t: e.choice(t)),
-        "next.reward": each(lambda e, t: e.reward(t)),
-        "next.done": each(lambda e, t: bool(e.terminals[t])),
-        "timeout": each(lambda e, t: bool(e.timeouts[t])),
-        "episode_index": each(lambda e, t: e.number),
+    names = {"observation.state": "observations", "after": "next_observations", "next.reward": "rewards",
+             "next.done": "terminals", "timeout": "timeouts"}  # fmt: skip
+    values = columns(lived)
+    return {name: values[theirs].tolist() for name, theirs in names.items()} | {
+        "action": list(values["actions"]),
+        "choice": cat("choices", lived).tolist(),
+        "episode_index": [e.number for e in lived for _ in range(e.steps)],
     }
 
 
@@ -240,7 +220,3 @@ def stored(folder, streams, begin=True, store=None):
     store.extend(rows)
     store.close(10)
     return folder
-
-
-def cut(rows, start, stop):
-    return {name: np.asarray(values)[start:stop] for name, values in rows.items()}

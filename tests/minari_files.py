@@ -33,5 +33,21 @@ def buffer(episode, observations=None, actions=None):
     )
 
 
+NESTED = (
+    spaces.Dict({
+        "arm": spaces.Dict({"state": PLAIN, "touch": spaces.Discrete(100)}),
+        "pair": spaces.Tuple((PLAIN, spaces.Text(8, charset="0123456789."))),
+    }),
+    spaces.Dict({"move": ACTION, "grip": spaces.Discrete(5)}),
+)  # fmt: skip
+"""Spaces of observations and actions."""
+
+
+def nested(e):
+    """An episode of these spaces."""
+    arm = {"state": e.observations, "touch": np.arange(e.steps + 1)}
+    return buffer(e, {"arm": arm, "pair": (-e.observations, texts(e))}, {"move": e.actions, "grip": e.choices})
+
+
 def texts(episode):
     return [f"{episode.number}.{t}" for t in range(episode.steps + 1)]

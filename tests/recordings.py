@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reverie.datasets.convert import write
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 
@@ -74,19 +75,17 @@ def expected(lived, *, last_seen=True, discrete=False):
     rows = {name: [] for name in ("obs", "action", *FIELDS)}
     nothing = 0 if discrete else [0.0]
     for episode in lived:
-        steps = episode.steps
-        if not last_seen and episode.end != "terminal":
-            steps -= 1
+        terminal = episode.end == "terminal"
+        steps = episode.steps - (not last_seen and not terminal)
         for t in range(steps + 1):
-            repeated = not last_seen and episode.end == "terminal" and t == steps
-            rows["obs"].append(episode.obs(t - 1 if repeated else t))
             done = t == steps
+            repeated = done and terminal and not last_seen
+            rows["obs"].append(episode.obs(t - 1 if repeated else t))
             taken = episode.choice(t) if discrete else [np.float32(episode.action(t))]
             rows["action"].append(nothing if done else taken)
-            rows["reward"].append(episode.reward(t - 1) if t else 0.0)
-            rows["is_first"].append(t == 0)
-            rows["is_last"].append(done)
-            rows["is_terminal"].append(done and episode.end == "terminal")
+            fields = (episode.reward(t - 1) if t else 0.0, t == 0, done, done and terminal)
+            for name, value in zip(FIELDS, fields, strict=True):
+                rows[name].append(value)
     return rows
 
 
@@ -112,6 +111,13 @@ def check(reader, rows):
     assert found["is_first"][0]
     assert found["is_last"][-1]
     return found
+
+
+def copied(source, target, to="minari", **how):
+    """Write a copy, and return the remarks on it."""
+    with open_reader(str(source)) as reader:
+        write(reader, str(target), to, **how)
+        return reader.remarks()
 
 
 def same_rows(one, two):

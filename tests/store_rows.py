@@ -27,15 +27,12 @@ def row(number, streams=STREAMS, life=0):
 @functools.cache
 def drawn(number, streams, life):
     rng = np.random.default_rng([life, number])
-    rows = {}
-    for name, column in COLUMNS.items():
-        if column.dtype == "bool":
-            rows[name] = rng.random((streams, *column.shape)) < 0.3
-        elif column.dtype == "uint8":
-            rows[name] = rng.integers(0, 256, (streams, *column.shape), dtype=np.uint8)
-        else:
-            rows[name] = rng.normal(size=(streams, *column.shape)).astype(column.dtype)
-    return rows
+    draw = {
+        "bool": lambda shape: rng.random(shape) < 0.3,
+        "uint8": lambda shape: rng.integers(0, 256, shape, dtype=np.uint8),
+        "float32": lambda shape: rng.normal(size=shape).astype(np.float32),
+    }
+    return {name: draw[column.dtype]((streams, *column.shape)) for name, column in COLUMNS.items()}
 
 
 def stacked(numbers, streams=STREAMS, life=0):
@@ -53,13 +50,8 @@ def contents(store, segment, start=0, stop=None):
     """All rows of a segment as one ``[N, n, ...]``, and the damage."""
     chunks = list(store.read(segment, start, stop))
     damaged = [damage for chunk in chunks for damage in chunk.damaged]
-    if not chunks:
-        return stacked_nothing(), damaged
-    return {name: np.concatenate([chunk.rows[name] for chunk in chunks], axis=1) for name in COLUMNS}, damaged
-
-
-def stacked_nothing(streams=STREAMS):
-    return {name: np.empty((streams, 0, *column.shape), column.dtype) for name, column in COLUMNS.items()}
+    nothing = {name: np.empty((STREAMS, 0, *column.shape), column.dtype) for name, column in COLUMNS.items()}
+    return {n: np.concatenate([nothing[n], *(chunk.rows[n] for chunk in chunks)], axis=1) for n in COLUMNS}, damaged
 
 
 def assert_rows(found, expected):

@@ -1,8 +1,7 @@
 """Batches on their way to a GPU, with the streams of a GPU that only takes notes."""
 
-from __future__ import annotations
-
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,23 +22,13 @@ COLUMNS = {
 }
 
 
-class Stream:
-    """Notes what it is told to do."""
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log = name, log
-
-    def wait_stream(self, other: Stream) -> None:
-        self.log.append(f"{self.name} waits for {other.name}")
-
-
 class Numbered:
     """Deals out batches that hold their number."""
 
-    def __init__(self, log: list[str]) -> None:
+    def __init__(self, log):
         self.log, self.sampled, self.fed = log, 0, []
 
-    def sample(self) -> Batch:
+    def sample(self):
         self.sampled += 1
         self.log.append("sample")
         flag, number = torch.zeros(1, 2, dtype=torch.bool), torch.full((1, 2), float(self.sampled))
@@ -48,22 +37,26 @@ class Numbered:
             weight=number[0], index=torch.tensor([self.sampled]), extras={"deter": number},
         )  # fmt: skip
 
-    def feedback(self, index: torch.Tensor, update: Update) -> None:
+    def feedback(self, index, update):
         self.fed.append((int(index), update))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 5
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def log(monkeypatch):
     """A GPU of notes: tensors that reach it are on the device ``meta``, where nothing can be read."""
-    notes: list[str] = []
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("copies", notes))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("learner", notes))
+    notes = []
+
+    def stream(name):
+        return SimpleNamespace(name=name, wait_stream=lambda other: notes.append(f"{name} waits for {other.name}"))
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream("copies"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream("learner"))
 
     @contextlib.contextmanager
-    def inside(stream: Stream):
+    def inside(stream):
         notes.append(f"on {stream.name}")
         yield
         notes.append(f"off {stream.name}")
@@ -74,17 +67,15 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return notes
 
 
-def test_batches_are_pinned_and_copied_on_their_own_stream(log: list[str]) -> None:
+def test_batches_are_pinned_and_copied_on_their_own_stream(log):
     source = Prefetch(Numbered(log), torch.device("meta"))
     batch = source.sample()
     assert log == ["sample", *["pin"] * 9, "on copies", "off copies", "learner waits for copies", *["for learner"] * 9]
-    assert batch.obs["x"].is_meta
-    assert batch.extras["deter"].is_meta
-    assert batch.weight.is_meta
+    assert all(tensor.is_meta for tensor in (batch.obs["x"], batch.extras["deter"], batch.weight))
     assert batch.index.tolist() == [1]
 
 
-def test_nothing_is_sampled_early_and_feedback_is_passed_on(log: list[str]) -> None:
+def test_nothing_is_sampled_early_and_feedback_is_passed_on(log):
     inner = Numbered(log)
     source = Prefetch(inner, CPU)
     assert (len(source), inner.sampled) == (5, 0)
@@ -94,12 +85,13 @@ def test_nothing_is_sampled_early_and_feedback_is_passed_on(log: list[str]) -> N
         assert (inner.fed[-1], inner.sampled) == ((number, update), number)
 
 
-def test_only_what_has_to_travel_is_sent_ahead(log: list[str]) -> None:
+def test_only_what_has_to_travel_is_sent_ahead(log):
     window = Window(batch=1, length=2, crosses_episodes=True)
-    host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, config=ReplayConfig(online=False))
-    device = Replay(DeviceStorage(COLUMNS, 1, 10, CPU), window, seed=0, config=ReplayConfig(online=False))
-    assert prefetch(host, CPU) is host
+    host, device = (
+        Replay(storage, window, seed=0, config=ReplayConfig(online=False))
+        for storage in (HostStorage(COLUMNS, 1, 10), DeviceStorage(COLUMNS, 1, 10, CPU))
+    )
+    assert (prefetch(host, CPU), prefetch(device, CUDA)) == (host, device)
     assert not host.storage.pin
-    assert prefetch(device, CUDA) is device
     assert isinstance(prefetch(host, CUDA), Prefetch)
     assert host.storage.pin

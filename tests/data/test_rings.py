@@ -1,11 +1,5 @@
 """Copying rows in one compiled call gives the bytes that NumPy gives, column by column."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +14,8 @@ from reverie.kernels.compiler import kernels
 from reverie.replay.device import DeviceStorage
 from reverie.replay.mapped import MappedStorage
 from reverie.replay.priority import SumTree, tree_draw, tree_set
-from reverie.replay.storage import HostStorage, Storage
+from reverie.replay.storage import HostStorage
+from store_rows import assert_rows
 
 COLUMNS = {
     "obs/image": Column((16, 24, 16), "uint8"),  # 6 KB: past the caches
@@ -34,31 +29,30 @@ COLUMNS = {
     "extras/half": Column((3,), "float16"),
     "extras/byte": Column((), "uint8"),
 }
-Make = Callable[[int, int], Storage]
 
 
 class Eager:
     """An object whose methods run without compiled functions."""
 
-    def __init__(self, of: Any) -> None:
+    def __init__(self, of):
         self.of = of
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         found = getattr(self.of, name)
         return only()(found) if callable(found) else found
 
 
-eager = Eager
+WAYS = pytest.mark.parametrize("way", [lambda storage: storage, Eager], ids=["compiled", "eager"])
 
 
 @pytest.fixture(params=["ram", "mmap"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+def make(request, tmp_path):
     if request.param == "ram":
         return lambda streams, capacity: HostStorage(COLUMNS, streams, capacity)
     return lambda streams, capacity: MappedStorage(COLUMNS, streams, capacity, tmp_path)
 
 
-def drawn(rng: np.random.Generator, streams: int) -> dict[str, torch.Tensor]:
+def drawn(rng, streams):
     """A row of each stream."""
     rows = {}
     for name, column in COLUMNS.items():
@@ -68,11 +62,11 @@ def drawn(rng: np.random.Generator, streams: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make: Make, streams: int) -> None:
+def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make, streams):
     assert kernels() is not None
     rng = np.random.default_rng(0)
     capacity, length = 11, 4
-    both = [make(streams, capacity), eager(HostStorage(COLUMNS, streams, capacity))]
+    both = [make(streams, capacity), Eager(HostStorage(COLUMNS, streams, capacity))]
     device = DeviceStorage(COLUMNS, streams, capacity, torch.device("cpu"))
     for t in range(30):
         rows = drawn(rng, streams)
@@ -83,22 +77,20 @@ def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make: Make, streams
         if len(starts):
             handles = rng.choice(starts, 9)
             mine, other, third = (storage.gather(torch.from_numpy(handles), length) for storage in (*both, device))
-            for name in COLUMNS:
-                assert mine[name].dtype is getattr(torch, COLUMNS[name].dtype)
-                assert mine[name].shape == (9, length, *COLUMNS[name].shape)
+            for name, column in COLUMNS.items():
+                assert mine[name].dtype is getattr(torch, column.dtype)
+                assert mine[name].shape == (9, length, *column.shape)
                 assert mine[name].is_contiguous()
                 assert torch.equal(mine[name], other[name])
                 assert torch.equal(mine[name], third[name])
-    mine, other = (storage.read(19, 30) for storage in both)
-    for name in COLUMNS:
-        np.testing.assert_array_equal(mine[name], other[name])
+    assert_rows(*(storage.read(19, 30) for storage in both))
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-def test_many_rows_at_once_are_those_that_came_one_by_one(make: Make, streams: int) -> None:
+def test_many_rows_at_once_are_those_that_came_one_by_one(make, streams):
     """Around the end of the rings, of other types and spacings, without extras; compiled and not."""
     rng = np.random.default_rng(1)
-    one, many, plain = make(streams, 90), make(streams, 90), eager(make(streams, 90))
+    one, many, plain = make(streams, 90), make(streams, 90), Eager(make(streams, 90))
     for count in (3, 85, 1, 0, 70):
         rows = [drawn(rng, streams) for _ in range(count)]
         for row in rows:
@@ -113,12 +105,11 @@ def test_many_rows_at_once_are_those_that_came_one_by_one(make: Make, streams: i
             storage.extend(block)
     for storage in (many, plain):
         assert storage.count == one.count
-        for name, ring in one.columns.items():
-            np.testing.assert_array_equal(storage.columns[name], ring)
+        assert_rows(storage.columns, one.columns)
 
 
-def test_a_seam_is_the_end_of_an_episode_in_the_batch_and_not_in_memory(make: Make) -> None:
-    for storage in (make(1, 8), eager(make(1, 8))):
+def test_a_seam_is_the_end_of_an_episode_in_the_batch_and_not_in_memory(make):
+    for storage in (make(1, 8), Eager(make(1, 8))):
         for first in (1, 0, 0, 1, 0, 1):
             rows = drawn(np.random.default_rng(0), 1)
             storage.add(rows | {"is_first": torch.tensor([bool(first)]), "is_last": torch.tensor([False])})
@@ -127,34 +118,26 @@ def test_a_seam_is_the_end_of_an_episode_in_the_batch_and_not_in_memory(make: Ma
         assert not storage.read(0, 6, ["is_last"])["is_last"].any()
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_rows_that_do_not_lie_as_they_are_stored(compiled: bool) -> None:
+@WAYS
+def test_rows_that_do_not_lie_as_they_are_stored(way):
     """As policies give them: strided, of another dtype, with gradients, as arrays."""
-    storage = HostStorage(COLUMNS, 3, 4)
-    storage = storage if compiled else eager(storage)
-    rows = drawn(np.random.default_rng(1), 3)
-    odd = {
-        **rows,
+    storage, rows = way(HostStorage(COLUMNS, 3, 4)), drawn(np.random.default_rng(1), 3)
+    rows["reward"] = rows["reward"][:1].expand(3)
+    odd = rows | {
         "obs/image": rows["obs/image"].transpose(1, 2).contiguous().transpose(1, 2),
         "obs/vector": rows["obs/vector"].bfloat16().requires_grad_(),
         "obs/choice": rows["obs/choice"].int(),
         "action": rows["action"].double().numpy(),
-        "reward": rows["reward"][:1].expand(3),
         "extras/half": rows["extras/half"].float(),
     }
     storage.add(odd)
-    held = storage.read(0, 1)
-    for name in COLUMNS:
-        expected = rows[name][:1].expand(3) if name == "reward" else rows[name]
-        np.testing.assert_array_equal(held[name][:, 0], expected.numpy())
+    assert_rows({name: held[:, 0] for name, held in storage.read(0, 1).items()}, rows)
     assert np.shares_memory(as_numpy(odd["action"]), odd["action"])
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_row_of_another_shape_is_refused_and_nothing_is_written(compiled: bool) -> None:
-    storage = HostStorage(COLUMNS, 3, 4)
-    storage = storage if compiled else eager(storage)
-    rows = drawn(np.random.default_rng(1), 3)
+@WAYS
+def test_a_row_of_another_shape_is_refused_and_nothing_is_written(way):
+    storage, rows = way(HostStorage(COLUMNS, 3, 4)), drawn(np.random.default_rng(1), 3)
     storage.add(rows)
     storage.columns["reward"][:] = 7
     for shape in [(2, 5), (3, 4), (3, 5, 1), (5,)]:
@@ -164,10 +147,10 @@ def test_a_row_of_another_shape_is_refused_and_nothing_is_written(compiled: bool
     assert (storage.columns["reward"] == 7).all()
 
 
-def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_copied_by_several_threads(monkeypatch):
     monkeypatch.setattr(rows_kernel, "PARALLEL", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    both = [HostStorage(COLUMNS, 2, 50), eager(HostStorage(COLUMNS, 2, 50))]
+    both = [HostStorage(COLUMNS, 2, 50), Eager(HostStorage(COLUMNS, 2, 50))]
     rng = np.random.default_rng(0)
     for _ in range(50):
         rows = drawn(rng, 2)
@@ -181,20 +164,26 @@ def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) 
 # ---------------------------------------------------------------------- the tree of priorities
 
 
-@settings(max_examples=12, deadline=None)
-@given(size=st.integers(1, 3000), seed=st.integers(0, 2**20))
-def test_compiled_and_eager_trees_are_the_same_to_the_last_digit(size: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    mine, other = SumTree(size), SumTree(size)
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(1, 5000), seed=st.integers(0, 2**31))
+def test_trees_are_the_same_to_the_last_digit_and_find_what_a_running_sum_finds(size, seed):
+    """Compiled and eager."""
+    rng, weights, mine, other, again = np.random.default_rng(seed), np.zeros(size), *(SumTree(size) for _ in range(3))
     for _ in range(6):
-        count = int(rng.integers(0, 2 * size + 1))
-        slots = rng.integers(size, size=count)
-        weights = rng.random(count) * 10.0 ** rng.integers(-9, 9, count) * (rng.random(count) > 0.2)
-        tree_set(mine, slots, weights)
-        tree_set.definition(other, slots, weights)
-        for level, same in zip(mine.levels, other.levels, strict=True):
-            np.testing.assert_array_equal(level, same)
+        slots = rng.integers(size, size=int(rng.integers(0, 2 * size + 1)))
+        values = rng.random(len(slots)) * 10.0 ** rng.integers(-12, 7, len(slots)) * (rng.random(len(slots)) > 0.2)
+        tree_set(mine, slots, values)
+        tree_set.definition(other, slots, values)
+        for slot, value in zip(slots, values, strict=True):
+            weights[slot] = value
+        tree_set(again, np.arange(size), weights)
+        for levels in zip(mine.levels, other.levels, again.levels, strict=True):
+            assert all(np.array_equal(level, levels[0]) for level in levels)
+        assert np.array_equal(mine.leaves[:size], weights)
         if mine.total > 0:
-            numbers = np.concatenate([rng.random(50), [0.0, np.nextafter(1.0, 0.0)]])
-            np.testing.assert_array_equal(tree_draw(mine, numbers), tree_draw.definition(other, numbers))
-            assert (mine.leaves[tree_draw(mine, numbers)] > 0).all()
+            numbers, sums = np.append(rng.random(50), [0.0, np.nextafter(1.0, 0.0)]), weights.cumsum()
+            drawn, slack = tree_draw(mine, numbers), 1e-9 * sums[-1]
+            assert np.array_equal(drawn, tree_draw.definition(other, numbers))
+            assert (weights[drawn] > 0).all()
+            assert (sums[drawn] >= numbers * sums[-1] - slack).all()
+            assert (sums[drawn] - weights[drawn] <= numbers * sums[-1] + slack).all()

@@ -1,7 +1,5 @@
 """The windows that a seed draws stay what they are: runs that were made with it can be made again."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import replace
 
@@ -36,7 +34,7 @@ KNOWN = {
 """Checksums of all handles drawn: where windows cross the ends of episodes, where not; the same with free rows."""
 
 
-def drawn(case: str, crosses: bool, free: bool) -> np.ndarray:
+def drawn(case, crosses, free):
     """Handles of 60 batches ``[60, 16]`` while two streams are lived, evicted and given priorities."""
     config, carries = ReplayConfig(online=False).merge(CASES[case]), case == "reset"
     window = Window(batch=16, length=3, context=1 - carries, crosses_episodes=crosses or carries, carries=carries)
@@ -53,6 +51,6 @@ def drawn(case: str, crosses: bool, free: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_seed_draws_the_windows_that_it_always_drew(case: str) -> None:
+def test_a_seed_draws_the_windows_that_it_always_drew(case):
     ways = [(True, False), (False, False), (True, True), (False, True)][: len(KNOWN[case])]
     assert [zlib.crc32(drawn(case, *way).astype("<i8").tobytes()) for way in ways] == KNOWN[case]

@@ -1,7 +1,5 @@
 """Sizes as people write them."""
 
-from __future__ import annotations
-
 import pytest
 from lived import ACTION, EXTRA, OBS
 
@@ -20,30 +18,28 @@ ROW = 2 * 4 + 6 + 3 * 4 + 4 + 3 + 2 * 2 + 1
         ("0.1TB", Size(10**11, True)), ("300 B", Size(300, True)), ("1.1e9B", Size(1_100_000_000, True)),
     ],
 )  # fmt: skip
-def test_sizes(text, size) -> None:
+def test_sizes(text, size):
     assert parse_size(text, "x") == size
 
 
 @pytest.mark.parametrize("text", ["", "many", "5M", "-5", 0, "0GB", "1.5", "1.2.3", "5 bananas", "nan", "0.1B"])
-def test_what_is_no_size_is_refused_with_examples(text) -> None:
+def test_what_is_no_size_is_refused_with_examples(text):
     with pytest.raises(ConfigError, match=r"replay.capacity = .*: expected rows such as .* or bytes such as 20GB"):
         ReplayConfig(capacity=text)
 
 
-def build(most: int | None = None, free: bool = False, **settings):
+def build(most=None, free=False, **settings):
     window = Window(batch=1, length=3, context=1, context_crosses=free)
     return ReplayConfig(**settings).build(
         obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=window, seed=0, most=most
     )
 
 
-def test_a_capacity_in_bytes_counts_all_columns() -> None:
+def test_a_capacity_in_bytes_counts_all_columns():
     replay = build(capacity="10kB")
     assert replay.nbytes <= 10_000 < replay.nbytes + 2 * ROW
 
 
-def test_no_more_is_reserved_than_can_come_and_no_less_than_a_window() -> None:
-    assert build(most=30).storage.capacity == 15
-    assert build(most=2).storage.capacity == 4
-    assert build(capacity=6, free=True).storage.capacity == 3 + 1
-    assert build(capacity=5, free=True).storage.capacity == 3 + 1
+def test_no_more_is_reserved_than_can_come_and_no_less_than_a_window():
+    settings = ({"most": 30}, {"most": 2}, {"capacity": 6, "free": True}, {"capacity": 5, "free": True})
+    assert [build(**given).storage.capacity for given in settings] == [15, 4, 3 + 1, 3 + 1]

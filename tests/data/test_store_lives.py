@@ -8,10 +8,10 @@ import os
 import tempfile
 import time
 import uuid
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -40,41 +40,30 @@ class Deadly:
 
     left = None
 
-    def count(self):
-        if Deadly.left is not None:
-            Deadly.left -= 1
-            if Deadly.left < 0:
-                raise Killed
-
-
-DEADLY = Deadly()
-
 
 def guarded(function, half=None):
     def call(*args, **kwargs):
-        try:
-            DEADLY.count()
-        except Killed:
-            if half is not None and Deadly.left == -1:
-                half(*args, **kwargs)
-            raise
+        if Deadly.left is not None:
+            Deadly.left -= 1
+            if Deadly.left < 0:
+                if half is not None and Deadly.left == -1:
+                    half(*args, **kwargs)
+                raise Killed
         return function(*args, **kwargs)
 
     return call
 
 
 def opened_half(path):
-    with Path.open(path, "wb") as file:
-        file.write(b"half")
+    path.write_bytes(b"half")
 
 
-class Run:
-    """A run: rows that it has lived, as (number of the row, life), and the checkpoint to go on from."""
+def new_run(name, saved=None):
+    """A run: rows that it has lived, as (number of the row, life), and the checkpoint to go on from.
 
-    def __init__(self, name):
-        self.name = name
-        self.store, self.segment, self.rows = None, "", []
-        self.saved = None  # (segment, stored, tail, rows)
+    A checkpoint is the name of the segment, how many rows were stored, those that were not, and all rows.
+    """
+    return SimpleNamespace(name=name, store=None, segment="", rows=[], saved=saved)
 
 
 class Stores(RuleBasedStateMachine):
@@ -83,21 +72,15 @@ class Stores(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.lives, self.runs, self.dropped = 0, [], 0
-        self.patches = []
-        self.patch(zarr, "CHUNK_BYTES", 4 * 48)
-        for name in ("sync", "opened"):
-            half = opened_half if name == "opened" else None
-            self.patch(files, name, guarded(getattr(files, name), half))
-        self.patch(files, "os", SimpleNamespace(replace=guarded(os.replace)))
-        self.patch(LocalObjects, "delete", guarded(LocalObjects.delete))
-        self.patch(cloud.RemoteObjects, "stage", guarded(cloud.RemoteObjects.stage))
-        self.patch(cloud.RemoteObjects, "delete", guarded(cloud.RemoteObjects.delete))
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(zarr, "CHUNK_BYTES", 4 * 48)
+        self.patches.setattr(files, "os", SimpleNamespace(replace=guarded(os.replace)))
+        self.patches.setattr(files, "opened", guarded(files.opened, opened_half))
+        for owner, name in ((files, "sync"), (LocalObjects, "delete"), (cloud.RemoteObjects, "stage"),
+                            (cloud.RemoteObjects, "delete")):  # fmt: skip
+            self.patches.setattr(owner, name, guarded(getattr(owner, name)))
         self.without_kernels = only()
         self.without_kernels.__enter__()
-
-    def patch(self, owner, name, value):
-        self.patches.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
 
     def teardown(self):
         Deadly.left = None
@@ -105,15 +88,14 @@ class Stores(RuleBasedStateMachine):
             if run.store is not None:
                 run.store.close(0)
         self.without_kernels.__exit__(None, None, None)
-        for owner, name, value in reversed(self.patches):
-            setattr(owner, name, value)
+        self.patches.undo()
 
     @initialize(remote=st.booleans(), keep=st.sampled_from(["all", "replay"]))
     def first(self, remote, keep):
         self.folder = tempfile.TemporaryDirectory()
         self.place = f"memory://{uuid.uuid4().hex}/replay" if remote else self.folder.name
         self.keep = keep
-        self.runs.append(Run("run0"))
+        self.runs.append(new_run("run0"))
 
     def opened(self, run=""):
         return Store(self.place, run=run, keep=self.keep)
@@ -122,16 +104,11 @@ class Stores(RuleBasedStateMachine):
     def live(self, i, n, kill, drop):
         """Go on for a while, and either make a checkpoint or be killed at some write."""
         run = self.runs[i % len(self.runs)]
-        self.lives += 1
-        life = self.lives
-        Deadly.left = kill
+        Deadly.left, before = kill, 0
         try:
             if run.store is None:
                 self.go_on(run)
-            for _ in range(n):
-                run.store.add(few(row(len(run.rows), life=life)))
-                run.rows.append(life)
-            before = 0
+            self.add(run, n)
             if self.keep == "replay":
                 before = min([len(run.rows), *[len(saved[3]) for saved in self.saved()]]) - drop
                 run.store.drop(before)
@@ -151,6 +128,12 @@ class Stores(RuleBasedStateMachine):
             Deadly.left = None
         self.save(run)
 
+    def add(self, run, n):
+        self.lives += 1
+        for _ in range(n):
+            run.store.add(few(row(len(run.rows), life=self.lives)))
+            run.rows.append(self.lives)
+
     def saved(self):
         return [run.saved for run in self.runs if run.saved is not None]
 
@@ -164,8 +147,7 @@ class Stores(RuleBasedStateMachine):
         run.store = None
 
     def save(self, run):
-        tail = run.store.pending()
-        run.saved = (run.segment, run.store.writer.committed, tail, list(run.rows))
+        run.saved = (run.segment, run.store.writer.committed, run.store.pending(), list(run.rows))
 
     @rule(i=st.integers(0, 3), n=st.integers(1, 5))
     def save_unflushed(self, i, n):
@@ -173,11 +155,8 @@ class Stores(RuleBasedStateMachine):
         run = self.runs[i % len(self.runs)]
         if run.store is None:
             return
-        self.lives += 1
         try:
-            for _ in range(n):
-                run.store.add(few(row(len(run.rows), life=self.lives)))
-                run.rows.append(self.lives)
+            self.add(run, n)
         except RunError as error:  # it was killed at a write while another run was to be
             if not isinstance(error.__cause__, Killed):
                 raise
@@ -188,10 +167,7 @@ class Stores(RuleBasedStateMachine):
     @rule(i=st.integers(0, 3))
     def copy(self, i):
         """A copy of a run: its checkpoint, in the store that both share."""
-        old = self.runs[i % len(self.runs)]
-        new = Run(f"run{len(self.runs)}")
-        new.saved = old.saved
-        self.runs.append(new)
+        self.runs.append(new_run(f"run{len(self.runs)}", self.runs[i % len(self.runs)].saved))
 
     def go_on(self, run):
         store = self.opened(run.name)
@@ -201,10 +177,9 @@ class Stores(RuleBasedStateMachine):
         else:
             segment, stored, tail, rows = run.saved
             run.rows = list(rows)
-            name = store.begin(FEW, 1, first=stored, parent=(segment, stored))
+            run.segment = store.begin(FEW, 1, first=stored, parent=(segment, stored))
             if tail["reward"].shape[1]:
                 store.extend(tail)
-            run.segment = name
         run.store = store
 
     @invariant()
@@ -239,14 +214,12 @@ class Stores(RuleBasedStateMachine):
         name = names[which % len(names)]
         right = {(s.name, chunk.start): chunk.rows for s in store.segments for chunk in store.read(s)}
         whole = store.objects.get(name)
-        broken = bytearray(whole)
-        if harm == "flip" and broken:
-            broken[len(broken) // 2] ^= 1
-        broken = {"flip": broken, "cut": broken[: len(broken) // 2], "empty": b"", "gone": b""}[harm]
+        half = len(whole) // 2
+        flipped = bytes(byte ^ (i == half) for i, byte in enumerate(whole))
         if harm == "gone":
             store.objects.delete([name])
         else:
-            store.objects.put(name, bytes(broken))
+            store.objects.put(name, {"flip": flipped, "cut": whole[:half], "empty": b""}[harm])
         again = Store(self.place)
         counted = {s.name: s.rows for s in store.segments if s.rows > s.first}
         left = {s.name: s.rows for s in again.segments if s.rows > s.first}
@@ -279,11 +252,10 @@ def test_histories_have_each_row_once(tmp_path):
 
     a = live("one", 0, 20, 0)
     b = live("one", 15, 25, 1, (a, 15))
-    live("copy", 18, 22, 2, (b, 18))
+    copy = live("copy", 18, 22, 2, (b, 18))
     c = live("one", 22, 30, 3, (b, 22))
     d = live("other", 0, 5, 4)
     histories = Store(tmp_path).histories()
     found = [[(part.segment.name, part.start, part.stop) for part in history] for history in histories]
-    assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(histories[1][0].segment.name, 18, 22)],
-                                    [(d, 0, 5)]])  # fmt: skip
+    assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(copy, 18, 22)], [(d, 0, 5)]])
     assert Store(tmp_path).rows() == 2 * (30 + 4 + 5)

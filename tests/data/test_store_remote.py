@@ -51,18 +51,12 @@ def test_urls_that_cannot_be_opened(url, words, monkeypatch):
 # ---------------------------------------------------------------- S3 over HTTP
 
 
-class Proxy(socketserver.ThreadingTCPServer):
-    """Passes connections on to ``target``; ``mode`` is "pass", "refuse", "hang" or "500"."""
-
-    allow_reuse_address = daemon_threads = True
-
-    def __init__(self, target):
-        self.target, self.mode = target, "pass"
-        super().__init__(("127.0.0.1", 0), Passing)
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+FAILED = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Passing(socketserver.BaseRequestHandler):
+    """Passes a connection on to the server's ``target``; its ``mode`` is "pass", "refuse", "hang" or "500"."""
+
     def handle(self):
         with socket.create_connection(self.server.target) as upstream:
             back = threading.Thread(target=self.pump, args=(upstream, self.request, False), daemon=True)
@@ -78,8 +72,7 @@ class Passing(socketserver.BaseRequestHandler):
                 if self.server.mode == "refuse":
                     break
                 if self.server.mode == "500" and asking:
-                    self.request.sendall(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n"
-                                         b"Connection: close\r\n\r\n")  # fmt: skip
+                    self.request.sendall(FAILED)
                     break
                 target.sendall(data)
         except OSError:
@@ -93,17 +86,15 @@ class Passing(socketserver.BaseRequestHandler):
 def proxy(s3_server, monkeypatch):
     import boto3
 
-    proxy = Proxy(s3_server)
-    address = f"http://127.0.0.1:{proxy.server_address[1]}"
+    proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Passing)
+    proxy.target, proxy.mode, proxy.daemon_threads = s3_server, "pass", True
+    threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
     environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
-                   "AWS_ENDPOINT_URL": address}  # fmt: skip
+                   "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}  # fmt: skip
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(
-        cloud.OPTIONS,
-        "s3",
-        {"config_kwargs": {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}},
-    )
+    hasty = {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}
+    monkeypatch.setitem(cloud.OPTIONS, "s3", {"config_kwargs": hasty})
     boto3.client("s3").create_bucket(Bucket="bucket")
     yield proxy
     proxy.mode = "pass"

@@ -1,7 +1,5 @@
 """The windows that there are, the queue that holds them, and the random integers that choose among them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +17,7 @@ BOUNDS = st.one_of(
 )
 
 
-def rows_of(streams: int, capacity: int) -> HostStorage:
+def rows_of(streams, capacity):
     return HostStorage({"is_first": Column((), "bool"), "is_last": Column((), "bool")}, streams, capacity)
 
 
@@ -29,7 +27,7 @@ def rows_of(streams: int, capacity: int) -> HostStorage:
     crosses=st.booleans(), first=st.sampled_from([0, 7]), blocks=st.lists(st.integers(0, 8), max_size=6),
     data=st.data(),
 )  # fmt: skip
-def test_windows_are_those_of_their_definition(streams, capacity, length, free, crosses, first, blocks, data) -> None:
+def test_windows_are_those_of_their_definition(streams, capacity, length, free, crosses, first, blocks, data):
     """However many rows come at a time; each is returned once, when it becomes complete."""
     free = min(free, length - 1)
     rows = rows_of(streams, capacity)
@@ -52,7 +50,7 @@ def test_windows_are_those_of_their_definition(streams, capacity, length, free, 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), draws=st.lists(st.tuples(BOUNDS, st.integers(0, 60)), min_size=1, max_size=5))
-def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed, draws) -> None:
+def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed, draws):
     assert kernels() is not None
     mine, other = np.random.default_rng(seed), np.random.default_rng(seed)
     integers = RandomIntegers(mine)
@@ -65,8 +63,8 @@ def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed
     assert random_integers(integers, 1000, 9).tolist() == np.random.default_rng(2).integers(1000, size=9).tolist()
 
 
-def test_handles_are_drawn_from_those_held() -> None:
-    def drawn() -> list[list[int]]:
+def test_handles_are_drawn_from_those_held():
+    def drawn():
         queue, integers = HandleQueue(), RandomIntegers(np.random.default_rng(4))
         queue.add(3 * np.arange(50))
         queue.drop(30)

@@ -1,7 +1,5 @@
 """What is done with recorded data: written in other formats, with their environments, and in part."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -16,9 +14,9 @@ from gymnasium import spaces
 import reverie
 from d4rl_files import columns
 from d4rl_files import write as write_hdf5
-from minari_files import buffer, texts
+from minari_files import NESTED, buffer, nested, texts
 from minari_files import write as write_minari
-from recordings import LIVED, assert_same, check, expected, joined, same_rows
+from recordings import LIVED, assert_same, check, copied, expected, joined, same_rows
 from reverie.agent.recording import stacked
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
@@ -27,7 +25,7 @@ from reverie.core.importing import trusting
 from reverie.core.rows import episodes_of
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
-from reverie.datasets.convert import Subset, subsample, write
+from reverie.datasets.convert import Subset, subsample
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
@@ -39,27 +37,21 @@ from reverie.store.places import LocalObjects
 minari = pytest.importorskip("minari")
 
 
+def about(path):
+    return open_reader(str(path)).about()
+
+
 # ---------------------------------------------------------------- convert
 
 
 def test_nested_spaces_come_out_of_minari_as_they_were(tmp_path):
-    observation = spaces.Dict({"state": spaces.Box(-99, 99, (2,), np.float32), "pair": spaces.Tuple(
-        (spaces.Discrete(100), spaces.Text(8, charset="0123456789.")))})  # fmt: skip
-    action = spaces.Dict({"move": spaces.Box(-1, 1, (1,), np.float32), "grip": spaces.Discrete(5)})
-    buffers = [
-        buffer(e, {"state": e.observations, "pair": (np.arange(e.steps + 1), texts(e))},
-               {"move": e.actions, "grip": e.choices})
-        for e in LIVED
-    ]  # fmt: skip
-    source = write_minari(tmp_path / "d", buffers, observation, action)
-    write(open_reader(str(source)), str(tmp_path / "out"))
-    one, two = (open_reader(str(path)) for path in (source, tmp_path / "out"))
-    assert (one.about().observation, one.about().action) == (two.about().observation, two.about().action)
-    assert_same(joined(two.parts()), joined(one.parts()))
-    whole = minari.MinariDataset(tmp_path / "out/data")
-    assert whole.total_steps == 14
-    assert whole[0].observations["pair"][1] == texts(LIVED[0])
-    write(open_reader(str(source)), str(tmp_path / "store"), "store")
+    source, out = write_minari(tmp_path / "d", [nested(e) for e in LIVED], *NESTED), tmp_path / "out"
+    copied(source, out)
+    assert (about(out).observation, about(out).action) == NESTED
+    assert_same(joined(open_reader(str(out)).parts()), joined(open_reader(str(source)).parts()))
+    whole = minari.MinariDataset(out / "data")
+    assert (whole.total_steps, whole[0].observations["pair"][1]) == (14, texts(LIVED[0]))
+    copied(source, tmp_path / "store", "store")
     same_rows(source, tmp_path / "store")
 
 
@@ -73,24 +65,20 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
     source = write_hdf5(tmp_path / "a.hdf5", columns() | {"actions": np.concatenate([actions(e) for e in LIVED])})
 
     def learned(path):
-        reader = open_reader(str(path))
-        assert reader.about().measured
-        return joined(Recorded(reader, action_space=space).parts())["action"]
+        assert about(path).measured
+        return joined(Recorded(open_reader(str(path)), action_space=space).parts())["action"]
 
     before, wanted = source, learned(source)
     for i, to in enumerate(["minari", "store", "d4rl", "store", "parquet", "minari"]):
-        with open_reader(str(before)) as reader:
-            write(reader, str(tmp_path / f"{i}"), to)
-            unbounded = to == "minari" and isinstance(space, spaces.Box)
-            assert unbounded == any("without bounds" in remark for remark in reader.remarks())
+        remarks = copied(before, tmp_path / f"{i}", to)
+        unbounded = to == "minari" and isinstance(space, spaces.Box)
+        assert unbounded == any("without bounds" in remark for remark in remarks)
         before = tmp_path / f"{i}"
         np.testing.assert_allclose(learned(before), wanted, atol=1e-6, err_msg=f"{i} {to}")
     assert validate(open_reader(str(before))).sound
     if isinstance(space, spaces.Box):  # honest to others as well
         assert minari.MinariDataset(before / "data").action_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    with open_reader(str(before)) as reader:
-        write(reader, str(tmp_path / "npz"), "pydreamer")
-        assert any("files do not store" in remark for remark in reader.remarks())
+    assert "files do not store" in str(copied(before, tmp_path / "npz", "pydreamer"))
 
 
 @pytest.mark.parametrize(
@@ -108,35 +96,28 @@ def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats)
     buffers = [buffer(e, actions=stacked(space, [space.sample() for _ in range(e.steps)], "action")) for e in LIVED]
     source = write_minari(tmp_path / "d", buffers, action=space)
     for to in [*formats, "store"]:
-        write(open_reader(str(source)), str(tmp_path / to), to)
-        write(open_reader(str(tmp_path / to)), str(tmp_path / f"{to}-back"))
+        copied(source, tmp_path / to, to)
+        copied(tmp_path / to, tmp_path / f"{to}-back")
         for path in (tmp_path / to, tmp_path / f"{to}-back"):
-            about = open_reader(str(path)).about()
-            assert (about.action, about.measured) == (space, False)
+            assert (about(path).action, about(path).measured) == (space, False)
             same_rows(source, path)
-
-
-def seeds_of(path):
-    reader = open_reader(path)
-    return [reader.seed(i) for i in range(reader.count)]
 
 
 def test_seeds_go_along(tmp_path):
     """Of whole episodes, and of pieces that begin where their episode does."""
+
+    def seeds_of(path):
+        reader = open_reader(str(path))
+        return [reader.seed(i) for i in range(reader.count)]
+
     source = write_minari(tmp_path / "d", [replace(buffer(e), seed=70 + e.number) for e in LIVED])
-    write(open_reader(str(source)), str(tmp_path / "all"))
-    assert seeds_of(str(tmp_path / "all")) == [71, 72, 73, 74, 75]
-    with open_reader(str(source)) as reader:
-        write(
-            reader, str(tmp_path / "some"), choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4))
-        )
-        assert seeds_of(str(tmp_path / "some")) == [72, 75]
-        steps = subsample(reader, Subset(steps=9, by="step", seed=1))
-        write(reader, str(tmp_path / "steps"), choose=steps)
-    with open_reader(str(tmp_path / "steps")) as reader:
-        rows = joined(reader.parts())
+    copied(source, tmp_path / "all")
+    copied(source, tmp_path / "some", choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4)))
+    assert [seeds_of(tmp_path / name) for name in ("all", "some")] == [[71, 72, 73, 74, 75], [72, 75]]
+    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, by="step", seed=1)))
+    rows = joined(open_reader(str(tmp_path / "steps")).parts())
     begins = rows["obs"][rows["is_first"]]
-    assert seeds_of(str(tmp_path / "steps")) == [70 + int(n) if t == 0 else None for n, t in begins]
+    assert seeds_of(tmp_path / "steps") == [70 + int(n) if t == 0 else None for n, t in begins]
 
 
 def test_ends_that_are_both_go_along(tmp_path):
@@ -144,9 +125,8 @@ def test_ends_that_are_both_go_along(tmp_path):
     ended = [e.terminals | (np.arange(e.steps) == e.steps - 1) for e in LIVED]
     buffers = [replace(buffer(e), truncations=end.tolist()) for e, end in zip(LIVED, ended, strict=True)]
     source = write_minari(tmp_path / "d", buffers)
-    with open_reader(str(source)) as reader:
-        write(reader, str(tmp_path / "all"))
-        write(reader, str(tmp_path / "steps"), choose=subsample(reader, Subset(fraction=1.0, by="step")))
+    copied(source, tmp_path / "all")
+    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, by="step")))
     for name in ("all", "steps"):
         copy = list(minari.MinariDataset(tmp_path / name / "data"))
         for one, lived, end in zip(copy, LIVED, ended, strict=True):
@@ -167,7 +147,7 @@ def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch)
     monkeypatch.setattr(LocalObjects, "publish", slow)
     monkeypatch.setattr(zarr, "CHUNK_BYTES", 64)
     with pytest.raises(DataError, match="the reward of row"):
-        write(open_reader(str(write_hdf5(tmp_path / "a.hdf5", values))), str(tmp_path / "out"), "store")
+        copied(write_hdf5(tmp_path / "a.hdf5", values), tmp_path / "out", "store")
     assert not any(thread.name == "store" for thread in threading.enumerate() if thread not in before)
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name and path.suffix != ".lock"] == []
 
@@ -175,8 +155,9 @@ def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch)
 # ---------------------------------------------------------------- subsample
 
 
-def kept(reader, share):
-    choose = subsample(reader, share)
+def kept(path, **share):
+    reader = open_reader(str(path))
+    choose = subsample(reader, Subset(**share))
     found, again = (list(choose(episodes_of(reader.parts()))) for _ in range(2))
     for one, two in zip(found, again, strict=True):
         assert_same(one, two)
@@ -186,7 +167,7 @@ def kept(reader, share):
 def test_whole_episodes(d4rl):
     """Of 3, 1, 5, 1 and 4 steps: so many that their steps suffice, in their order."""
     for seed in range(6):
-        found = kept(open_reader(str(d4rl)), Subset(steps=4, seed=seed))
+        found = kept(d4rl, steps=4, seed=seed)
         numbers, steps = [int(rows["obs"][0, 0]) for rows in found], [len(rows["reward"]) - 1 for rows in found]
         assert sum(steps) >= 4 > sum(steps) - max(steps)
         assert numbers == sorted(numbers)
@@ -195,24 +176,24 @@ def test_whole_episodes(d4rl):
 
 def test_single_steps(d4rl):
     """Each step that is kept leads to what it led to, with its reward; what follows each other stays together."""
-    found = kept(open_reader(str(d4rl)), Subset(fraction=0.5, by="step", seed=2))
     steps = []
-    for rows in found:
-        assert rows["is_first"].tolist() == [True] + [False] * (len(rows["reward"]) - 1)
-        assert rows["is_last"].tolist() == [False] * (len(rows["reward"]) - 1) + [True]
-        assert rows["reward"][0] == 0
-        assert not rows["action"][-1].any()
-        for i in range(len(rows["reward"]) - 1):
-            number, t = (int(x) for x in rows["obs"][i])
-            episode = LIVED[number - 1]
-            steps.append((number, t))
-            assert rows["obs"][i + 1].tolist() == episode.obs(t + 1)
-            assert rows["action"][i, 0] == np.float32(episode.action(t))
-            assert rows["reward"][i + 1] == np.float32(episode.reward(t))
-            assert rows["is_terminal"][i + 1] == (episode.end == "terminal" and t == episode.steps - 1)
-        assert not rows["is_terminal"][:-1].any()
+    for rows in kept(d4rl, fraction=0.5, by="step", seed=2):
+        (number, start), count = rows["obs"][0].astype(int), len(rows["reward"]) - 1
+        episode, taken = LIVED[number - 1], range(start, start + count)
+        steps += [(number, t) for t in taken]
+        assert_same(rows, {
+            "obs": [episode.obs(t) for t in range(start, start + count + 1)],
+            "action": np.float32([*([episode.action(t)] for t in taken), [0]]),
+            "reward": [0, *(episode.reward(t) for t in taken)],
+            "is_first": [True] + [False] * count,
+            "is_last": [False] * count + [True],
+            "is_terminal": [False] * count + [episode.end == "terminal" and start + count == episode.steps],
+        })  # fmt: skip
     assert len(steps) == len(set(steps)) == 7
     assert steps == sorted(steps)
+
+
+# ---------------------------------------------------------------- what formats can hold
 
 
 def test_several_observations_and_pictures_as_columns(tmp_path):
@@ -221,91 +202,105 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     space = spaces.Dict({"arm": spaces.Dict({
         "at": spaces.Box(-9, 9, (2,), np.float32), "on": spaces.Box(-9, 9, (), np.float32)})})  # fmt: skip
     source = write_minari(tmp_path / "d", [buffer(LIVED[0], both)], space)
-    write(open_reader(str(source)), str(tmp_path / "p"), "parquet")
+    copied(source, tmp_path / "p", "parquet")
     same_rows(source, tmp_path / "p")  # the tables say which column is what
-    with pytest.raises(
-        ConfigError, match=r"one array of observations.*, not obs/arm/at .*, obs/arm/on .* of .*--to minari"
-    ):
-        write(open_reader(str(source)), str(tmp_path / "a.hdf5"), "d4rl")
+    with pytest.raises(ConfigError, match=r"not obs/arm/at .*, obs/arm/on .* of .*--to minari"):
+        copied(source, tmp_path / "a.hdf5", "d4rl")
     pictures = rng.integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
     source = write_minari(tmp_path / "i", [buffer(LIVED[0], pictures)], spaces.Box(0, 255, (8, 9, 3), np.uint8))
-    write(open_reader(str(source)), str(tmp_path / "b.hdf5"), "d4rl")
+    copied(source, tmp_path / "b.hdf5", "d4rl")
     same_rows(source, tmp_path / "b.hdf5")
     with pytest.raises(ConfigError, match="numbers and vectors, not obs"):
-        write(open_reader(str(source)), str(tmp_path / "q"), "parquet")
+        copied(source, tmp_path / "q", "parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.hdf5", "d", "i", "p"]
+
+
+def test_columns_keep_their_type(tmp_path, monkeypatch):
+    """What is written first decides it: integers are not to become of later fractions."""
+    monkeypatch.setattr(writers, "BUFFERED", 1)
+    monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
+    space = spaces.Box(0, 99, (2,), np.int64)
+    parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]
+    with pytest.raises(DataError, match=r"'obs' is int64 in the first episodes, but float.* in later ones"):
+        copied(write_minari(tmp_path / "d", parts, space), tmp_path / "out", "parquet")
+    source = write_minari(tmp_path / "e", parts[::-1], space)
+    copied(source, tmp_path / "out", "parquet")
+    same_rows(source, tmp_path / "out")
+
+
+def test_an_infinite_action_space_stays_as_declared(tmp_path):
+    """Its bounds are measured to learn from it, not to write it."""
+    half = spaces.Box(np.float64([-np.inf]), np.float64([9]), dtype=np.float64)
+    space = spaces.Dict({"move": half, "turn": spaces.Box(-1, 1, (1,), np.float32)})
+    buffers = [buffer(e, actions={"move": np.pi * e.actions.astype("f8"), "turn": e.actions}) for e in LIVED]
+    for name in ("a", "b"):
+        write_minari(tmp_path / "both" / name, buffers, action=space)
+    for source, copy in ((tmp_path / "both/a", tmp_path / "one"), (tmp_path / "both", tmp_path / "two")):
+        assert not copied(source, copy)
+        reader = open_reader(str(copy))
+        assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
+        assert_same(joined(reader.parts()), joined(open_reader(str(source)).parts()))
+
+
+# ---------------------------------------------------------------- environments
 
 
 def test_the_environment_goes_along(tmp_path):
     env = gymnasium.make("CartPole-v1")
     source = write_minari(tmp_path / "d", [buffer(LIVED[0], np.zeros((4, 4), np.float32), np.zeros(3, int))],
                           env.observation_space, env.action_space, env_spec=env.spec)  # fmt: skip
-    write(open_reader(str(source)), str(tmp_path / "out"))
+    copied(source, tmp_path / "out")
     assert minari.MinariDataset(tmp_path / "out/data").recover_environment().spec.id == "CartPole-v1"
     for to in ("store", "d4rl"):
-        write(open_reader(str(source)), str(tmp_path / to), to)
+        copied(source, tmp_path / to, to)
         with open_reader(str(tmp_path / to)) as reader:
             assert reader.env_id() == reader.about().env == "CartPole-v1"
             assert reader.about().action == spaces.Discrete(2)
 
 
-def a_run(d4rl, folder, env):
+@pytest.fixture
+def a_run(d4rl, tmp_path):
     """A run's own rows: actions in [-1, 1], and settings that name the environment."""
-    write(open_reader(str(d4rl)), str(folder), "store")
-    (folder / "about.json").unlink()
-    (folder / "config.yaml").write_text(json.dumps({"algorithm": "sac", "experiment": {"env": env}}))
-    return folder
+
+    def made(env):
+        copied(d4rl, tmp_path / "run", "store")
+        (tmp_path / "run/about.json").unlink()
+        (tmp_path / "run/config.yaml").write_text(json.dumps({"algorithm": "sac", "experiment": {"env": env}}))
+        return tmp_path / "run"
+
+    return made
 
 
-def test_actions_of_a_run_are_those_of_the_environment_that_is_named(d4rl, tmp_path):
-    run = a_run(d4rl, tmp_path / "run", {"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50})
-    with open_reader(str(run)) as reader:
-        write(reader, str(tmp_path / "copy"))
-        assert not reader.remarks()
-    with open_reader(str(tmp_path / "copy")) as reader:
-        about, rows = reader.about(), joined(reader.parts())
-    assert (about.env, about.action) == ("Pendulum-v1", spaces.Box(-2, 2, (1,), np.float32))
-    whole = joined(open_reader(str(d4rl)).parts())
+def test_actions_of_a_run_are_those_of_the_environment_that_is_named(a_run, d4rl, tmp_path):
+    run, copy = a_run({"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50}), tmp_path / "copy"
+    assert not copied(run, copy)
+    assert (about(copy).env, about(copy).action) == ("Pendulum-v1", spaces.Box(-2, 2, (1,), np.float32))
+    rows, whole = (joined(open_reader(str(path)).parts()) for path in (copy, d4rl))
     np.testing.assert_array_equal(rows["action"], 2 * whole["action"])
-    same_rows(run, tmp_path / "copy")  # to learn from
-    env = minari.MinariDataset(tmp_path / "copy/data").recover_environment()
+    same_rows(run, copy)  # to learn from
+    env = minari.MinariDataset(copy / "data").recover_environment()
     assert (env.unwrapped.g, env.spec.max_episode_steps) == (9.0, 50)
 
 
 @pytest.mark.parametrize("id", ["Pendulum-v1", ""])
-def test_settings_of_a_run_are_kept_by_a_store_and_said_to_be_lost_by_other_copies(d4rl, tmp_path, id):
+def test_settings_of_a_run_are_kept_by_a_store_and_said_to_be_lost_by_other_copies(a_run, tmp_path, id):
     """An environment that has no name has settings as well."""
     env = {"num": 4, "action_repeat": 2, "clip_reward": "sign"} | ({"id": id} if id else {})
-    run = a_run(d4rl, tmp_path / "run", env)
-    with open_reader(str(run)) as reader:
-        write(reader, str(tmp_path / "store"), "store")
-        assert not any("settings" in line for line in reader.remarks())
-        before = reader.about()
-    with open_reader(str(tmp_path / "store")) as reader:
-        about = reader.about()
-    assert (about.env, about.env_settings) == (id, env)
-    assert env_of(about) == env_of(before)
+    run, store = a_run(env), tmp_path / "store"
+    assert "settings" not in str(copied(run, store, "store"))
+    assert (about(store).env, about(store).env_settings) == (id, env)
+    assert env_of(about(store)) == env_of(about(run))
     said = "the copy does not name the environment's settings while recording: env.clip_reward = sign, env.action_re"
     for to in ("pydreamer", "parquet", *(() if id else ("d4rl", "minari"))):
-        with open_reader(str(tmp_path / "store")) as reader:
-            write(reader, str(tmp_path / f"{to}-copy"), to)
-            assert any(line.startswith(said) for line in reader.remarks()), to
+        assert any(line.startswith(said) for line in copied(store, tmp_path / f"{to}-copy", to)), to
 
 
-@pytest.mark.parametrize(
-    ("env", "why"),
-    [("Nowhere-v0", "Nowhere"), ("CartPole-v1", r"categorical of 2 classes")],
-)
-def test_an_environment_that_does_not_answer_is_not_named(d4rl, tmp_path, env, why):
-    run = a_run(d4rl, tmp_path / "run", {"id": env})
-    with open_reader(str(run)) as reader:
-        write(reader, str(tmp_path / "copy"))
-        assert re.search(f"do not name it .*({why})", str(reader.remarks()))
-    assert open_reader(str(tmp_path / "copy")).about().env == ""
-    same_rows(run, tmp_path / "copy")
-
-
-# ---------------------------------------------------------------- environments of one's own
+@pytest.mark.parametrize(("env", "why"), [("Nowhere-v0", "Nowhere"), ("CartPole-v1", "categorical of 2 classes")])
+def test_an_environment_that_does_not_answer_is_not_named(a_run, tmp_path, env, why):
+    run, copy = a_run({"id": env}), tmp_path / "copy"
+    assert re.search(f"do not name it .*({why})", str(copied(run, copy)))
+    assert about(copy).env == ""
+    same_rows(run, copy)
 
 
 WALK = """
@@ -329,85 +324,43 @@ class Walk(gymnasium.Env):
         return {"at": np.full(1, self.x, np.float32), "last": np.int64(action)}, 1.0, abs(self.x) >= 3, False, {}
 
 gymnasium.register("Walk-v0", entry_point=Walk, max_episode_steps=7)
-gymnasium.register("Made-v0", entry_point=lambda: Walk(), max_episode_steps=7)
 """
 
 
 @pytest.fixture
-def walked(tmp_path, monkeypatch):
-    """What trains on an environment of somebody's own, and what forgets its module, as another process has."""
+def forget(tmp_path, monkeypatch):
+    """What forgets the module of somebody's own environment, as another process has."""
     (tmp_path / "walk_module.py").write_text(WALK)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def forget():
+    def forgotten():
         sys.modules.pop("walk_module", None)
-        for name in ("Walk-v0", "Made-v0"):
-            gymnasium.registry.pop(name, None)
+        gymnasium.registry.pop("Walk-v0", None)
 
-    def trained(name, **more):
-        settings = {"steps": 40, "learning_starts": 20, "eval_episodes": 0, "tensorboard": False, "console": False}
-        reverie.train("dqn", f"walk_module:{name}", run=tmp_path / "run", **settings | more)
-        return tmp_path / "run"
-
-    yield trained, forget
-    forget()
-
-
-@pytest.fixture
-def trust():
     with trusting(True):
-        yield
+        yield forgotten
+    forgotten()
 
 
-def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys, trust):
+def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
     """Of a class, whose module registers it: recorded, converted, and by who does not know us."""
-    trained, forget = walked
-    run = trained("Walk-v0", env_options={"kwargs": {"first": 1.0}})
-    assert cli(["data", "record", str(run), str(tmp_path / "recorded"), "--episodes", "2"]) == 0
+    name, more = "Walk-v0", {"env_options": {"kwargs": {"first": 1.0}}}
+    settings = {"steps": 40, "learning_starts": 20, "eval_episodes": 0, "tensorboard": False, "console": False}
+    reverie.train("dqn", f"walk_module:{name}", run=tmp_path / "run", **settings | more)
+    assert cli(["data", "record", str(tmp_path / "run"), str(tmp_path / "recorded"), "--episodes", "2"]) == 0
     assert "remark" not in capsys.readouterr().err
     for source, name in (("run", "converted"), ("recorded", "again")):
         forget()
-        with open_reader(str(tmp_path / source)) as reader:
-            write(reader, str(tmp_path / name))
+        copied(tmp_path / source, tmp_path / name)
     for name in ("recorded", "converted", "again"):
         forget()
         with open_reader(str(tmp_path / name)) as reader:
-            about = reader.about()
-            assert (reader.env_id(), about.env, about.time_limit) == (*["walk_module:Walk-v0"] * 2, 7)
+            assert (reader.env_id(), reader.about().env, reader.about().time_limit) == (
+                "walk_module:Walk-v0", "walk_module:Walk-v0", 7
+            )  # fmt: skip
             report = validate(reader)
             assert (report.sound, "in an environment:" in str(report.remarks)) == (True, False)
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
     assert resolved(config, None).env.id == "walk_module:Walk-v0"
-
-
-def test_columns_keep_their_type(tmp_path, monkeypatch):
-    """What is written first decides it: integers are not to become of later fractions."""
-    monkeypatch.setattr(writers, "BUFFERED", 1)
-    monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
-    space = spaces.Box(0, 99, (2,), np.int64)
-    parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]
-    source = write_minari(tmp_path / "d", parts, space)
-    with pytest.raises(DataError, match=r"'obs' is int64 in the first episodes, but float.* in later ones"):
-        write(open_reader(str(source)), str(tmp_path / "out"), "parquet")
-    source = write_minari(tmp_path / "e", parts[::-1], space)
-    write(open_reader(str(source)), str(tmp_path / "out"), "parquet")
-    same_rows(source, tmp_path / "out")
-
-
-def test_an_infinite_action_space_stays_as_declared(tmp_path):
-    """Its bounds are measured to learn from it, not to write it."""
-    half = spaces.Box(np.float64([-np.inf]), np.float64([9]), dtype=np.float64)
-    space = spaces.Dict({"move": half, "turn": spaces.Box(-1, 1, (1,), np.float32)})
-    for name in ("a", "b"):
-        buffers = [buffer(e, actions={"move": np.pi * e.actions.astype("f8"), "turn": e.actions}) for e in LIVED]
-        write_minari(tmp_path / "both" / name, buffers, action=space)
-    for source in (tmp_path / "both" / "a", tmp_path / "both"):
-        with open_reader(str(source)) as reader:
-            write(reader, str(tmp_path / f"copy-{source.name}"))
-            assert not reader.remarks()
-            first = joined(reader.parts())
-        with open_reader(str(tmp_path / f"copy-{source.name}")) as reader:
-            assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
-            assert_same(joined(reader.parts()), first)

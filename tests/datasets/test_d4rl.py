@@ -10,17 +10,6 @@ from recordings import Lived, assert_same, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
 from reverie.datasets.detect import open_reader
-from reverie.datasets.transitions import limited
-
-
-class Held:
-    """A column in memory."""
-
-    def __init__(self, values):
-        self.values, self.shape, self.dtype = values, values.shape, values.dtype
-
-    def read(self, start, stop):
-        return self.values[start:stop]
 
 
 @settings(max_examples=20, deadline=None)
@@ -29,41 +18,21 @@ class Held:
     block=st.integers(1, 9),
     seen=st.booleans(),
 )
-def test_transitions_in_parts_of_any_size(lived, block, seen):
+def test_transitions_in_parts_of_any_size(tmp_path_factory, lived, block, seen):
     """Whatever the edges of parts cut through, the rows are those of the slow way."""
     episodes = [Lived(i, steps, end) for i, (steps, end) in enumerate(lived, start=1)]
-    values = columns(episodes)
-
-    def column(name):
-        return Held(values[name])
-
+    values = {name: column for name, column in columns(episodes).items() if seen or name != "next_observations"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transitions, "LEAST", block)
         patch.setattr(transitions, "PART_BYTES", 1)
-        found = transitions.Transitions(
-            obs={"obs": column("observations")},
-            next_obs={"obs": column("next_observations")} if seen else {},
-            action={"action": column("actions")},
-            reward=column("rewards"),
-            end=values["timeouts"],
-            terminal=values["terminals"],
-            note=lambda what, times=1: None,
-            where="here",
-        )
-        rows = expected(episodes, last_seen=seen)
-        assert_same(joined(found.parts()), rows)
-        assert found.rows == len(rows["reward"])
+        with open_reader(str(write(tmp_path_factory.mktemp("d") / "a.hdf5", values))) as reader:
+            assert_same(joined(reader.parts()), rows := expected(episodes, last_seen=seen))
+            assert reader.rows() == len(rows["reward"])
 
 
-def steps_of(rows):
-    """Each transition of rows: what was seen, done, won, whether it ended terminally, what was seen after it."""
-    here = np.flatnonzero(~rows["is_last"])
-    after = here + 1
-    columns = (rows["obs"][here], rows["action"][here], rows["reward"][after], rows["is_terminal"][after])
-    return sorted(
-        (*map(float, seen), float(done[0]), float(won), bool(end), *map(float, then))
-        for seen, done, won, end, then in zip(*columns, rows["obs"][after], strict=True)
-    )
+def in_order(seen, done, won, ended, then):
+    """Transitions as rows of numbers, sorted."""
+    return sorted(np.column_stack([seen, done, won, ended, then]).tolist())
 
 
 @settings(max_examples=12, deadline=None)
@@ -76,30 +45,18 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
     with open_reader(str(write(tmp_path_factory.mktemp("d") / "a.hdf5", values))) as reader:
         rows = joined(reader.parts())
         assert reader.rows() == len(rows["reward"])
+        after = np.flatnonzero(~rows["is_last"]) + 1
         told = values.get("timeouts", np.zeros(len(chosen), bool)) | values["terminals"]
         torn = [i for i in range(len(chosen) - 1) if chosen[i + 1] != chosen[i] + 1 and not told[i]]
         assert [line.partition(" (")[0] for line in reader.remarks() if "truncated there" in line] == (
             [transitions.TORN] if times and torn else []
         )
         assert len(reader.disordered()) == (len(torn) if times else 0)
-    assert steps_of(rows) == sorted(
-        (*map(float, o), float(a[0]), float(r), bool(e), *map(float, n))
-        for o, a, r, e, n in zip(
-            values["observations"], values["actions"], values["rewards"], values["terminals"],
-            values["next_observations"], strict=True,
-        )
-    )  # fmt: skip
-
-
-@settings(max_examples=20, deadline=None)
-@given(terminal=st.lists(st.booleans(), min_size=1, max_size=30), limit=st.integers(1, 6))
-def test_limited(terminal, limit):
-    out, count = [], 0
-    for ends in terminal:
-        count += 1
-        out.append(not ends and count == limit)
-        count = 0 if ends or count == limit else count
-    assert limited(np.array(terminal), limit).tolist() == out
+    columns_in_time = (values[name] for name in ("observations", "actions", "rewards", "terminals"))
+    assert in_order(
+        *(rows[name][after - 1] for name in ("obs", "action")),
+        *(rows[name][after] for name in ("reward", "is_terminal", "obs")),
+    ) == in_order(*columns_in_time, values["next_observations"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Finding the format; several files as one."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest
@@ -32,27 +30,23 @@ def test_files_of_no_known_format(tmp_path, name, content, said):
 
 
 def test_options_without_effect_are_refused(d4rl):
-    said = r"data\.time_limit = 3 has no effect on .*\(D4RL HDF5\): leave it out"
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=r"data\.time_limit = 3 has no effect on .*\(D4RL HDF5\)"):
         open_reader(str(d4rl), ReadOptions(time_limit=3))
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "none"))
     write(tmp_path / "halfcheetah-medium.hdf5", columns())
-    with pytest.raises(
-        DataError, match=r"no dataset at .*Did you mean 'halfcheetah-medium\.hdf5'.*reverie data download"
-    ):
-        open_reader(str(tmp_path / "halfcheetah-expert.hdf5"))
-    with pytest.raises(DataError, match=r"contains: halfcheetah-medium\.hdf5"):
-        open_reader(str(tmp_path / "zzz"))
-    with pytest.raises(DataError, match="no dataset at"):
-        open_reader(str(tmp_path / "*.npz"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="contains no dataset, only nothing"):
-        open_reader(str(tmp_path / "empty"))
-    with pytest.raises(DataError, match="There are none yet"):
-        open_reader("minari:door-v0")
+    for path, said in [
+        (tmp_path / "halfcheetah-expert.hdf5", r"Did you mean 'halfcheetah-medium\.hdf5'.*reverie data download"),
+        (tmp_path / "zzz", r"contains: empty, halfcheetah-medium\.hdf5"),
+        (tmp_path / "*.npz", "no dataset at"),
+        (tmp_path / "empty", "contains no dataset, only nothing"),
+        ("minari:door-v0", "There are none yet"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            open_reader(str(path))
 
 
 def test_several_files_that_do_not_belong_together(tmp_path):

@@ -3,32 +3,16 @@
 A format may lack the final observations of episodes (``last_seen``) or continuous actions (``discrete``).
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-import h5py
 import numpy as np
 import pytest
 
+import formats
 from d4rl_files import columns, write
-from formats import (
-    SPEC,
-    named,
-    pydreamer_arrays,
-    save_npz,
-    save_table,
-    shard,
-    stored,
-    table_columns,
-    tianshou,
-    transitions,
-    transitions_of,
-)  # fmt: skip
+from formats import named, save_table, table_columns
 from recordings import FIELDS, LIVED, expected, joined
 from recordings import FORMATS as WRITTEN
 from reverie.core.errors import DataError, ReverieError
@@ -39,7 +23,7 @@ from reverie.datasets.convert import good
 from reverie.datasets.convert import write as convert
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import Reader, ReadOptions
+from reverie.datasets.reader import ReadOptions
 from reverie.datasets.validate import validate
 
 
@@ -47,49 +31,43 @@ from reverie.datasets.validate import validate
 class Format:
     """How to write ``LIVED``, and what is lost by that."""
 
-    write: Callable[[Path], Path]
+    write: callable
     reader: str
-    options: dict[str, Any] = field(default_factory=dict)
+    columns: dict = field(default_factory=dict)
     last_seen: bool = True
     discrete: bool = False
     pictures: bool = False
 
-    def read(self, path: Path) -> Reader:
-        return open_reader(str(path), ReadOptions(**self.options))
+    def read(self, path):
+        return open_reader(str(path), ReadOptions(columns=self.columns))
 
 
-def gzipped(path: Path) -> Path:
-    with h5py.File(path / "a.hdf5", "w") as file:
-        for name, values in columns().items():
-            file.create_dataset(name, data=values, compression="gzip", chunks=(4, *values.shape[1:]))
-    return path / "a.hdf5"
+def hdf5(path, without="", **how):
+    return write(path / "a.hdf5", {name: values for name, values in columns().items() if name != without}, **how)
 
 
-def without(*names: str) -> dict[str, np.ndarray]:
-    return {name: values for name, values in columns().items() if name not in names}
+def several(path):
+    return [write(path / f"{i}.hdf5", columns([episode])).parent for i, episode in enumerate(LIVED)].pop()
 
 
-def minari_with(storage: str) -> Callable[[Path], Path]:
-    def made(path: Path) -> Path:
-        files = pytest.importorskip("minari_files")
-        return files.write(path / "d", [files.buffer(episode) for episode in LIVED], storage=storage)
-
-    return made
+def in_minari(path, storage="hdf5"):
+    files = pytest.importorskip("minari_files")
+    return files.write(path / "d", [files.buffer(episode) for episode in LIVED], storage=storage)
 
 
-def one_by_one(path: Path) -> Path:
+def one_by_one(path):
     for episode in LIVED:
-        save_npz(path / "npz", f"ep{episode.number:06}_000000-r0-0001", pydreamer_arrays([episode]))
+        formats.save_npz(path / "npz", f"ep{episode.number:06}_000000-r0-0001", formats.pydreamer_arrays([episode]))
     return path / "npz"
 
 
-def a_run(path: Path) -> Path:
-    stored(path / "run/replay", [named(LIVED)])
-    (path / "run/spec.json").write_text(json.dumps(SPEC))
+def a_run(path):
+    formats.stored(path / "run/replay", [named(LIVED)])
+    (path / "run/spec.json").write_text(json.dumps(formats.SPEC))
     return path / "run"
 
 
-def as_lists(path: Path) -> Path:
+def as_lists(path):
     rows = {"o": "observations", "a": "actions", "r": "rewards", "t": "terminals"}
     return save_table(path / "t", {k: [getattr(e, name).tolist() for e in LIVED] for k, name in rows.items()})
 
@@ -98,79 +76,55 @@ ROLES = {"obs": "observation.state", "next_obs": "after", "action": "action", "r
          "terminal": "next.done", "truncated": "timeout"}  # fmt: skip
 EPISODES = {"obs": "observation.state", "action": "choice", "reward": "next.reward", "terminal": "next.done",
             "episode": "episode_index"}  # fmt: skip
+LISTS = {"obs": "o", "action": "a", "reward": "r", "terminal": "t"}
+D4RL, TABLE = "D4RL HDF5", "table (Arrow or Parquet)"
 KINDS = {
-    "d4rl": Format(lambda p: write(p / "a.hdf5", columns()), "D4RL HDF5"),
-    "d4rl, compressed": Format(gzipped, "D4RL HDF5"),
-    "d4rl, no next observations": Format(
-        lambda p: write(p / "a.hdf5", without("next_observations")), "D4RL HDF5", last_seen=False
-    ),
-    "d4rl, no timeouts": Format(lambda p: write(p / "a.hdf5", without("timeouts")), "D4RL HDF5"),
-    "d4rl, several files": Format(
-        lambda p: [write(p / f"{i}.hdf5", columns(LIVED[i : i + 1])).parent for i in range(5)].pop(), "5 x D4RL HDF5"
-    ),
-    "tianshou": Format(
-        lambda p: tianshou(p / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)]), "Tianshou buffer (HDF5)"
-    ),
-    "minari": Format(minari_with("hdf5"), "Minari (HDF5)"),
-    "minari, arrow": Format(minari_with("arrow"), "Minari (Arrow)"),
-    "minari, parquet": Format(minari_with("parquet"), "Minari (Arrow)"),
+    "d4rl": Format(hdf5, D4RL),
+    "d4rl, compressed": Format(partial(hdf5, compression="gzip", chunks=True), D4RL),
+    "d4rl, no next observations": Format(partial(hdf5, without="next_observations"), D4RL, last_seen=False),
+    "d4rl, no timeouts": Format(partial(hdf5, without="timeouts"), D4RL),
+    "d4rl, several files": Format(several, "5 x D4RL HDF5"),
+    "tianshou": Format(lambda p: formats.tianshou(p / "a.hdf5", [(20, formats.transitions_of(LIVED), 13, 14)]),
+                       "Tianshou buffer (HDF5)"),
+    "minari": Format(in_minari, "Minari (HDF5)"),
+    "minari, arrow": Format(partial(in_minari, storage="arrow"), "Minari (Arrow)"),
+    "minari, parquet": Format(partial(in_minari, storage="parquet"), "Minari (Arrow)"),
     "pydreamer": Format(one_by_one, "PyDreamer npz"),
-    "rl_unplugged": Format(
-        lambda p: shard(p / "run_1-00000-of-00100", transitions(LIVED)), "RL Unplugged Atari (TFRecord)",
-        discrete=True, pictures=True,
-    ),
-    "arrow": Format(
-        lambda p: save_table(p / "t", table_columns(), pieces=3), "table (Arrow or Parquet)", {"columns": ROLES}
-    ),
-    "parquet, episode ids": Format(
-        lambda p: save_table(p / "t", table_columns(), kind="parquet"), "table (Arrow or Parquet)",
-        {"columns": EPISODES}, last_seen=False, discrete=True,
-    ),
-    "table of episodes": Format(
-        as_lists, "table (Arrow or Parquet)", {"columns": {"obs": "o", "action": "a", "reward": "r", "terminal": "t"}}
-    ),
+    "rl_unplugged": Format(lambda p: formats.shard(p / "run_1-00000-of-00100", formats.transitions(LIVED)),
+                           "RL Unplugged Atari (TFRecord)", discrete=True, pictures=True),
+    "arrow": Format(lambda p: save_table(p / "t", table_columns(), pieces=3), TABLE, ROLES),
+    "parquet, episode ids": Format(lambda p: save_table(p / "t", table_columns(), kind="parquet"), TABLE, EPISODES,
+                                   last_seen=False, discrete=True),
+    "table of episodes": Format(as_lists, TABLE, LISTS),
     "run": Format(a_run, "reverie store"),
 }  # fmt: skip
-
-
 COPIED = ["d4rl", "minari", "pydreamer", "rl_unplugged", "parquet, episode ids", "run"]
 """One of each kind of spaces and of ends, which is what copies depend on."""
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Format:
+def kind(request):
     return KINDS[request.param]
 
 
 @pytest.fixture
-def path(kind: Format, tmp_path: Path) -> Path:
+def path(kind, tmp_path):
     return kind.write(tmp_path)
-
-
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions_, "LEAST", 3)
-    monkeypatch.setattr(rl_unplugged, "BLOCK", 3)
-    for module in (transitions_, minari, own_store):
-        monkeypatch.setattr(module, "PART_BYTES", 1)
-
-
-def rows_of(kind: Format, path: Path) -> dict[str, np.ndarray]:
-    """All rows as a reader gives them; a picture of RL Unplugged says in its corner which it is."""
-    with kind.read(path) as reader:
-        rows = joined(reader.parts())
-        assert reader.rows() == len(rows["reward"])
-    (name,) = (name for name in rows if name.startswith("obs"))
-    obs = rows.pop(name)
-    return rows | {"obs": obs[:, 0, :2, -1].astype(np.float32) if kind.pictures else obs}
 
 
 @pytest.mark.parametrize("small", [False, True])
 def test_rows_are_the_recorded_ones_whatever_the_parts(kind, path, monkeypatch, small):
+    """A picture of RL Unplugged says in its corner which it is."""
     if small:
-        small_parts(monkeypatch)
+        monkeypatch.setattr(transitions_, "LEAST", 3)
+        monkeypatch.setattr(rl_unplugged, "BLOCK", 3)
+        for module in (transitions_, minari, own_store):
+            monkeypatch.setattr(module, "PART_BYTES", 1)
     with kind.read(path) as reader:
-        assert reader.format == kind.reader
-    found = rows_of(kind, path)
+        found = joined(reader.parts())
+        assert (reader.format, reader.rows()) == (kind.reader, len(found["reward"]))
+    (obs,) = (found.pop(name) for name in list(found) if name.startswith("obs"))
+    found["obs"] = obs[:, 0, :2, -1] if kind.pictures else obs
     for name, values in expected(LIVED, last_seen=kind.last_seen, discrete=kind.discrete).items():
         np.testing.assert_array_equal(found[name], np.asarray(values), err_msg=name)
 
@@ -189,11 +143,12 @@ def test_copies_hold_the_same_rows(kind, tmp_path, to):
             return
         done = convert(reader, str(target), to)
         assert done.steps == sum(len(rows["reward"]) - 1 for rows in episodes_of(reader.parts()))
-    copies = episodes_of(Recorded(open_reader(str(target))).parts())
-    copy = joined(episode for episode in copies if len(episode["reward"]) > 1)
-    whole = joined(episode for episode in episodes_of(Recorded(kind.read(path)).parts()) if len(episode["reward"]) > 1)
+    whole, copy = (
+        joined(episode for episode in episodes_of(Recorded(reader).parts()) if len(episode["reward"]) > 1)
+        for reader in (kind.read(path), open_reader(str(target)))
+    )
     (mine,), (theirs,) = ([name for name in rows if name.startswith("obs")] for rows in (whole, copy))
-    for one, two in ((mine, theirs), ("action", "action"), *zip(FIELDS, FIELDS, strict=True)):
+    for one, two in ((mine, theirs), *((name, name) for name in ("action", *FIELDS))):
         np.testing.assert_allclose(whole[one], copy[two], rtol=2e-7, err_msg=one)
 
 
@@ -224,7 +179,7 @@ def test_a_cut_file_is_never_read_as_a_shorter_one_in_silence(kind, path):
     """Cut at every tenth of its length."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix not in (".json", ".yaml"))
     file = max((f for f in files if f.is_file()), key=lambda f: f.stat().st_size)
-    content, whole = file.read_bytes(), len(rows_of(kind, path)["reward"])
+    content, whole = file.read_bytes(), kind.read(path).rows()
     for tenth in range(10):
         file.write_bytes(content[: len(content) * tenth // 10])
         try:

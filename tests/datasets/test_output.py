@@ -1,14 +1,8 @@
 """What is written appears at its path when it is complete; what fails on the way is an error."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +10,8 @@ from gymnasium import spaces
 
 from d4rl_files import columns
 from d4rl_files import write as write_hdf5
-from recordings import FORMATS
+from recordings import FORMATS, copied
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.datasets.convert import write
-from reverie.datasets.detect import open_reader
 from reverie.datasets.output import staged_file
 from reverie.datasets.reader import About
 from reverie.datasets.writers import write_d4rl, write_minari
@@ -31,50 +23,31 @@ def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     (tmp_path / "out").mkdir()
     for to in FORMATS:
         with pytest.raises(RunError, match="out exists: choose another name"):
-            write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
+            copied(d4rl, tmp_path / "out", to)
     values = columns()
     values["observations"][9] = np.nan
     broken = write_hdf5(tmp_path / "b.hdf5", values)
     for to in ("pydreamer", "store"):  # those of learners; Minari takes what was recorded
         with pytest.raises(DataError, match="row 12"):
-            write(open_reader(str(broken)), str(tmp_path / to), to)
+            copied(broken, tmp_path / to, to)
     for to in ("minari", "d4rl", "parquet", "store"):
         with pytest.raises(RunError, match="no episodes"):
-            write(open_reader(str(d4rl)), str(tmp_path / "none"), to, lambda episodes: iter(()))
+            copied(d4rl, tmp_path / "none", to, choose=lambda episodes: iter(()))
     with pytest.raises(ConfigError, match="in the format Minari, but --to is store"):
-        write(open_reader(str(d4rl)), "minari:ab/b-v0", "store")
+        copied(d4rl, "minari:ab/b-v0", "store")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
 
 
-T = 200
 BOTH = spaces.Box(-np.inf, np.inf, (3,), np.float64), spaces.Box(-1, 1, (2,), np.float32)
+LAST = np.arange(201) == 200
+ROWS = {"obs": np.ones((201, 3)), "action": np.ones((201, 2), np.float32), "reward": np.ones(201), "is_terminal": LAST,
+        "is_last": LAST}  # fmt: skip
+FIELDS = {"observations": ROWS["obs"], "actions": ROWS["action"][1:], "rewards": ROWS["reward"][1:],
+          "terminations": LAST[1:], "truncations": np.zeros(200, bool)}  # fmt: skip
+"""The same as Minari has it."""
 
 
-def rows() -> dict[str, np.ndarray]:
-    """Rows of an episode of T steps."""
-    last = np.arange(T + 1) == T
-    return {
-        "obs": np.ones((T + 1, 3)),
-        "action": np.ones((T + 1, 2), np.float32),
-        "reward": np.ones(T + 1),
-        "is_terminal": last,
-        "is_last": last,
-    }
-
-
-def fields() -> dict[str, Any]:
-    """The same as the fields of Minari's episodes."""
-    found = rows()
-    return {
-        "observations": found["obs"],
-        "actions": found["action"][1:],
-        "rewards": found["reward"][1:],
-        "terminations": found["is_terminal"][1:],
-        "truncations": np.zeros(T, bool),
-    }
-
-
-def failing(episode: dict[str, Any], main: Path) -> Generator[dict[str, Any]]:
+def failing(episode, main):
     """Yield an episode three times; the file ``main`` cannot grow while the second one is written."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield episode
@@ -88,16 +61,15 @@ def failing(episode: dict[str, Any], main: Path) -> Generator[dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # HDF5 cannot close its file
 @pytest.mark.parametrize("form", ["minari", "d4rl"])
-def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(tmp_path, monkeypatch, form):
     """HDF5 would write the values of small datasets as they are closed, where h5py drops errors."""
     monkeypatch.setattr("reverie.datasets.writers.BUFFERED", 1)  # each episode is a block
     target, staged = tmp_path / "out", tmp_path / ".out.part"
-    episodes = failing(fields(), staged / "data" / "main_data.hdf5") if form == "minari" else failing(rows(), staged)
     if form == "minari":
+        episodes = failing(FIELDS, staged / "data" / "main_data.hdf5")
         write = partial(write_minari, episodes, str(target), BOTH, {})
     else:
+        episodes = failing(ROWS, staged)
         write = partial(write_d4rl, episodes, target, About(observation=BOTH[0], action=BOTH[1]))
     with contextlib.closing(episodes), pytest.raises(OSError, match="File"):
         write()
@@ -105,12 +77,9 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(
 
 
 @pytest.mark.parametrize("kind", [staged_file, partial(staged_file, folder=True)])
-def test_what_takes_its_name_is_on_the_disk_and_then_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Path], AbstractContextManager[Path]]
-) -> None:
+def test_what_takes_its_name_is_on_the_disk_and_then_the_name(tmp_path, monkeypatch, kind):
     """Otherwise a power failure could leave files of zeros, or no name."""
-    synced: list[tuple[str, bool]] = []  # with whether the output had its name by then
-    target = tmp_path / "out"
+    target, synced = tmp_path / "out", []  # with whether the output had its name by then
     monkeypatch.setattr("reverie.core.files.sync", lambda path: synced.append((path.name, target.exists())))
     with kind(target) as staged:
         files = [staged] if kind is staged_file else [staged / "a", staged / "below" / "b"]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from formats import save_table as save
 from formats import table_columns as columns
-from recordings import FIELDS, LIVED, Lived, check, expected, joined
+from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import transitions
 from reverie.datasets.detect import open_reader
@@ -23,10 +23,6 @@ MAPPING = {
 }  # fmt: skip
 
 
-PERMUTED = [0, 4, 1, 5, 2, 6, 3, 7, 8, 9, 10, 11, 12, 13]
-"""Rows of which those of the first and the third episode take turns."""
-
-
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
     monkeypatch.setattr(transitions, "LEAST", 3)
@@ -36,22 +32,19 @@ def _small_parts(monkeypatch):
 @pytest.mark.parametrize(("kind", "pieces"), [("stream", 1), ("file", 3), ("parquet", 3)])
 def test_a_row_is_a_transition(tmp_path, kind, pieces):
     path = save(tmp_path / "d", columns(), kind=kind, pieces=pieces)
-    mapping = MAPPING | {"next_obs": "after"}
-    reader = open_reader(str(path), ReadOptions(columns=mapping))
-    check(reader, expected(LIVED))
-    assert reader.about().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
-    assert not reader.remarks()
-    files = path / ("*.parquet" if kind == "parquet" else "*.arrow")  # an episode may go on in the next one
-    check(open_reader(str(files), ReadOptions(columns=mapping)), expected(LIVED))
+    for place in (path, path / "data-*"):  # an episode may go on in the next file
+        reader = open_reader(str(place), ReadOptions(columns=MAPPING | {"next_obs": "after"}))
+        check(reader, expected(LIVED))
+        assert (reader.about().action, reader.remarks()) == (spaces.Box(-1.0, 1.0, (1,), np.float32), [])
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
-    lived = [Lived(1, 3), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 2)]
+    lived = [Lived(1, 2), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 3), Lived(5, 1)]
     path = str(save(tmp_path / "d", columns(lived), pieces=pieces))
     flags = {name: MAPPING[name] for name in ("obs", "action", "reward", "terminal")}
     unknown = open_reader(path, ReadOptions(columns=flags))
-    assert unknown.rows() == 11 + 2
+    assert unknown.rows() == 12 + 3
     assert any("pass --data.time-limit" in line for line in unknown.remarks())
     known = open_reader(path, ReadOptions(columns=flags, time_limit=3))
     check(known, expected(lived, last_seen=False))
@@ -64,24 +57,22 @@ def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
 @pytest.mark.parametrize("last_seen", [False, True])
 def test_a_row_is_an_episode(tmp_path, kind, last_seen):
-    values = {
-        "observations": [e.observations[: e.steps + last_seen].tolist() for e in LIVED],
-        "actions": [e.actions.tolist() for e in LIVED],
-        "rewards": [e.rewards.tolist() for e in LIVED],
-        "dones": [e.terminals.tolist() for e in LIVED],
-    }
-    mapping = {"obs": "observations", "action": "actions", "reward": "rewards", "terminal": "dones"}
-    reader = open_reader(str(save(tmp_path / "d", values, kind=kind)), ReadOptions(columns=mapping))
+    fields = {"action": "actions", "reward": "rewards", "terminal": "terminals"}
+    values = {role: [getattr(e, name).tolist() for e in LIVED] for role, name in fields.items()}
+    values["obs"] = [e.observations[: e.steps + last_seen].tolist() for e in LIVED]
+
+    def reader_of(name, values):
+        path = save(tmp_path / name, values, kind=kind)
+        return open_reader(str(path), ReadOptions(columns={role: role for role in values}))
+
+    reader = reader_of("d", values)
     reader.about()
     check(reader, expected(LIVED, last_seen=last_seen))
-    values["dones"] = [[0] * e.steps for e in LIVED[:-1]] + [[2] * LIVED[-1].steps]
-    reader = open_reader(str(save(tmp_path / "e", values, kind=kind)), ReadOptions(columns=mapping))
-    with pytest.raises(DataError, match=r"'dones', of all steps, has the value 2 in row 10: expected true or"):
-        reader.rows()
-    values["dones"] = [[0] * e.steps for e in LIVED[:-1]] + [[0, 0, 1, 1]]
-    reader = open_reader(str(save(tmp_path / "f", values, kind=kind)), ReadOptions(columns=mapping))
-    with pytest.raises(DataError, match=r"'dones' ends an episode in step 12 of the table, but the next step"):
-        reader.rows()
+    before = [[0] * e.steps for e in LIVED[:-1]]
+    with pytest.raises(DataError, match=r"'terminal', of all steps, has the value 2 in row 10: expected true or"):
+        reader_of("e", values | {"terminal": [*before, [2] * 4]}).rows()
+    with pytest.raises(DataError, match=r"'terminal' ends an episode in step 12 of the table, but the next step"):
+        reader_of("f", values | {"terminal": [*before, [0, 0, 1, 1]]}).rows()
 
 
 def test_episodes_without_steps_are_left_out(tmp_path):
@@ -105,23 +96,22 @@ def test_several_observations_and_pictures(tmp_path):
                "terminal": "next.done", "episode": "episode_index"}  # fmt: skip
     reader = open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns=mapping))
     rows, found = expected(LIVED, last_seen=False, discrete=True), joined(reader.parts())
-    np.testing.assert_array_equal(found["obs/state"], rows["obs"])
-    seen = np.array(rows["obs"])
-    np.testing.assert_array_equal(found["obs/camera"][:, 3, 5, 2], 10 * seen[:, 0] + seen[:, 1])
-    for name in ("action", *FIELDS):
-        np.testing.assert_array_equal(found[name], rows[name], err_msg=name)
+    seen = np.array(rows.pop("obs"))
+    corner = found.pop("obs/camera")[:, 3, 5, 2]
+    assert_same(found | {"corner": corner}, rows | {"obs/state": seen, "corner": seen @ [10, 1]})
     assert reader.about().action == spaces.Discrete(5)
     assert reader.about().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
 
 
 def frame():
     """A column for each number, as pandas has them, some of them whole."""
-    steps = [(e, t) for e in LIVED for t in range(e.steps)]
-    return columns() | {
-        "number": [e.number for e, _ in steps],
-        "t": [float(t) for _, t in steps],
-        "after": [float(t + 1) for _, t in steps],
-        "done": [np.float32(e.action(t)) for e, t in steps],
+    values = columns()
+    times = [t for _, t in values["observation.state"]]
+    return values | {
+        "number": values["episode_index"],
+        "t": times,
+        "after": [t + 1 for t in times],
+        "done": [action[0] for action in values["action"]],
     }
 
 
@@ -141,28 +131,24 @@ def test_columns_of_numbers_are_one_vector(tmp_path, kind):
 
 def test_what_must_be_said(tmp_path):
     path = str(save(tmp_path / "d", columns()))
-    proposal = "obs: observation.state, action: action, reward: next.reward, terminal: next.done"
-    with pytest.raises(ConfigError, match=f"no column is named for obs, action, reward.*{proposal}"):
-        open_reader(path)
     values = {"left" if name == "action" else name: column for name, column in frame().items()}
-    proposal = (
-        r"'\{obs\.pair: \[t, number\], action: COLUMN, reward: next\.reward, terminal: done, truncated: timeout, epis"
-    )
+    proposal = r"obs\.pair: \[t, number\], action: COLUMN, reward: next\.reward, terminal: done, truncated: timeout"
     with pytest.raises(ConfigError, match=f"no column is named for action, reward.*{proposal}.*COLUMN stands for"):
         open_reader(str(save(tmp_path / "e", values)), ReadOptions(columns={"obs.pair": ["t", "number"]}))
-    with pytest.raises(ConfigError, match=r"no column 'actoin'\. Did you mean 'action'"):
-        open_reader(path, ReadOptions(columns=MAPPING | {"action": "actoin"}))
-    with pytest.raises(ConfigError, match=r"both obs and obs\.b are named.*Expected one"):
-        open_reader(path, ReadOptions(columns={"obs.b": "action"} | MAPPING))
-    with pytest.raises(
-        ConfigError, match=r"data\.columns\.prize = action: expected one column for .* such as obs.camera"
-    ):
-        open_reader(path, ReadOptions(columns=MAPPING | {"prize": "action"}))
+    for named, said in [
+        ({}, "for obs, action, reward.*obs: observation.state, action: action, reward: next.reward, terminal: next.d"),
+        (MAPPING | {"action": "actoin"}, "no column 'actoin'. Did you mean 'action'"),
+        (MAPPING | {"obs.b": "action"}, "both obs and obs.b are named"),
+        (MAPPING | {"prize": "action"}, "data.columns.prize = action: expected one column for .* such as obs.camera"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            open_reader(path, ReadOptions(columns=named))
 
 
 def test_episodes_that_take_turns_are_refused(tmp_path):
     """Each of their steps would become an episode otherwise."""
-    values = {name: [column[i] for i in PERMUTED] for name, column in columns().items()}
+    turns = [0, 4, 1, 5, 2, 6, 3, *range(7, 14)]  # of the first and the third episode
+    values = {name: [column[i] for i in turns] for name, column in columns().items()}
     said = r"of episode 1 \('episode_index'\) are not contiguous: .*row 0 and continue in row 2.*\. Sort the table"
     with pytest.raises(DataError, match=said):
         open_reader(str(save(tmp_path / "t", values, pieces=2)), ReadOptions(columns=MAPPING)).about()
@@ -172,12 +158,9 @@ def test_episodes_that_take_turns_are_refused(tmp_path):
 def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, column):
     values = columns()
     values[column][5] = values[column][11] = True
-    path = save(tmp_path / "t", values, pieces=2)
-    with pytest.raises(
-        DataError,
-        match=rf"'{column}' ends an episode in step 5 of the table, but the next step belongs .*\(2 such steps\)",
-    ):
-        open_reader(str(path), ReadOptions(columns=MAPPING | {role: column})).about()
+    said = rf"'{column}' ends an episode in step 5 of the table, but the next step belongs .*\(2 such steps\)"
+    with pytest.raises(DataError, match=said):
+        open_reader(str(save(tmp_path / "t", values)), ReadOptions(columns=MAPPING | {role: column})).about()
 
 
 @pytest.mark.parametrize(("size", "place"), [(2, 7), (3, 3)], ids=["list", "text"])

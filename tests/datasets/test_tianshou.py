@@ -13,14 +13,13 @@ from reverie.datasets import transitions
 from reverie.datasets.detect import open_reader
 
 
-@pytest.fixture
-def small_parts(monkeypatch):
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
     """Parts of three transitions, so that episodes reach over their edges."""
     monkeypatch.setattr(transitions, "LEAST", 3)
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
 
 
-@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("by", [1, 5, 13])
 def test_tianshou_full_ring(tmp_path, by):
     """The oldest transition lies right behind the newest."""
@@ -30,20 +29,14 @@ def test_tianshou_full_ring(tmp_path, by):
     assert any("lost its first steps" in line for line in reader.remarks())
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_tianshou_vector_buffer(tmp_path):
     """Three rings: a full one that has wrapped, one with room, an empty one. An episode is going on in two of them."""
     first, second = [Lived(1, 3), Lived(2, 2, "truncated"), Lived(3, 2, "open")], [Lived(4, 2), Lived(5, 1, "open")]
     empty = {name: value[:0] for name, value in transitions_of(first).items()}
-    rings = [
-        (7, rotated(transitions_of(first), 4), 3, 7),
-        (7, transitions_of(second), 2, 3),
-        (7, empty, 0, 0),
-    ]
+    rings = [(7, rotated(transitions_of(first), 4), 3, 7), (7, transitions_of(second), 2, 3), (7, empty, 0, 0)]
     check(open_reader(str(tianshou(tmp_path / "a.hdf5", rings))), expected([*first, *second]))
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_tianshou_stacks_frames(tmp_path):
     """Frames kept one by one are seen as the last three of their episode, the first one repeated before it."""
     lived = [Lived(1, 4), Lived(2, 1), Lived(3, 3)]
