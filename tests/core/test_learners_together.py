@@ -5,9 +5,7 @@ import torch
 from reverie.core.learners import alone, at_least, average, averaged, gathered, is_distributed, joined
 
 
-class Beside:
-    """Two ranks, of which the other has what is given here."""
-
+class Beside:  # two ranks, of which the other has what is given here
     rank, count = 0, 2
 
     def __init__(self, other):
@@ -28,8 +26,7 @@ def test_one_learner_has_what_it_is_given_and_several_the_mean():
     assert not is_distributed()
     with joined(Beside(4.0)):
         assert is_distributed()
-        assert averaged(x).item() == 2.5
-        assert gathered(x).tolist() == [1.0, 4.0]
+        assert (averaged(x).item(), gathered(x).tolist()) == (2.5, [1.0, 4.0])
         own = torch.tensor(2.0)
         average([own])
         assert own.item() == 3.0

@@ -1,31 +1,51 @@
-"""The resources of this machine."""
+"""The resources of this machine; how its threads wait is settled before they exist, or by the user."""
 
 import importlib
+import os
+import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from reverie.core import machine
 from reverie.core.machine import choose_device
+from reverie.core.waiting import POLICY, SPIN, TURNS, spin_briefly
 
 
-def test_triton_is_loaded_before_environments_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mesa", [False, True])
+def test_triton_is_loaded_before_environments_but_never_behind_mesa(monkeypatch, tmp_path, mesa):
     """Behind Mesa's OpenGL it would crash."""
-    (tmp_path / "triton.py").touch()
-    monkeypatch.delitem(sys.modules, "triton", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(machine, "loaded_by_mesa", lambda: False)
-    assert choose_device("cpu") == "cpu"
-    assert sys.modules.pop("triton").__file__ == str(tmp_path / "triton.py")
-
-
-def test_triton_is_never_loaded_behind_mesa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "triton.py").touch()
     monkeypatch.setitem(sys.modules, "triton", None)  # so that it is restored
     del sys.modules["triton"]
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(machine, "loaded_by_mesa", lambda: True)
+    monkeypatch.setattr(machine, "loaded_by_mesa", lambda: mesa)
     assert choose_device("cpu") == "cpu"
-    with pytest.raises(ImportError):
-        importlib.import_module("triton")
+    if mesa:
+        with pytest.raises(ImportError):
+            importlib.import_module("triton")
+    else:
+        assert sys.modules["triton"].__file__ == str(tmp_path / "triton.py")
+
+
+@pytest.mark.parametrize("said", [{SPIN: "7"}, {POLICY: "active"}, {POLICY: ""}])
+def test_what_the_user_said_stays(said):
+    environment = dict(said)
+    spin_briefly(environment)
+    assert environment == said
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("import reverie.cli as cli; assert 'torch' not in sys.modules; cli.main(['--help'])", f"{TURNS} False"),
+        ("import reverie", f"{TURNS} False"),
+        ("import torch, reverie", "None True"),  # too late: nothing is said to processes that come after this one
+    ],
+)
+def test_it_is_settled_before_torch_is_loaded(first, expected):
+    program = f"import sys, os\n{first}\nprint(os.environ.get('{SPIN}'), 'torch' in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key not in (SPIN, POLICY)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == expected

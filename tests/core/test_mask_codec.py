@@ -1,15 +1,12 @@
 """Masks of legal actions: what environments tell of them, and what is wrong with it."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_spaces import any_space
 
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, check_taken, with_choice
@@ -34,7 +31,7 @@ NESTED = spaces.Dict(
         (NESTED, np.array([0, 1, 1, 1, 0, 0, 1, 1, 1]), "011100111"),
     ],
 )
-def test_all_usual_forms_of_masks_are_understood(space: spaces.Space[Any], given: Any, flat: str) -> None:
+def test_all_usual_forms_of_masks_are_understood(space, given, flat):
     assert "".join(map(str, MaskCodec(space)(given).astype(int))) == flat
 
 
@@ -42,12 +39,12 @@ def test_all_usual_forms_of_masks_are_understood(space: spaces.Space[Any], given
     ("given", "message"),
     [([1, 0], "has 2 values: expected 3"), ([2, 0, 1], "expected 1 for legal"), ("abc", "expected")],
 )
-def test_masks_that_do_not_fit_are_refused(given: Any, message: str) -> None:
+def test_masks_that_do_not_fit_are_refused(given, message):
     with pytest.raises(DataError, match=message):
         MaskCodec(spaces.Discrete(3))(given)
 
 
-def test_something_is_legal_but_where_the_episode_is_over() -> None:
+def test_something_is_legal_but_where_the_episode_is_over():
     spec = ActionCodec(spaces.MultiDiscrete([2, 2])).spec
     masks = np.array([[1, 0, 0, 0], [0, 0, 1, 1]], bool)
     assert with_choice(masks, spec, np.array([True, True])).tolist() == [[1, 0, 1, 1], [1, 1, 1, 1]]
@@ -55,7 +52,7 @@ def test_something_is_legal_but_where_the_episode_is_over() -> None:
         with_choice(masks, spec, np.array([True, False]), 7)
 
 
-def test_recorded_actions_are_legal_by_their_masks() -> None:
+def test_recorded_actions_are_legal_by_their_masks():
     spec = ActionCodec(spaces.Discrete(2)).spec
     mask, action = np.array([[1, 0], [1, 0]], bool), np.eye(2, dtype=np.float32)
     check_taken(mask, action, np.array([False, True]), spec, 0)
@@ -63,7 +60,7 @@ def test_recorded_actions_are_legal_by_their_masks() -> None:
         check_taken(mask, action, np.array([False, False]), spec, 3)
 
 
-def test_random_actions_are_uniform_over_legal_ones_and_the_same_if_all_are_legal() -> None:
+def test_random_actions_are_uniform_over_legal_ones_and_the_same_if_all_are_legal():
     spec = ActionCodec(NESTED).spec
     mask = torch.tensor([1, 0, 1, 1, 1, 0, 1, 1, 1], dtype=torch.bool).expand(4000, -1)
     drawn = random_action(spec, 4000, np.random.default_rng(0), mask)
@@ -72,24 +69,9 @@ def test_random_actions_are_uniform_over_legal_ones_and_the_same_if_all_are_lega
     assert torch.equal(free, random_action(spec, 4000, np.random.default_rng(0), torch.ones_like(mask)))
 
 
-PARTS = st.recursive(
-    st.one_of(
-        st.integers(1, 4).map(spaces.Discrete),
-        st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
-        st.integers(1, 3).map(spaces.MultiBinary),
-        st.just(spaces.Box(-1, 1, (2,))),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map(lambda parts: spaces.Dict(dict(zip("abc", parts, strict=False)))),
-        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
-    ),
-    max_leaves=5,
-)
-
-
-@given(PARTS, st.integers(0, 2**31 - 1))
+@given(any_space(actions=True), st.integers(0, 2**31 - 1))
 @settings(max_examples=30, deadline=None)
-def test_random_actions_of_any_space_are_legal(space: spaces.Space[Any], seed: int) -> None:
+def test_random_actions_of_any_space_are_legal(space, seed):
     codec, rng = ActionCodec(space), np.random.default_rng(seed)
     legal = rng.random((5, codec.spec.width)) < 0.4
     legal[:, [i for key, cut in codec.spec.slices().items() if not codec.spec.parts[key].classes

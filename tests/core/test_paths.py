@@ -1,7 +1,5 @@
 """Paths of runs, targets and datasets: no URL, ~ is the home folder, and a changed working directory moves nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -51,9 +49,7 @@ def test_no_option_makes_a_folder_of_a_url(here, capsys, words, flag):
     assert not list(here.iterdir())
 
 
-class Moves(gymnasium.Env):
-    """Changes the working directory, as simulators that write files of their own do."""
-
+class Moves(gymnasium.Env):  # changes the working directory, as simulators that write files of their own do
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 

@@ -1,7 +1,5 @@
 """Observations and actions of a run, compared in words."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -25,10 +23,7 @@ def told(obs, action, new_obs, new_action):
 @pytest.mark.parametrize(
     ("obs", "expected"),
     [
-        (
-            {"vec": ObsPart(kind="vector", shape=(6,), dtype="float32")},
-            "observation 'vec' is vector (5,) in A, but (6,) in B",
-        ),
+        ({"vec": replace(VEC, shape=(6,))}, "observation 'vec' is vector (5,) in A, but (6,) in B"),
         ({"vec": EYE}, "observation 'vec' is vector (5,) in A, but image (8, 8, 3) uint8 in 0..255 in B"),
         ({}, "observation 'vec' (vector (5,)) is missing in B"),
         ({"vec": VEC, "room": ROOM}, "observation 'room' (categorical (2,) of 2 x 3 classes) is missing in A"),
@@ -39,7 +34,7 @@ def test_observations_that_changed(obs, expected):
 
 
 def test_actions_that_changed():
-    five, three = ActionPart(kind="categorical", classes=(5,)), ActionPart(kind="continuous", size=3)
+    five, three = replace(GO, classes=(5,)), replace(TURN, size=3)
     assert told({}, {"go": GO, "turn": TURN}, {}, {"go": five, "turn": three}) == [
         "action 'go' is categorical of 4 classes in A, but of 5 classes in B",
         "action 'turn' is continuous of 2 numbers in A, but of 3 numbers in B",
@@ -57,6 +52,6 @@ def test_actions_that_changed():
     ],
 )
 def test_bounds_of_actions_count_where_both_are_known(low, high, expected):
-    known = ActionPart(kind="continuous", size=2, low=(-1, -2), high=(1, 2))
+    known = replace(TURN, low=(-1, -2), high=(1, 2))
     line = f"action 'turn' is continuous of 2 numbers in (-1, -2)..(1, 2) in A, but of 2 numbers in {expected} in B"
     assert told({}, {"turn": known}, {}, {"turn": replace(known, low=low, high=high)}) == [line] * bool(expected)

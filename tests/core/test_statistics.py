@@ -1,7 +1,5 @@
 """Measures of scores: against rliable's own numbers, against slow definitions, and honest about few scores."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
@@ -30,7 +28,7 @@ MEASURES = {"mean": mean, "median": median, "iqm": iqm}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_measures_are_rliables(name: str) -> None:
+def test_measures_are_rliables(name):
     case, scores = CASES[name], np.array(CASES[name]["scores"])
     for measure, function in MEASURES.items():
         if scores.shape[1] > 1 or measure != "median":  # rliable's median of one task is its mean
@@ -40,7 +38,7 @@ def test_measures_are_rliables(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_intervals_are_rliables_up_to_chance(name: str) -> None:
+def test_intervals_are_rliables_up_to_chance(name):
     case, scores = CASES[name], np.array(CASES[name]["scores"])
     for measure, function in MEASURES.items():
         if scores.shape[1] == 1 and measure == "median":
@@ -53,7 +51,7 @@ def test_intervals_are_rliables_up_to_chance(name: str) -> None:
     assert found == pytest.approx([better["low"], better["high"]], abs=0.03)
 
 
-def test_iqm_leaves_out_a_whole_number_of_scores_at_either_end() -> None:
+def test_iqm_leaves_out_a_whole_number_of_scores_at_either_end():
     for count in range(1, 14):
         scores = np.random.default_rng(count).permutation(count) ** 2.0
         kept = sorted(scores)[int(0.25 * count) : count - int(0.25 * count)]
@@ -61,19 +59,19 @@ def test_iqm_leaves_out_a_whole_number_of_scores_at_either_end() -> None:
     assert iqm([-100.0, 1.0, 2.0, 3.0, 900.0]) == 2.0
 
 
-def test_the_bootstrap_is_that_of_all_possible_samples() -> None:
+def test_the_bootstrap_is_that_of_all_possible_samples():
     """Of four scores there are 256 samples; their percentiles are the interval."""
     scores = np.array([1.0, 2.0, 4.0, 11.0])
     for measure in (mean, iqm, median):
         all_of_them = [float(measure(list(chosen))) for chosen in itertools.product(scores, repeat=4)]
         expected = np.percentile(all_of_them, [2.5, 97.5])
         assert interval(measure, scores, resamples=100_000) == pytest.approx(expected, abs=0.26)
-    low, high = interval(mean, scores, confidence=0.5, resamples=100_000)
     every = [float(np.mean(chosen)) for chosen in itertools.product(scores, repeat=4)]
-    assert [low, high] == pytest.approx(np.percentile(every, [25, 75]), abs=0.26)
+    half = interval(mean, scores, confidence=0.5, resamples=100_000)
+    assert half == pytest.approx(np.percentile(every, [25, 75]), abs=0.26)
 
 
-def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators() -> None:
+def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators():
     scores = np.random.default_rng(0).normal(size=12)
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
     first = estimate(iqm, scores)
@@ -88,28 +86,25 @@ def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators()
 
 
 @pytest.mark.parametrize("scores", [[5.0], [5.0, 6.0], [1.0, 2.0, float("inf")], [1.0, float("nan"), 2.0, 3.0]])
-def test_too_few_scores_have_no_interval(scores: list[float]) -> None:
+def test_too_few_scores_have_no_interval(scores):
     found = estimate(mean, scores)
     assert not found.sure
     assert np.isnan([found.low, found.high]).all()
 
 
-def test_a_running_mean_never_looks_ahead() -> None:
-    values = np.arange(100.0)
-    smooth = running_mean(values)
-    assert smooth[0] == 0.0
-    assert smooth[50] == np.mean(values[41:51])
-    assert len(running_mean(np.zeros(0))) == 0
+def test_a_running_mean_never_looks_ahead():
+    smooth = running_mean(np.arange(100.0))
+    assert (smooth[0], smooth[50]) == (0.0, np.mean(np.arange(41, 51)))
     assert running_mean(np.array([-1e17] + 200 * [1.0]))[-1] == 1.0
-    assert list(running_mean(np.array([3.0, 5.0]))) == [3.0, 5.0]
+    assert (running_mean(np.zeros(0)).tolist(), running_mean(np.array([3.0, 5.0])).tolist()) == ([], [3.0, 5.0])
 
 
-def test_values_are_binned_as_numpy_does() -> None:
+def test_values_are_binned_as_numpy_does():
     values = np.random.default_rng(0).normal(size=100)
     for found, expected in zip(binned([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_of_one_task_the_median_is_that_of_the_runs() -> None:
+def test_of_one_task_the_median_is_that_of_the_runs():
     assert median([1.0, 2.0, 9.0]) == median([[1.0], [2.0], [9.0]]) == 2.0
     assert median([[1.0, 5.0, 0.0], [3.0, 9.0, 0.0]]) == 2.0  # of the means 2, 7, 0

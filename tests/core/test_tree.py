@@ -1,7 +1,5 @@
 """Trees of tensors are taken apart and put together again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +21,7 @@ class Box:
     name: str = "box"
 
 
-def tree(value: float, dtype: torch.dtype = torch.float32):
+def tree(value, dtype: torch.dtype = torch.float32):
     x = torch.full((2,), value, dtype=dtype)
     return {"a": Pair(x, [x + 1, None, 3]), "b": Box(x + 2), "c": (x + 3, "text")}
 
@@ -33,9 +31,7 @@ def test_filled_has_the_types_of_the_template_and_the_values_of_the_tensors():
     assert {place: x[0].item() for place, x in saved.items()} == {"a.left": 5, "a.right.0": 6, "b.inside": 7, "c.0": 8}
     out = filled(tree(0.0), saved)
     assert isinstance(out["a"], Pair)
-    assert out["b"].name == "box"
-    assert out["c"][1] == "text"
-    assert out["a"].right[1:] == [None, 3]
+    assert (out["b"].name, out["c"][1], out["a"].right[1:]) == ("box", "text", [None, 3])
     assert [leaf[0].item() for leaf in named(out).values()] == [5.0, 6.0, 7.0, 8.0]
     assert all(leaf.dtype == torch.float32 for leaf in named(out).values())
 
@@ -45,7 +41,6 @@ def test_tensors_by_name_need_no_order():
     saved = named({"obs": {"a": one, "b": two}, "reward": one})
     assert list(saved) == ["obs.a", "obs.b", "reward"]
     out = filled({"reward": two, "obs": {"b": one, "a": two}}, saved)
-    assert torch.equal(out["obs"]["a"], one)
-    assert torch.equal(out["obs"]["b"], two)
+    torch.testing.assert_close(out["obs"], {"a": one, "b": two})
     with pytest.raises(RunError, match="the tensors have shapes"):
         filled({"obs": {"c": one}}, saved)

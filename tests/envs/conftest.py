@@ -1,7 +1,5 @@
 """What the tests of vector environments share."""
 
-from __future__ import annotations
-
 import pytest
 
 from reverie.envs.config import EnvConfig

@@ -1,7 +1,6 @@
 """Environments that misbehave on purpose, at module level so that worker processes can import them."""
 
-from __future__ import annotations
-
+import multiprocessing
 import os
 import random
 import time
@@ -11,9 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 
-class Scripted(gymnasium.Env):
-    """Observations, rewards and ends from lists; row t of an episode shows entry t."""
-
+class Scripted(gymnasium.Env):  # observations, rewards and ends from lists; row t of an episode shows entry t
     def __init__(self, space, obs, rewards=None, terminated=(), truncated=(), action_space=None):
         self.observation_space = space
         self.action_space = action_space or spaces.Discrete(2)
@@ -34,23 +31,9 @@ class Scripted(gymnasium.Env):
         return obs, reward, self.time in self.terminated_at, self.time in self.truncated_at, {}
 
 
-class Unpicklable(Exception):
-    """Needs two arguments to be rebuilt, so that unpickling it fails."""
-
+class Unpicklable(Exception):  # needs two arguments to be rebuilt, so that unpickling it fails
     def __init__(self, first, second):
         super().__init__(f"{first} and {second}")
-
-
-class Crashing(Scripted):
-    """Crashes at step 3 of an episode."""
-
-    def __init__(self):
-        super().__init__(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)])
-
-    def step(self, action):
-        if self.time == 2:
-            raise Unpicklable("a wheel", "an axle")
-        return super().step(action)
 
 
 def without_a_seat():
@@ -58,46 +41,21 @@ def without_a_seat():
     raise OSError("no seat")
 
 
-class OldStep(Scripted):
-    """Answers as Gym did up to 0.25."""
-
+class OldStep(Scripted):  # answers as Gym did up to 0.25
     def __init__(self):
         super().__init__(spaces.Discrete(3), [0, 1])
 
     def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated or truncated, info
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
 
 
-class OldReset(OldStep):
-    """Answers as Gym did up to 0.21."""
-
+class OldReset(OldStep):  # answers as Gym did up to 0.21
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed, options=options)[0]
 
 
-class Seedless(OldStep):
-    """Its ``reset`` takes nothing."""
-
-    def reset(self):  # type: ignore[override]
-        return super().reset()
-
-
-class Dying(Scripted):
-    """Takes its process with it at step 2."""
-
-    def __init__(self):
-        super().__init__(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)])
-
-    def step(self, action):
-        if self.time == 1:
-            os._exit(7)
-        return super().step(action)
-
-
-class Seeded(Scripted):
-    """Shows a number drawn from its generator."""
-
+class Seeded(Scripted):  # shows a number drawn from its generator
     def __init__(self):
         super().__init__(spaces.Box(0, 1, (1,)), None, truncated=(5,))
 
@@ -115,7 +73,7 @@ class Seeded(Scripted):
 
 
 class Faulty(Seeded):
-    """Goes wrong where ``plan`` says so: for what it was seeded with, in an episode, at a step (0: its reset), how.
+    """Goes wrong where ``plan`` says so: for its seed (or any), in an episode, at a step (0: its reset), how.
 
     Episodes have five steps. ``how``: raise, nan, die, sleep.
     """
@@ -126,7 +84,7 @@ class Faulty(Seeded):
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
-            self.fault, self.episode = self.plan.get(seed), 0
+            self.fault, self.episode = self.plan.get(seed, self.plan.get("any")), 0
         self.episode += 1
         obs, info = super().reset(seed=seed)
         return obs * self._wrong(), info
@@ -146,9 +104,7 @@ class Faulty(Seeded):
         return np.float32(np.nan if how == "nan" else 1.0)
 
 
-class Own(Seeded):
-    """Has its own way of being taken up, and a field that cannot be pickled."""
-
+class Own(Seeded):  # has its own way of being taken up, and a field that cannot be pickled
     def __init__(self, answer="time"):
         super().__init__()
         self.lock = (i for i in ())
@@ -161,33 +117,25 @@ class Own(Seeded):
         self.time = state["time"]
 
 
-class Fragile(Own):
-    """Refuses what it has said itself, once it is half restored."""
-
+class Fragile(Own):  # refuses what it has said itself, once it is half restored
     def restore(self, state):
         self.time = 99
         raise KeyError("wheel")
 
 
-class Rebuilt(gymnasium.utils.EzPickle):
-    """Pickles as what it was when it was made."""
-
+class Rebuilt(gymnasium.utils.EzPickle):  # pickles as what it was when it was made
     def __init__(self):
         super().__init__()
         self.count = 0
 
 
-class Hiding(Seeded):
-    """Keeps ``hidden``, or what that makes, in a field."""
-
+class Hiding(Seeded):  # keeps ``hidden``, or what that makes, in a field
     def __init__(self, hidden):
         super().__init__()
         self.hidden = hidden()
 
 
-class Slotted(Seeded):
-    """Keeps a number in ``__slots__``, once it has been reset."""
-
+class Slotted(Seeded):  # keeps a number in ``__slots__``, once it has been reset
     __slots__ = ("total",)
 
     def reset(self, *, seed=None, options=None):
@@ -195,28 +143,9 @@ class Slotted(Seeded):
         return super().reset(seed=seed, options=options)
 
 
-class Global(Seeded):
-    """Draws from the generators that everybody shares."""
-
+class Global(Seeded):  # draws from the generators that everybody shares
     def _draw(self):
         return np.array([random.random() * np.random.random()], np.float32)  # noqa: NPY002
-
-
-def counter():
-    """A function that remembers how often it was called."""
-    calls = []
-    return lambda: calls.append(1)
-
-
-def rebinding_counter():
-    """Counts in a variable of the function around it."""
-    calls = 0
-
-    def call():
-        nonlocal calls
-        calls += 1
-
-    return call
 
 
 def nan_in_second():
@@ -227,58 +156,41 @@ def nan_in_second():
 
 def only_in_main():
     """Can be made in the parent process alone."""
-    import multiprocessing
-
     if multiprocessing.parent_process() is not None:
         raise OSError("no licence for a second seat")
     return Seeded()
 
 
-class Waiting(gymnasium.Env):
-    """Steps only once the file ``gate`` exists; fails after 20 seconds without it."""
-
+class Waiting(Scripted):  # steps only once the file ``gate`` exists; fails after 20 seconds without it
     def __init__(self, gate):
-        self.observation_space, self.action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+        super().__init__(spaces.Discrete(2), [0, 1])
         self.gate = gate
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(1, np.float32), {}
 
     def step(self, action):
         for _ in range(2000):
             if self.gate.exists():
-                return np.ones(1, np.float32), 1.0, False, False, {}
+                return super().step(action)
             time.sleep(0.01)
         raise TimeoutError("nobody came")
 
 
-class Judged(gymnasium.Env):
+class Judged(Scripted):
     """Episodes of ``length`` steps with info: ``success`` in step 2 alone, ``cost`` the number of the step."""
 
-    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, length=4, more=None, only_at_the_end=False):
-        self.length, self.more, self.only_at_the_end = length, more or {}, only_at_the_end
-        self.time, self.episode = 0, 0
+    def __init__(self, length=4, more=None):
+        super().__init__(spaces.Box(-np.inf, np.inf, (1,)), [np.zeros(1, np.float32)], terminated=(length,))
+        self.more = more or {}
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.time, self.episode = 0, self.episode + 1
-        return np.zeros(1, np.float32), {"cost": 1000.0}
+        return super().reset(seed=seed)[0], {"cost": 1000.0}
 
     def step(self, action):
-        self.time += 1
-        over = self.time == self.length
+        *told, _ = super().step(action)
         info = {"success": self.time == 2, "cost": np.float32(self.time), "inner": {"r": np.array([self.time])}}
-        if self.only_at_the_end:
-            info = {"won": True} if over and self.episode == 1 else {}
-        return np.full(1, self.time, np.float32), 1.0, over, False, info | self.more
+        return *told, info | self.more
 
 
-class Seen:
-    """Steps a ``FlatEnv`` as if it were an environment of Gymnasium."""
-
+class Seen:  # steps a ``FlatEnv`` as if it were an environment of Gymnasium
     def __init__(self, flat):
         self.flat, self.rows = flat, {key: np.zeros(p.shape, p.dtype) for key, p in flat.obs_spec.items()}
 

@@ -1,19 +1,17 @@
 """Checks of environments: each fault is found, and nothing else; in sound environments, nothing is."""
 
-from __future__ import annotations
-
-import importlib.util
 import mmap
 import random
 import threading
 
+import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from reverie.core.errors import EnvError
-from reverie.envs.check import EnvReport, examine
+from reverie.envs.check import examine
 from reverie.envs.config import EnvConfig
 
 SOUND = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "CliffWalking-v1",
@@ -44,8 +42,6 @@ class Walk(gymnasium.Env):
 
 
 class Reused(Walk):
-    """One array for all observations, as in google-deepmind/dm_control#34."""
-
     def __init__(self):
         self.array = np.zeros(1, np.float32)
 
@@ -54,76 +50,13 @@ class Reused(Walk):
         return self.array
 
 
-class Float64(Walk):
-    """As in learnsyslab/gym-pybullet-drones#87."""
-
-    def seen(self):
-        return np.array([self.x], np.float64)
-
-
-class Listed(Walk):
-    def seen(self):
-        return [float(self.x)]
-
-
-class Outside(Walk):
-    observation_space = spaces.Box(-1, 1, (1,), np.float32)
-
-
-class NaN(Walk):
-    def seen(self):
-        return np.array([np.nan if abs(self.x) > 1 else self.x], np.float32)
-
-
-class Reshaped(Walk):
-    """As in hill-a/stable-baselines#875."""
-
-    def seen(self):
-        return np.full(1 + (abs(self.x) > 1), self.x, np.float32)
-
-
-class WrongClass(Walk):
-    """Its classes begin at 1, but it counts from 0."""
-
-    observation_space = spaces.Discrete(7, start=1)
-
-    def seen(self):
-        return self.x + 3
-
-
-class WrongStart(Walk):
-    """Its actions begin at 1, but it counts from 0."""
-
-    action_space = spaces.Discrete(2, start=1)
-
-    def step(self, action):
-        return super().step([0, 1][action])
-
-
-class WantsNumPy(Walk):
-    """Takes only what ``action_space.sample()`` returns."""
-
-    def step(self, action):
-        return super().step(action.item())
-
-
-class Changed(Walk):
-    """Changes one thing in what a step returns."""
-
+class Changed(Walk):  # changes one thing in what a step returns
     changed: dict = {}  # noqa: RUF012
 
     def step(self, action):
         names = ("obs", "reward", "terminated", "truncated", "info")
         answer = dict(zip(names, super().step(action), strict=True))
-        for name, change in self.changed.items():
-            answer[name] = change(answer[name])
-        return tuple(answer.values())
-
-
-class FourValues(Walk):
-    def step(self, action):
-        obs, reward, terminated, _, info = super().step(action)
-        return obs, reward, terminated, info
+        return tuple(self.changed.get(name, lambda x: x)(value) for name, value in answer.items())
 
 
 class NoSeed(Walk):
@@ -131,14 +64,7 @@ class NoSeed(Walk):
         return super().reset()
 
 
-class IgnoresSeed(Walk):
-    def reset(self, *, seed=None, options=None):
-        return super().reset()
-
-
-class Leaves(Walk):
-    """What an episode changes stays in the next one."""
-
+class Leaves(Walk):  # what an episode changes stays in the next one
     wind = 0
 
     def step(self, action):
@@ -147,9 +73,7 @@ class Leaves(Walk):
         return super().step(action)
 
 
-class SeedlessAnew(Walk):
-    """A reset without a seed does not go on from the seed before, as in Farama-Foundation/Gymnasium#1084."""
-
+class SeedlessAnew(Walk):  # a reset without a seed does not go on from the seed before
     def reset(self, *, seed=None, options=None):
         obs, info = super().reset(seed=seed)
         if seed is None:
@@ -158,28 +82,7 @@ class SeedlessAnew(Walk):
         return obs, info
 
 
-class NumPyGlobal(Walk):
-    """As in MaximilianB2/pc-gym#44."""
-
-    def drawn(self):
-        return np.random.randint(3) - 1  # noqa: NPY002
-
-
-class PythonGlobal(Walk):
-    def drawn(self):
-        return random.randint(-1, 1)
-
-
-class Endless(Walk):
-    """As in learnables/learn2learn#349."""
-
-    def step(self, action):
-        return np.zeros(1, np.float32), 1.0, False, False, {}
-
-
-class Horizon(Walk):
-    """Tells its time limit as a termination, as in MaximilianB2/pc-gym#45."""
-
+class Horizon(Walk):  # tells its time limit as a termination, as in MaximilianB2/pc-gym#45
     def reset(self, *, seed=None, options=None):
         self.time = 0
         return super().reset(seed=seed)
@@ -190,30 +93,12 @@ class Horizon(Walk):
         return self.seen(), 1.0, self.time == 25, False, {}
 
 
-class Unpicklable(Walk):
-    def __init__(self):
-        self.lock = threading.Lock()
-
-
-class Elsewhere(Walk):
-    """Holds its state where no field is: a resumed one goes on from another."""
-
+class Elsewhere(Walk):  # holds its state where no field is: a resumed one goes on from another
     def __init__(self):
         self.hidden = [0]
 
     x = property(lambda self: Elsewhere.place[id(self)], lambda self, x: Elsewhere.place.update({id(self): x}))
     place: dict[int, float] = {}  # noqa: RUF012
-
-
-class StillPixels(Walk):
-    observation_space = spaces.Box(0, 255, (16, 16, 3), np.uint8)
-
-    def seen(self):
-        return np.full((16, 16, 3), 99, np.uint8)
-
-
-class Unbounded(Walk):
-    action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
 class Leaks(Walk):
@@ -225,13 +110,7 @@ class Leaks(Walk):
         return super().step(action)
 
 
-def without_a_seat():
-    raise OSError("no seat")
-
-
-class Alone(Walk):
-    """There can be only one."""
-
+class Alone(Walk):  # there can be only one
     made = 0
 
     def __init__(self):
@@ -240,9 +119,7 @@ class Alone(Walk):
             raise OSError("the port is taken")
 
 
-class Masked(Walk):
-    """Tells its legal actions in one of three ways, and refuses all others."""
-
+class Masked(Walk):  # tells its legal actions in one of three ways, and refuses all others
     how = "info"
 
     def mask(self):
@@ -257,71 +134,95 @@ class Masked(Walk):
     def told(self):
         return np.array(self.mask(), np.int8)
 
+    def info(self):
+        return {"action_mask": self.told()} if self.how == "info" else {}
+
     def reset(self, *, seed=None, options=None):
-        obs, _ = super().reset(seed=seed)
-        return obs, {"action_mask": self.told()} if self.how == "info" else {}
+        return super().reset(seed=seed)[0], self.info()
 
     def step(self, action):
         if not self.mask()[action]:
             raise ValueError(f"{action} is illegal")
-        obs, reward, terminated, truncated, _ = super().step(action)
-        return obs, reward, terminated, truncated, {"action_mask": self.told()} if self.how == "info" else {}
+        return *super().step(action)[:4], self.info()
 
     def seen(self):
         x = super().seen()
         return {"x": x, "action_mask": self.told()} if self.how == "observation" else x
 
 
+def walk(kind=Walk, **parts):
+    """The walk with other parts."""
+    return type(kind.__name__, (kind,), parts)
+
+
 def masked(**how):
-    return type("Masked", (Masked,), how)
+    return walk(Masked, **how)
 
 
 def changed(**how):
-    return type("Changed", (Changed,), {"changed": how})
+    return walk(Changed, changed=how)
 
+
+def shown(observation):
+    """Shows what ``observation`` makes of the place."""
+    return walk(seen=lambda self: observation(self.x))
+
+
+STILL = walk(observation_space=spaces.Box(0, 255, (16, 16, 3), np.uint8),
+             seen=lambda self: np.full((16, 16, 3), 99, np.uint8))  # fmt: skip
+FROM_1 = walk(observation_space=spaces.Discrete(7, start=1), seen=lambda self: self.x + 3)
+CALLED_1 = walk(action_space=spaces.Discrete(2, start=1), step=lambda self, action: Walk.step(self, [0, 1][action]))
+FOUR = walk(step=lambda self, action: (*Walk.step(self, action)[:3], {}))
+IGNORES_SEED = walk(reset=lambda self, *, seed=None, options=None: Walk.reset(self))
+ENDLESS = walk(step=lambda self, action: (np.zeros(1, np.float32), 1.0, False, False, {}))
 
 FAULTY = {
-    "reused array": (Reused, "warning reused", "changed after it was returned"),
-    "float64": (Float64, "warning dtype", "obs of reset() is of float64: expected an array of float32"),
-    "list": (Listed, "warning dtype", "is of list"),
-    "bounds": (Outside, "warning bounds", "at index (0,): expected -1 to 1"),
-    "NaN": (NaN, "fault refused", "is nan at index (0,)"),
-    "shape": (Reshaped, "fault refused", "has shape (2,); its space declares (1,)"),
-    "class": (WrongClass, "fault refused", "is 0; its space declares 1..7"),
-    "start": (WrongStart, "fault raises", "IndexError"),
-    "action type": (WantsNumPy, "fault raises", "no attribute 'item'"),
+    "reused array": (Reused, "warning reused", "changed after it was returned"),  # google-deepmind/dm_control#34
+    "float64": (shown(lambda x: np.array([x], np.float64)),  # learnsyslab/gym-pybullet-drones#87
+                "warning dtype", "obs of reset() is of float64: expected an array of float32"),
+    "list": (shown(lambda x: [float(x)]), "warning dtype", "is of list"),
+    "bounds": (walk(observation_space=spaces.Box(-1, 1, (1,), np.float32)),
+               "warning bounds", "at index (0,): expected -1 to 1"),
+    "NaN": (shown(lambda x: np.array([np.nan if abs(x) > 1 else x], np.float32)),
+            "fault refused", "is nan at index (0,)"),
+    "shape": (shown(lambda x: np.full(1 + (abs(x) > 1), x, np.float32)),  # hill-a/stable-baselines#875
+              "fault refused", "has shape (2,); its space declares (1,)"),
+    "class": (FROM_1, "fault refused", "is 0; its space declares 1..7"),
+    "start": (CALLED_1, "fault raises", "IndexError"),
+    "action type": (walk(step=lambda self, action: Walk.step(self, action.item())),
+                    "fault raises", "no attribute 'item'"),
     "reward array": (changed(reward=lambda r: np.array([r])), "warning reward", "array([0.]), of type ndarray"),
     "reward NaN": (changed(reward=lambda r: float("nan")), "fault refused", "the reward is nan"),
     "reward None": (changed(reward=lambda r: None), "fault refused", "the reward is None"),
     "int end": (changed(terminated=int), "warning ends", "terminated is 0, of type int"),
     "array end": (changed(truncated=np.array), "warning ends", "truncated is array(False), of type ndarray"),
     "info": (changed(info=lambda info: None), "warning info", "the info of step() is None"),
-    "four values": (FourValues, "fault refused", "step() returned 4 values: expected 5"),
+    "four values": (FOUR, "fault refused", "step() returned 4 values: expected 5"),
     "no seed": (NoSeed, "fault refused", "Define reset(self, *, seed=None, options=None)"),
-    "seed ignored": (IgnoresSeed, "warning seed", "another copy of it plays another episode"),
-    "seedless": (SeedlessAnew, "warning seed", "after reset(seed=None)"),
+    "seed ignored": (IGNORES_SEED, "warning seed", "another copy of it plays another episode"),
+    "seedless": (SeedlessAnew, "warning seed", "after reset(seed=None)"),  # Farama-Foundation/Gymnasium#1084
     "left over": (Leaves, "warning reset", "an episode after others is a different one"),
-    "NumPy's generator": (NumPyGlobal, "warning generator", "reset() draws from the global generator of NumPy"),
-    "Python's generator": (PythonGlobal, "warning generator", "the global generator of Python"),
-    "endless": (Endless, "warning endless", "no episode ended in 7,500 steps"),
+    "NumPy's generator": (walk(drawn=lambda self: np.random.randint(3) - 1),  # noqa: NPY002  # MaximilianB2/pc-gym#44
+                          "warning generator", "reset() draws from the global generator of NumPy"),
+    "Python's generator": (walk(drawn=lambda self: random.randint(-1, 1)),
+                           "warning generator", "the global generator of Python"),
+    "endless": (ENDLESS, "warning endless", "no episode ended in 7,500 steps"),  # learnables/learn2learn#349
     "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
-    "unpicklable": (Unpicklable, "note unsaved", "its field 'lock' cannot be pickled"),
+    "unpicklable": (walk(__init__=lambda self: setattr(self, "lock", threading.Lock())),
+                    "note unsaved", "its field 'lock' cannot be pickled"),
     "state elsewhere": (Elsewhere, "warning state", "does not go on the same"),
-    "still pixels": (StillPixels, "warning still", "the image 'image' never changed"),
-    "unbounded": (Unbounded, "fault spaces", "action 'action' is unbounded"),
+    "still pixels": (STILL, "warning still", "the image 'image' never changed"),
+    "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),
+                  "fault spaces", "action 'action' is unbounded"),
     "mask of 3": (masked(mask=lambda self: [1, 1, 0]), "fault refused", "has 3 values: expected 2, one for each class"),
     "no legal": (masked(mask=lambda self: [abs(self.x) < 2] * 2), "fault refused", "leaves no legal action"),
-    "mask of 2.5": (
-        masked(told=lambda self: np.array([1, 2.5])),
-        "fault refused",
-        "expected 1 for legal actions and 0",
-    ),
+    "mask of 2.5": (masked(told=lambda self: np.array([1, 2.5])), "fault refused", "expected 1 for legal actions and"),
     "leak": (Leaks, "warning memory", "MB more memory were taken"),
     "alone": (Alone, "warning copies", "OSError: the port is taken"),
-}
+}  # fmt: skip
 
 
-def found(report: EnvReport) -> dict[str, str]:
+def found(report):
     return {f"{one.severity} {one.name}": one.text for one in report.findings}
 
 
@@ -338,8 +239,7 @@ def test_each_fault_is_found_and_nothing_else(what):
 
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_environments_have_no_fault_and_no_warning(name):
-    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
-        pytest.skip(f"{NEEDS[name]} is not installed")
+    pytest.importorskip(NEEDS.get(name, "gymnasium"))
     report = examine(None, EnvConfig(id=name), 1_000)
     assert report.ok
     assert {one.severity for one in report.findings} <= {"note"}
@@ -375,8 +275,7 @@ def test_random_actions_are_those_that_masks_allow(how):
 def test_settings_change_what_is_seen():
     report = examine(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
     assert {key: part.shape for key, part in report.obs_spec.items()} == {"image": (16, 24, 3)}
-    both = examine(None, EnvConfig(id="Blackjack-v1", exclude="1"), 50)
-    assert both.facts["learners_ignore"] == "1"
+    assert examine(None, EnvConfig(id="Blackjack-v1", exclude="1"), 50).facts["learners_ignore"] == "1"
 
 
 def test_an_instance_is_played_and_left_open():
@@ -385,12 +284,11 @@ def test_an_instance_is_played_and_left_open():
     assert report.findings == ()
     assert "plays_in_worker" not in report.facts
     env.reset(seed=3)
-    leaking = examine(Leaves(), EnvConfig(), 100)
-    assert [*found(leaking)] == ["warning reset"]
+    assert [*found(examine(Leaves(), EnvConfig(), 100))] == ["warning reset"]
 
 
 def test_there_must_be_an_environment():
     with pytest.raises(EnvError, match="unknown environment 'CartPol-v1'"):
         examine(None, EnvConfig(id="CartPol-v1"), 10)
     with pytest.raises(EnvError, match="no seat"):
-        examine(without_a_seat, EnvConfig(), 10)
+        examine(env_zoo.without_a_seat, EnvConfig(), 10)

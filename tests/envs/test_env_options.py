@@ -1,6 +1,6 @@
 """The options of one environment: what it sees, what its actions and rewards mean, and how bad ids are answered."""
 
-from __future__ import annotations
+import functools
 
 import env_zoo
 import gymnasium
@@ -9,34 +9,35 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from stepping import play
 
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.images import grayscale, resize
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
+from reverie.envs.flat import make_flat
 from reverie.envs.vector import make_env
+from reverie.envs.wrappers import flag, number
 
 
 def steps(count, factory=None, action=None, **options):
     """``count`` steps of one environment."""
     env = make_env(EnvConfig(**options), seed=0, factory=factory)
-    action = torch.zeros(1, env.action_spec.width) if action is None else action
-    out = [env.reset()] + [env.step(action) for _ in range(count - 1)]
+    out = play(env, count, action)
     env.close()
     return out
 
 
 def test_action_repeat_sums_rewards_and_stops_at_the_end():
-    one = torch.tensor([[0.0, 1.0]])
-    got = steps(4, lambda: Count(truncate_at=5), one, action_repeat=2)
+    got = steps(4, lambda: Count(truncate_at=5), torch.tensor([[0.0, 1.0]]), action_repeat=2)
     assert [s.obs["observation"].item() for s in got] == [0, 2, 4, 5]
     assert [s.reward.item() for s in got] == [0, 2, 2, 1]
     assert [s.is_last.item() for s in got] == [False, False, False, True]
 
 
-def frames(count, shape=(4, 6, 3)):
+def frames(count):
     """Images whose every pixel is the number of the frame times ten."""
-    return [np.full(shape, 10 * t, np.uint8) for t in range(count)]
+    return [np.full((4, 6, 3), 10 * t, np.uint8) for t in range(count)]
 
 
 IMAGES = spaces.Box(0, 255, (4, 6, 3), np.uint8)
@@ -46,8 +47,7 @@ def test_pooling_takes_the_maximum_of_the_last_frames():
     lit = frames(9)
     lit[3][0, 0] = 255  # the frame before the last of the first decision
     lit[1][1, 1] = 255  # too old to be seen
-    got = steps(3, lambda: env_zoo.Scripted(IMAGES, lit), action_repeat=4, pool_frames=2)
-    image = got[1].obs["image"][0]
+    image = steps(2, lambda: env_zoo.Scripted(IMAGES, lit), action_repeat=4, pool_frames=2)[1].obs["image"][0]
     assert image[0, 0].tolist() == [255, 255, 255]
     assert image[1, 1].tolist() == [40, 40, 40]
     with pytest.raises(EnvError, match="pool_frames = 2 needs uint8 images"):
@@ -57,21 +57,13 @@ def test_pooling_takes_the_maximum_of_the_last_frames():
 def test_frame_stack_repeats_the_first_and_forgets_at_the_end():
     got = steps(6, lambda: env_zoo.Scripted(IMAGES, frames(9), truncated=(4,)), frame_stack=3, grayscale=True)
     assert got[0].obs["image"].shape == (1, 4, 6, 3)
-    assert [s.obs["image"][0, 0, 0].tolist() for s in got] == [
-        [0, 0, 0],
-        [0, 0, 10],
-        [0, 10, 20],
-        [10, 20, 30],
-        [20, 30, 40],
-        [0, 0, 0],
-    ]
+    expected = [[0, 0, 0], [0, 0, 10], [0, 10, 20], [10, 20, 30], [20, 30, 40], [0, 0, 0]]
+    assert [s.obs["image"][0, 0, 0].tolist() for s in got] == expected
 
 
 @pytest.mark.parametrize(("how", "expected"), [("none", -7.0), ("sign", -1.0), ("tanh", np.tanh(-7.0))])
 def test_reward_clipping(how, expected):
-    def factory():
-        return env_zoo.Scripted(spaces.Discrete(2), [0], rewards=[0.0, -7.0])
-
+    factory = functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0], rewards=[0.0, -7.0])
     assert steps(2, factory, clip_reward=how)[1].reward.item() == pytest.approx(expected)
 
 
@@ -79,8 +71,7 @@ def test_resize_and_grayscale():
     image = np.zeros((10, 10, 4), np.uint8)
     image[:5] = 255
     small = resize(image, (4, 8))
-    assert small.shape == (4, 8, 4)
-    assert small.dtype == np.uint8
+    assert (small.shape, small.dtype) == ((4, 8, 4), np.uint8)
     assert (small[0] == 255).all()
     assert (small[-1] == 0).all()
     floats = resize(np.full((6, 6, 2), 0.25, np.float32), (3, 9))
@@ -92,24 +83,26 @@ def test_resize_and_grayscale():
 def test_pixels_only_and_added():
     only = steps(2, id="CartPole-v1", pixels="only", resize=(40, 60))
     assert {key: tuple(v.shape) for key, v in only[1].obs.items()} == {"image": (1, 40, 60, 3)}
-    assert not torch.equal(only[0].obs["image"], torch.full((1, 40, 60, 3), 255, dtype=torch.uint8))
-    added = steps(2, id="CartPole-v1", pixels="add")
-    assert set(added[0].obs) == {"image", "observation"}
+    assert not (only[0].obs["image"] == 255).all()
+    assert set(steps(1, id="CartPole-v1", pixels="add")[0].obs) == {"image", "observation"}
 
 
-def test_pixels_of_what_cannot_be_drawn():
-    with pytest.raises(EnvError, match="cannot render images: its render_mode is None"):
-        steps(1, env_zoo.Seeded, pixels="only")
-    with pytest.raises(EnvError, match="adds the observation 'image', but the environment already has one"):
-        steps(1, id="reverie/Grid-v0", pixels="add")
-    with pytest.raises(EnvError, match=r"reverie/Count-v0.*render_mode"):
-        steps(1, id="reverie/Count-v0", pixels="only")
+@pytest.mark.parametrize(
+    ("factory", "options", "message"),
+    [
+        (env_zoo.Seeded, {"pixels": "only"}, "cannot render images: its render_mode is None"),
+        (None, {"id": "reverie/Grid-v0", "pixels": "add"}, "adds the observation 'image', but .* already has one"),
+        (None, {"id": "reverie/Count-v0", "pixels": "only"}, r"reverie/Count-v0.*render_mode"),
+    ],
+)
+def test_pixels_of_what_cannot_be_drawn(factory, options, message):
+    with pytest.raises(EnvError, match=message):
+        steps(1, factory, **options)
 
 
 def test_keys_are_chosen_by_pattern():
-    space = spaces.Dict(
-        {"arm": spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(2)}), "z": spaces.Discrete(2)}
-    )
+    bit = spaces.Discrete(2)
+    space = spaces.Dict({"arm": spaces.Dict({"x": bit, "y": bit}), "z": bit})
     obs = [{"arm": {"x": 0, "y": 1}, "z": 1}]
 
     def keys(**options):
@@ -166,3 +159,43 @@ def test_a_module_of_ones_own(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     assert steps(2, id="my_pond:Pond-v0")[1].obs["image"].shape == (1, 5, 5, 3)
+
+
+@pytest.mark.parametrize("reward", [2, 2.0, np.float32(2), np.int64(2), np.array([2.0]), torch.tensor(2.0)])
+def test_one_number_of_any_type(reward):
+    assert (number(reward), type(number(reward))) == (2.0, float)
+
+
+@pytest.mark.parametrize("reward", ["1.5", [1.0, 2.0], np.nan, 1e39])
+def test_a_reward_is_one_number_that_float32_holds(reward):
+    with pytest.raises(DataError, match=r"the reward is .*: expected a (finite float32 )?number"):
+        number(reward)
+
+
+@pytest.mark.parametrize("kind", [bool, int, np.bool_, lambda x: np.array([x]), torch.tensor])
+def test_one_flag_of_any_type(kind):
+    assert flag("terminated", kind(True)) is True
+    assert flag("terminated", kind(False)) is False
+
+
+@pytest.mark.parametrize("ends", ["False", [False, True]])
+def test_what_is_no_flag_is_refused(ends):
+    with pytest.raises(DataError, match=r"terminated is .*: expected a bool, whether"):
+        flag("terminated", ends)
+
+
+def first_reward(rewards, repeat):
+    env = env_zoo.Scripted(spaces.Discrete(2), [0, 1, 1], rewards=[0.0, *rewards])
+    flat = env_zoo.Seen(make_flat(EnvConfig(id="Odd-v0", action_repeat=repeat), lambda: env, 0, False))
+    flat.reset()
+    return flat.step(np.zeros(2, np.float32))[1]
+
+
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_the_error_says_which_environment_and_step(repeat):
+    with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None: expected a number"):
+        first_reward([None], repeat)
+
+
+def test_rewards_of_repeats_are_summed_whatever_their_type():
+    assert first_reward([np.array([1.5]), torch.tensor(2)], 2) == 3.5

@@ -1,24 +1,23 @@
 """Environments that raise, die or hang are started again alone; too many failures end the run with their traceback."""
 
-from __future__ import annotations
-
 import functools
 
 import env_zoo
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stepping import play, rows
 
-from reverie.core.errors import EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.restart import RestartBudget, derive_seeds, seed_after
 from reverie.envs.slot import Failed
 from reverie.envs.vector import make_env
 
 SEEDS = derive_seeds(0, 3)
-FIELDS = ("reward", "is_first", "is_last", "is_terminal")
 
 
 @pytest.fixture
@@ -35,13 +34,6 @@ def faulty(make, said):
     return made
 
 
-def rows(env, count):
-    """``count`` rows after a reset, each field ``[T, N, ...]``."""
-    steps = [env.reset()] + [env.step(torch.zeros(3, 2)) for _ in range(count - 1)]
-    fields = {name: torch.stack([getattr(step, name) for step in steps]) for name in FIELDS}
-    return fields | {"obs": torch.stack([step.obs["observation"] for step in steps])[..., 0]}
-
-
 @pytest.fixture(scope="module")
 def undisturbed():
     """Rows of the same environments without any fault."""
@@ -49,42 +41,29 @@ def undisturbed():
     return rows(env, 16)
 
 
-def first_draw(seed):
-    return np.random.default_rng(seed).random(1).astype(np.float32)[0]
-
-
-# Where a fault comes: (episode, step), and the number of the row that it would have been.
-PLACES = [((1, 3), 3), ((2, 0), 6), ((2, 5), 11)]
-
-
-def check(got, undisturbed, failed):
-    """``failed``: the row in which each environment that failed begins anew."""
+def check(got, undisturbed, plan):
+    """An environment that fails begins anew in the row that would have been the failing one, of 6 in each episode."""
+    failed = {number: 6 * (episode - 1) + step for number, (episode, step, _) in plan.items()}
     for number in range(3):
         row = failed.get(number, 16)
         for name, value in undisturbed.items():
             assert torch.equal(got[name][:row, number], value[:row, number]), name
         if number in failed:
-            assert got["is_first"][row, number]
-            assert got["reward"][row, number] == 0
-            assert got["obs"][row, number] == first_draw(seed_after(SEEDS[number], 1))
-            assert torch.equal(got["is_first"][row:, number], undisturbed["is_first"][: 16 - row, number])
-            assert torch.equal(got["reward"][row:, number], undisturbed["reward"][: 16 - row, number])
+            rng = np.random.default_rng(seed_after(SEEDS[number], 1))
+            assert got["observation"][row, number] == rng.random(1).astype(np.float32)
+            for name in ("is_first", "reward"):
+                assert torch.equal(got[name][row:, number], undisturbed[name][: 16 - row, number])
 
 
-@given(
-    plan=st.dictionaries(
-        st.integers(0, 2),
-        st.tuples(st.integers(1, 2), st.integers(0, 5), st.sampled_from(["raise", "nan"])).filter(
-            lambda fault: fault[:2] > (1, 1)
-        ),
-    )
-)
+FAULTS = st.tuples(st.integers(1, 2), st.integers(0, 5), st.sampled_from(["raise", "nan"]))
+
+
+@given(plan=st.dictionaries(st.integers(0, 2), FAULTS.filter(lambda fault: fault[:2] > (1, 1))))
 @settings(max_examples=15, deadline=None)
 def test_any_failures(undisturbed, plan):
     factory = functools.partial(env_zoo.Faulty, {SEEDS[number]: fault for number, fault in plan.items()})
     env = make_env(EnvConfig(num=3), seed=0, factory=factory)
-    got = rows(env, 16)
-    check(got, undisturbed, {number: 6 * (episode - 1) + step for number, (episode, step, _) in plan.items()})
+    check(rows(env, 16), undisturbed, plan)
     assert env.restarts == len(plan)
 
 
@@ -93,9 +72,7 @@ def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
     env = faulty(plan, vector="process")
     for slot in env._slots:  # workers may take their time to start for the first time
         slot._timeout = 1.0
-    got = rows(env, 16)
-    row_of = dict(PLACES)
-    check(got, undisturbed, {number: row_of[fault[:2]] for number, fault in plan.items()})
+    check(rows(env, 16), undisturbed, plan)
     assert env.restarts == len(plan)
     expected = {"raise": "Unpicklable: a wheel", "die": r"exit code 7", "sleep": "no response", "nan": "is nan"}
     for (number, fault), line in zip(plan.items(), env.said, strict=True):
@@ -112,30 +89,25 @@ def test_one_that_keeps_failing_is_waited_for_longer_and_longer(faulty, undistur
     assert "restarting a failed environment in 4 seconds: environment 1" in env.said[-1]
     assert got["is_first"][:, 1].nonzero().ravel().tolist() == [0, 3, 4, 10]
     for number in (0, 2):
-        assert torch.equal(got["obs"][:, number], undisturbed["obs"][:, number])
+        assert torch.equal(got["observation"][:, number], undisturbed["observation"][:, number])
 
 
 @pytest.mark.parametrize("vector", ["serial", "process"])
 def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
     more = {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
     env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vector=vector)
-    env.reset()
-    env.step(torch.zeros(3, 2))
-    with pytest.raises(
-        EnvError, match=r"3 environment failures within \d+ seconds: .* env.restarts = 2 .* = 50"
-    ) as caught:
+    play(env, 2)
+    said = r"3 environment failures within \d+ seconds: .* env.restarts = 2 .* = 50"
+    with pytest.raises(EnvError, match=said) as caught:
         env.step(torch.zeros(3, 2))
     text = str(caught.value)
     assert "environment 1 ('Faulty'), step 0 of episode 1 failed with Unpicklable: a wheel and an axle" in text
     assert text.endswith("env_zoo.Unpicklable: a wheel and an axle")
-    assert "raise Unpicklable" in text
-    assert "flat.py" not in text
-    assert env.restarts == 2
-    assert env.snapshot() == [None] * 3
-    with pytest.raises(EnvError, match="3 environment failures"):
-        env.send(torch.zeros(3, 2))
-    with pytest.raises(EnvError, match="3 environment failures"):
-        env.reset()
+    assert ("raise Unpicklable" in text, "flat.py" in text) == (True, False)
+    assert (env.restarts, env.snapshot()) == (2, [None] * 3)
+    for call in (lambda: env.send(torch.zeros(3, 2)), env.reset):
+        with pytest.raises(EnvError, match="3 environment failures"):
+            call()
 
 
 @pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
@@ -149,13 +121,12 @@ def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault
 
 def test_an_instance_is_reset_and_stays_open(make):
     env = make(env_zoo.Faulty({SEEDS[0]: (1, 3, "raise")}))
-    env._restarter._say = lambda line: None
     env.reset()
     assert [env.step(torch.zeros(1, 2)).is_first.item() for _ in range(4)] == [False, False, True, False]
 
 
 def test_after_an_interrupted_step_there_is_no_snapshot_but_a_new_start(make, monkeypatch):
-    env = make(functools.partial(env_zoo.Faulty, {}), num=2)
+    env = make(env_zoo.Seeded, num=2)
     env.reset()
     interrupted = env._slots[1].env.unwrapped
     monkeypatch.setattr(interrupted, "step", lambda action: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -166,11 +137,10 @@ def test_after_an_interrupted_step_there_is_no_snapshot_but_a_new_start(make, mo
     assert None not in env.snapshot()
 
 
-@given(
-    events=st.lists(st.tuples(st.floats(0, 50), st.integers(0, 2)), max_size=40),
-    most=st.integers(1, 8),
-    window=st.floats(1, 100),
-)
+EVENTS = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 2)), max_size=40)
+
+
+@given(events=EVENTS, most=st.integers(1, 8), window=st.floats(1, 100))
 @settings(deadline=None)
 def test_failures_within_a_window(events, most, window):
     now = 0.0
@@ -186,3 +156,54 @@ def test_failures_within_a_window(events, most, window):
             return
         before = recent.count(number) - 1
         assert budget.add(number, Failed(EnvError("broken"))) == (min(2 ** (before - 1), 60) if before else 0)
+
+
+# What is told of mistakes
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "message"),
+    [
+        (env_zoo.OldReset, {}, r"reset\(\) returned one value of type int: expected 2 values \(obs"),
+        (env_zoo.OldStep, {"action_repeat": 2}, r"step 1 of episode 1: step\(\) returned 4 values.*shimmy"),
+        (env_zoo.OldStep, {"time_limit": 9}, r"step 1 .*a wrapper of Gymnasium found not enough values.*shimmy"),
+    ],
+)
+def test_environments_of_old_gym_are_told_apart(make, factory, options, message):
+    env = make(factory, restarts=0, **options)
+    with pytest.raises(DataError, match=message):
+        env.reset() and env.step(torch.zeros(1, 2))
+
+
+def test_an_observation_outside_its_space_in_the_second_env(make):
+    shown = [[0, 0, 0], [0, 7]]
+    env = make(lambda: env_zoo.Scripted(spaces.Discrete(3), shown.pop(0)), num=2, restarts=0)
+    env.reset()
+    with pytest.raises(DataError, match=r"environment 1 .*step 1 .*'observation' is 7; its space declares 0..2"):
+        env.step(torch.zeros(2, 2))
+
+
+def test_a_worker_that_cannot_be_made_says_why():
+    with pytest.raises(EnvError, match=r"environment [01] .*could not be created: OSError: no licence for a second"):
+        make_env(EnvConfig(num=2, vector="process"), seed=0, factory=env_zoo.only_in_main)
+
+
+def test_instances(make):
+    instance = env_zoo.Seeded()
+    assert make(instance).reset().is_first.all()
+    for factory, options, error, message in (
+        (instance, {"num": 2}, ConfigError, r"env.num = 2, .* with an environment instance"),
+        (instance, {"vector": "process"}, ConfigError, r"env.vector = 'process'"),
+        (lambda: instance, {"num": 2}, EnvError, "returned the same environment twice"),
+    ):
+        with pytest.raises(error, match=message):
+            make(factory, **options)
+
+
+def test_actions_that_do_not_fit(make):
+    env = make(num=2)
+    env.reset()
+    with pytest.raises(DataError, match=r"shape \(2, 3\): expected \[N, A\] = \(2, 2\)"):
+        env.step(torch.zeros(2, 3))
+    with pytest.raises(DataError, match=r"the action for environment 1 is \[0.0, nan\]"):
+        env.step(torch.tensor([[0.0, 0.0], [0.0, float("nan")]]))

@@ -1,15 +1,15 @@
 """Adapters of environments with other interfaces, against what their packages document, and with those installed."""
 
-from __future__ import annotations
-
 import sys
 import types
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+import env_zoo
 import gymnasium
 import numpy as np
 import pytest
+import stepping
 import torch
 from gymnasium import spaces
 
@@ -21,12 +21,9 @@ from reverie.envs.vector import make_env
 
 
 def play(count=30, **options):
-    """Rows of random actions, and the specs."""
+    """An environment and its rows under random actions."""
     env = make_env(EnvConfig(restarts=0, **options), seed=3)
-    generator = torch.Generator().manual_seed(0)
-    steps = [env.reset()]
-    for _ in range(count - 1):
-        steps.append(env.step(torch.randn(1, env.action_spec.width, generator=generator)))
+    steps = stepping.play(env, count, stepping.actions(env))
     env.close()
     return env, steps
 
@@ -37,9 +34,7 @@ def test_each_suite_that_is_installed(suite):
         pytest.skip(suite.package)
     env_id = suite.tried.split("--env ")[1].split()[0]
     (_, one), (_, two) = play(id=env_id), play(id=env_id)
-    for step, again in zip(one, two, strict=True):
-        assert all(torch.equal(step.obs[key], again.obs[key]) for key in step.obs)
-        assert torch.equal(step.reward, again.reward)
+    assert [*map(stepping.as_bytes, one)] == [*map(stepping.as_bytes, two)]
 
 
 def test_ids_of_minigrid_and_babyai():
@@ -55,47 +50,27 @@ def test_ids_of_minigrid_and_babyai():
 def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatch):
     monkeypatch.setitem(sys.modules, "miniworld", None)
     monkeypatch.delitem(gymnasium.registry, "MiniWorld-OneRoom-v0", raising=False)
-    with pytest.raises(EnvError, match=r"needs the package 'miniworld' .*pip install \"reverie-rl\[min"):
-        make_env(EnvConfig(id="MiniWorld-OneRoom-v0"), seed=0)
-    with pytest.raises(EnvError, match=r"needs the package 'deepmind_lab' .*Note that no package index has it"):
-        make_env(EnvConfig(id="dmlab/rooms_watermaze"), seed=0)
-    monkeypatch.setitem(
-        gymnasium.registry, "MiniWorld-Mine-v0", gymnasium.envs.registration.EnvSpec(
-            "MiniWorld-Mine-v0", entry_point="reverie.envs.dummy:Grid")
-    )  # fmt: skip
-    assert play(3, id="MiniWorld-Mine-v0")[0].obs_spec["image"].kind == "image"
+    for env_id, said in (
+        ("MiniWorld-OneRoom-v0", r"needs the package 'miniworld' .*pip install \"reverie-rl\[min"),
+        ("dmlab/rooms_watermaze", "needs the package 'deepmind_lab' .*Note that no package index has it"),
+    ):
+        with pytest.raises(EnvError, match=said):
+            make_env(EnvConfig(id=env_id), seed=0)
+    own = gymnasium.envs.registration.EnvSpec("MiniWorld-Mine-v0", entry_point="reverie.envs.dummy:Grid")
+    monkeypatch.setitem(gymnasium.registry, own.id, own)
+    assert play(3, id=own.id)[0].obs_spec["image"].kind == "image"
 
 
-# ---------------------------------------------------------------- the old Gym
-
-
-class Box(types.SimpleNamespace):
-    """A space of the old Gym, which has these names."""
-
-
-class Discrete(types.SimpleNamespace):
-    """One that is discrete."""
-
-
-class MultiDiscrete(types.SimpleNamespace):
-    """Several choices."""
-
-
-class Dict(types.SimpleNamespace):
-    """Several parts."""
-
-
-class Enum(Discrete):
-    """MineRL's: choices that have names."""
-
+# Spaces of the old Gym have these names; an Enum is MineRL's: choices that have names.
+NAMES = ("Box", "Discrete", "MultiDiscrete", "Dict")
+Box, Discrete, MultiDiscrete, Dict = (type(name, (types.SimpleNamespace,), {}) for name in NAMES)
+Enum = type("Enum", (Discrete,), {})
 
 CAMERA = Box(low=np.full(2, -180, np.float32), high=np.full(2, 180, np.float32), shape=(2,), dtype=np.float32)
 IMAGE = Box(low=0, high=255, shape=(8, 8, 3), dtype=np.uint8)
 
 
-class Old:
-    """An environment of the Gym before 0.26: episodes of three steps."""
-
+class Old:  # an environment of the Gym before 0.26: episodes of three steps
     observation_space = Dict(spaces={"pov": IMAGE, "inventory": Dict(spaces={"dirt": Discrete(n=5)})})
     action_space = Dict(spaces={"camera": CAMERA, "craft": Enum(n=2, values=np.array(["none", "planks"]))})
 
@@ -132,8 +107,7 @@ def test_the_old_step_tells_truncations_by_its_info(limit):
     assert (old.seeds, obs["inventory"]["dirt"], info) == ([5], 0, {})
     action = {"camera": np.zeros(2, np.float32), "craft": 1}
     ends = [env.step(action)[2:4] for _ in range(3)]
-    assert ends[0] == (False, limit)
-    assert ends[2] == (not limit, limit)
+    assert (ends[0], ends[2]) == ((False, limit), (not limit, limit))
     assert old.actions[0]["craft"] == "planks"
     assert env.render().shape == (4, 4, 3)
     assert env.observation_space.contains(obs)
@@ -183,23 +157,13 @@ def test_diambra(packages):
     class EnvironmentSettings:
         difficulty: int = 1
 
-    class Fight(gymnasium.Env):
-        observation_space = spaces.Dict(
-            {"frame": spaces.Box(0, 255, (8, 9, 3), np.uint8), "P1": spaces.Dict({"wins": spaces.Discrete(3)})}
-        )
-        action_space = spaces.MultiDiscrete([9, 4])
-
-        def reset(self, *, seed=None, options=None):
-            return self.observation_space.sample(), {}
-
-        def step(self, action):
-            return self.observation_space.sample(), 0.5, False, False, {}
-
+    frame, own = spaces.Box(0, 255, (8, 9, 3), np.uint8), spaces.Dict({"wins": spaces.Discrete(3)})
+    space = spaces.Dict({"frame": frame, "P1": own})
     calls = []
 
     def make(game_id, env_settings=None, render_mode=None, rank=0):
         calls.append((game_id, env_settings, rank))
-        return Fight()
+        return env_zoo.Scripted(space, [space.sample()], action_space=spaces.MultiDiscrete([9, 4]))
 
     arena = types.ModuleType("diambra.arena")
     arena.make, arena.EnvironmentSettings = make, EnvironmentSettings
@@ -216,7 +180,7 @@ def test_deepmind_lab(packages):
     class Lab:
         def __init__(self, level, observations, config, renderer):
             labs.append((level, observations, config, renderer))
-            self.left, self.taken = 0, []
+            self.left = 0
 
         def reset(self, seed):
             self.left = 3
@@ -235,12 +199,11 @@ def test_deepmind_lab(packages):
 
     packages(deepmind_lab={"Lab": Lab})
     env, steps = play(6, id="dmlab/contributed.dmlab30.rooms_watermaze")
-    assert labs == [
-        ("contributed/dmlab30/rooms_watermaze", ["RGB_INTERLEAVED"], {"height": "64", "width": "64"}, "hardware")
-    ]
+    size = {"height": "64", "width": "64"}
+    assert labs == [("contributed/dmlab30/rooms_watermaze", ["RGB_INTERLEAVED"], size, "hardware")]
     assert env.action_spec.width == 9
     assert [int(step.obs["image"][0, 0, 0, 0]) for step in steps] == [3, 2, 1, 1, 3, 2]
-    assert [(step.is_last.item(), step.is_terminal.item()) for step in steps][3] == (True, False)
+    assert (steps[3].is_last.item(), steps[3].is_terminal.item()) == (True, False)
 
 
 # ---------------------------------------------------------------- packages that are optional

@@ -1,7 +1,5 @@
 """Pictures of what vectors tell of."""
 
-from __future__ import annotations
-
 import env_zoo
 import gymnasium
 import numpy as np
@@ -12,16 +10,13 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.envs.render import painter
 
-CLASSIC = ["MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
-MUJOCO = ["InvertedPendulum-v5", "HalfCheetah-v5"]
 
-
-def drawn(name: str):
+def drawn(name):
     pytest.importorskip("pygame")
     return make_flat(EnvConfig(id=name), None, 0, True)
 
 
-@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("name", ["MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"])
 def test_the_picture_of_an_observation_is_that_of_the_environment(name):
     env, other = drawn(name), drawn(name)
     paint = painter(other.env, other.obs_spec)
@@ -40,7 +35,7 @@ def test_the_picture_of_an_observation_is_that_of_the_environment(name):
     other.close()
 
 
-@pytest.mark.parametrize("name", MUJOCO)
+@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "HalfCheetah-v5"])
 def test_a_simulator_is_brought_where_the_observation_says(name, monkeypatch):
     pytest.importorskip("mujoco")
     env = make_flat(EnvConfig(id=name), None, 0, False)
@@ -59,9 +54,8 @@ def test_a_simulator_is_brought_where_the_observation_says(name, monkeypatch):
 @pytest.mark.parametrize("full", [False, True, "map"])
 def test_grids_are_drawn_with_minigrids_own_tiles(full):
     pytest.importorskip("minigrid")
-    env = make_flat(
-        EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full is True, map_view=full == "map"), None, 0, True
-    )
+    config = EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full is True, map_view=full == "map")
+    env = make_flat(config, None, 0, True)
     paint, inner = painter(env.env, env.obs_spec), env.unwrapped
     obs, _ = env_zoo.Seen(env).reset(seed=3)
     for action in np.random.default_rng(0).integers(0, 6, 60):
@@ -88,22 +82,17 @@ def test_planes_are_drawn_in_minatars_own_colours():
     np.testing.assert_array_equal(paint({"image": np.where(obs["image"] > 0, 140.0, 110.0)}), paint(obs))
 
 
-class Own(gymnasium.Env):
-    """Knows how to draw what it shows."""
-
+class Own(gymnasium.Env):  # knows how to draw what it shows
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
-    says = staticmethod(lambda obs: np.full((4, 4, 3), int(100 * obs[0]), np.uint8))
 
     def render_observation(self, obs):
-        return self.says(obs)
+        value = obs["other"][1] if isinstance(obs, dict) else 100 * obs[0]
+        return np.full((4, 4, 3), int(value), np.uint8)
 
 
 def test_an_environment_may_draw_its_observations_itself():
     spec = {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")}
-    paint = painter(Own(), spec)
-    assert paint({"observation": np.array([0.5, 0])})[0, 0, 0] == 50
-    env = Own()
-    env.says = lambda obs: np.full((1, 1, 3), int(obs["other"][1]), np.uint8)
-    both = painter(env, spec | {"other": spec["observation"]})
+    assert painter(Own(), spec)({"observation": np.array([0.5, 0])})[0, 0, 0] == 50
+    both = painter(Own(), spec | {"other": spec["observation"]})
     assert both({"observation": np.zeros(2), "other": np.array([0.0, 7.0])})[0, 0, 0] == 7

@@ -1,17 +1,18 @@
 """Each suite that is installed here is made, stepped and seen for a few dozen rows."""
 
-from __future__ import annotations
-
 import env_zoo
 import gymnasium
 import numpy as np
 import pytest
+import stepping
 import torch
 
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
+from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat import make_flat
+from reverie.envs.minigrid import MapView
 from reverie.envs.suites import load_suite
 from reverie.envs.vector import make_env
 
@@ -19,35 +20,27 @@ from reverie.envs.vector import make_env
 def play(count=40, render=False, factory=None, **options):
     """An environment and ``count`` of its steps under random actions."""
     env = make_env(EnvConfig(**options), seed=3, render=render, factory=factory)
-    generator = torch.Generator().manual_seed(0)
-    steps = [env.reset()]
-    for _ in range(count - 1):
-        steps.append(env.step(torch.randn(env.num_envs, env.action_spec.width, generator=generator)))
+    steps = stepping.play(env, count, stepping.actions(env))
     frame = env.render()
     env.close()
     return env, steps, frame
 
 
 def image(*shape):
-    """The spec of a uint8 image."""
     return ObsPart(kind="image", shape=shape, dtype="uint8")
+
+
+def kinds(env):
+    return {key: (part.kind, part.shape) for key, part in env.obs_spec.items()}
 
 
 def test_atari_as_the_authors_play_it():
     env, steps, frame = play(
-        id="ALE/Pong-v5",
-        render=True,
-        action_repeat=4,
-        pool_frames=2,
-        noop_max=30,
-        time_limit=30,
-        resize=(96, 96),
-        grayscale=True,
-        kwargs={"full_action_space": True, "repeat_action_probability": 0.25},
-    )
+        id="ALE/Pong-v5", render=True, action_repeat=4, pool_frames=2, noop_max=30, time_limit=30, resize=(96, 96),
+        grayscale=True, kwargs={"full_action_space": True, "repeat_action_probability": 0.25},
+    )  # fmt: skip
     assert env.obs_spec == {"image": image(96, 96, 1)}
-    assert env.action_spec.width == 18
-    assert frame.shape == (210, 160, 3)
+    assert (env.action_spec.width, frame.shape) == (18, (210, 160, 3))
     assert [t for t, step in enumerate(steps) if step.is_last] == [30]
     assert not any(step.is_terminal for step in steps)
     assert len({step.obs["image"].numpy().tobytes() for step in steps}) > 20
@@ -57,10 +50,8 @@ def test_atari_frames_are_skipped_once():
     load_suite("ALE/Pong-v5")
     raw = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
     env = make_env(EnvConfig(id="ALE/Pong-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}), seed=0)
-    env.reset()
+    step = stepping.play(env, 11, torch.eye(6)[:1])[-1]
     raw.reset(seed=1)
-    for _ in range(10):
-        step = env.step(torch.eye(6)[:1])
     for _ in range(40):
         obs, *_ = raw.step(0)
     np.testing.assert_array_equal(step.obs["image"][0], obs)
@@ -72,7 +63,7 @@ def test_atari_lives():
     for end, fire in ((False, False), (False, True), (True, True)):
         options = {"life_loss": end, "fire": fire, "kwargs": {"repeat_action_probability": 0.0}}
         env = make_env(EnvConfig(id="ALE/Breakout-v5", action_repeat=4, **options), seed=0)
-        steps = [env.reset(), *(env.step(torch.eye(4)[:1]) for _ in range(300))]
+        steps = stepping.play(env, 301, torch.eye(4)[:1])
         ends[end, fire] = [t for t, step in enumerate(steps) if step.is_last]
         assert all(step.is_terminal for step in steps if step.is_last)
         env.close()
@@ -87,22 +78,19 @@ def test_atari_lives():
 def test_minatar():
     env, steps, frame = play(120, render=True, id="MinAtar/Breakout-v1")
     assert env.obs_spec == {"image": image(10, 10, 4)}
-    assert env.action_spec.width == 3
+    assert (env.action_spec.width, frame.shape) == (3, (10, 10, 3))
     assert set(np.unique(torch.cat([s.obs["image"] for s in steps]))) == {0, 255}
     assert any(step.is_terminal.all() for step in steps)
-    assert frame.shape == (10, 10, 3)
     again = play(120, id="MinAtar/Breakout-v1")[1]
-    assert all(torch.equal(a.obs["image"], b.obs["image"]) for a, b in zip(steps, again, strict=True))
+    assert [*map(stepping.as_bytes, again)] == [*map(stepping.as_bytes, steps)]
 
 
 def test_minigrid_one_hot_is_the_raw_grid():
     load_suite("MiniGrid-DoorKey-5x5-v0")
     raw = gymnasium.make("MiniGrid-DoorKey-5x5-v0")
     env = make_env(EnvConfig(), seed=0, factory=lambda: raw)
-    assert env.obs_spec == {
-        "direction": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,)),
-        "image": image(7, 7, 20),
-    }
+    direction = ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,))
+    assert env.obs_spec == {"direction": direction, "image": image(7, 7, 20)}
     planes = env.reset().obs["image"][0]
     codes = raw.unwrapped.gen_obs()["image"]
     for channel, part in enumerate((planes[..., :11], planes[..., 11:17], planes[..., 17:])):
@@ -114,10 +102,7 @@ def test_minigrid_from_above_is_an_agent_and_a_class_per_cell():
     raw = gymnasium.make("MiniGrid-DoorKey-6x6-v0")
     inner = raw.unwrapped
     env, _, _ = play(2, factory=lambda: raw, full_view=True)
-    assert {key: (part.kind, part.shape) for key, part in env.obs_spec.items()} == {
-        "agent": ("categorical", (4,)),
-        "grid": ("categorical", (6, 6)),
-    }
+    assert kinds(env) == {"agent": ("categorical", (4,)), "grid": ("categorical", (6, 6))}
     assert env.obs_spec["agent"].classes == (6, 6, 4, 19)
     flat = env_zoo.Seen(make_flat(EnvConfig(id="", full_view=True), lambda: raw, 0, False))
     seen, held = {}, set()
@@ -138,12 +123,10 @@ def test_minigrid_from_above_is_an_agent_and_a_class_per_cell():
 
 
 def test_minigrid_as_pydreamer_sees_it():
-    from reverie.envs.minigrid import MapView
-
     raw = gymnasium.make("MiniGrid-LavaGapS6-v0")
     inner = raw.unwrapped
     env, _, _ = play(2, factory=lambda: raw, map_view=True)
-    assert {key: (part.kind, part.shape) for key, part in env.obs_spec.items()} == {
+    assert kinds(env) == {
         "view": ("categorical", (7, 7)),
         "map": ("categorical", (6, 6)),
         "map_coord": ("vector", (4,)),
@@ -169,8 +152,7 @@ def test_minigrid_as_pydreamer_sees_it():
 def test_crafter():
     env, steps, frame = play(12, render=True, id="CrafterReward-v1", time_limit=8)
     assert env.obs_spec == {"image": image(64, 64, 3)}
-    assert env.action_spec.width == 17
-    assert frame.shape == (256, 256, 3)
+    assert (env.action_spec.width, frame.shape) == (17, (256, 256, 3))
     assert [t for t, step in enumerate(steps) if step.is_last] == [8]
     assert not torch.equal(steps[0].obs["image"], steps[9].obs["image"])  # another world
 
@@ -178,7 +160,7 @@ def test_crafter():
 def test_dm_control_vectors_and_pixels():
     pytest.importorskip("dm_control")
     env, steps, _ = play(id="dm_control/cartpole-balance-v0", time_limit=20)
-    assert {key: part.shape for key, part in env.obs_spec.items()} == {"position": (3,), "velocity": (2,)}
+    assert kinds(env) == {"position": ("vector", (3,)), "velocity": ("vector", (2,))}
     assert env.action_spec.width == 1
     assert [t for t, step in enumerate(steps) if step.is_last] == [20]
     assert not any(step.is_terminal for step in steps)
@@ -187,3 +169,38 @@ def test_dm_control_vectors_and_pixels():
     assert env.obs_spec == {"image": image(48, 64, 3)}
     assert frame.shape == (48, 64, 3)
     assert len({step.obs["image"].numpy().tobytes() for step in steps}) == 10
+
+
+# The environments of reverie itself keep the returns that they document
+
+
+def returns(env, policy, episodes=40):
+    """The return of each episode under ``policy(obs, memory)``, where memory is the first observation."""
+    out = np.zeros(episodes)
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=episode)
+        first, ended = obs, (False,)
+        while not any(ended):
+            obs, reward, *ended, _ = env.step(policy(obs, first))
+            out[episode] += reward
+    return out
+
+
+def walk(board, _):
+    """One pixel nearer to the red one."""
+    (gy, gx), (y, x) = np.argwhere(board[..., 0] == 255)[0], np.argwhere(board[..., 1] == 255)[0]
+    return (0 if gy < y else 1) if gy != y else (2 if gx < x else 3)
+
+
+def test_best_returns():
+    assert (returns(Count(terminate_at=7), lambda obs, first: 1) == 7).all()
+    assert (returns(Cue(), lambda obs, first: int(first[0] > 0)) == 1).all()
+    assert (returns(Grid(), walk) == 1).all()
+    assert (returns(Match(), lambda obs, first: obs) == 0).all()
+
+
+def test_blind_policies_fall_short():
+    rng = np.random.default_rng(0)
+    assert abs(returns(Cue(), lambda obs, first: 0, 200).mean()) < 0.25
+    assert returns(Grid(), lambda obs, first: int(rng.integers(4)), 100).mean() < 0.5
+    assert returns(Match(), lambda obs, first: np.zeros(1)).mean() < -40

@@ -1,6 +1,4 @@
-"""Rows from real vector environments, serial and in processes: flags, rewards, seeds, errors."""
-
-from __future__ import annotations
+"""Rows from real vector environments, serial and in processes: flags, rewards, seeds, at once and later."""
 
 import functools
 
@@ -11,18 +9,15 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stepping import FIELDS, as_bytes, go_on, play, rows
 
+from reverie.core.errors import DataError, EnvError
+from reverie.envs import slot
 from reverie.envs.config import EnvConfig
-from reverie.envs.dummy import Count
+from reverie.envs.dummy import Count, Grid
 from reverie.envs.vector import make_env
 
-
-def rows(env, count, action=None):
-    """``count`` rows after a reset, each field stacked to [T, N, ...]."""
-    action = torch.zeros(env.num_envs, env.action_spec.width) if action is None else action
-    steps = [env.reset()] + [env.step(action) for _ in range(count - 1)]
-    flags = {f: torch.stack([getattr(s, f) for s in steps]) for f in ("reward", "is_first", "is_last", "is_terminal")}
-    return {key: torch.stack([s.obs[key] for s in steps]) for key in steps[0].obs} | flags
+BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 
 
 def test_rewards_are_also_there_as_they_were_given(make):
@@ -30,9 +25,8 @@ def test_rewards_are_also_there_as_they_were_given(make):
     env.reset()
     assert env.exact_rewards == [0.0]
     for exact in (0.1, 0.7):
-        step = env.step(torch.zeros(1, env.action_spec.width))
-        assert env.exact_rewards == [exact]
-        assert step.reward.tolist() == [float(np.float32(exact))]
+        step = env.step(torch.zeros(1, 2))
+        assert (env.exact_rewards, step.reward.tolist()) == ([exact], [float(np.float32(exact))])
     env.restore(env.snapshot(), step)
     assert env.exact_rewards == []
 
@@ -42,12 +36,8 @@ def test_rewards_are_also_there_as_they_were_given(make):
 def test_rows_of_any_endings(ends):
     queue = list(ends)
     env = make_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
-    check_endings(rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2)), ends)
-
-
-def check_endings(got, ends):
-    assert got["reward"].dtype == torch.float32
-    assert got["is_first"].dtype == got["is_last"].dtype == got["is_terminal"].dtype == torch.bool
+    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2))
+    assert [got[name].dtype for name in FIELDS] == [torch.float32, torch.bool, torch.bool, torch.bool]
     for i, (terminate_at, truncate_at) in enumerate(ends):
         terminal = 0 < terminate_at <= truncate_at
         length = terminate_at if terminal else truncate_at
@@ -61,30 +51,15 @@ def check_endings(got, ends):
 
 def test_time_limit_is_never_terminal_and_replaces_the_registered_one(make):
     got = rows(make(id="CartPole-v1", time_limit=4), 11)
-    assert got["is_last"][:, 0].int().tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+    assert got["is_last"][:, 0].nonzero().ravel().tolist() == [4, 9]
     assert not got["is_terminal"].any()
     longer = rows(make(id="MountainCar-v0", time_limit=250), 253)
     assert longer["is_last"][:, 0].nonzero().ravel().tolist() == [250]
 
 
-def test_reset_in_the_middle_starts_all_over(make):
-    env = make(functools.partial(Count, truncate_at=3), num=2)
-    env.reset()
-    for _ in range(3):
-        step = env.step(torch.zeros(2, 2))
-    assert step.is_last.all()
-    assert env.reset().is_first.all()
-    step = env.step(torch.zeros(2, 2))
-    assert not step.is_first.any()
-    assert step.obs["observation"].tolist() == [[1], [1]]
-
-
 def test_steps_do_not_change_when_the_next_is_taken(make):
-    env = make(functools.partial(Count, truncate_at=9))
-    first = env.reset()
-    second = env.step(torch.zeros(1, 2))
-    env.step(torch.zeros(1, 2))
-    assert (first.obs["observation"].item(), second.obs["observation"].item()) == (0, 1)
+    steps = play(make(functools.partial(Count, truncate_at=9)), 3)
+    assert [step.obs["observation"].item() for step in steps] == [0, 1, 2]
 
 
 ZOO = spaces.Dict(
@@ -101,47 +76,137 @@ ZOO = spaces.Dict(
 )
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
+@BOTH
 def test_every_kind_of_space_through_shared_memory(make, vector):
     ZOO.seed(3)
     samples = [ZOO.sample() for _ in range(4)]
     env = make(functools.partial(env_zoo.Scripted, ZOO, samples, truncated=(3,)), num=2, vector=vector)
     got = rows(env, 4)
     for key, part in env.obs_spec.items():
-        assert got[key].shape == (4, 2, *part.shape)
-        assert str(got[key].dtype) == f"torch.{part.dtype}"
+        assert (got[key].shape, str(got[key].dtype)) == ((4, 2, *part.shape), f"torch.{part.dtype}")
     for t, sample in enumerate(samples):
-        for i in range(2):
-            np.testing.assert_array_equal(got["camera"][t, i], sample["camera"])
-            np.testing.assert_allclose(got["joints"][t, i], sample["joints"], rtol=1e-6)
-            assert got["gear"][t, i] == sample["gear"] - 1
-            assert got["slots"][t, i].tolist() == sample["slots"].tolist()
-            assert got["nested/0"][t, i] == sample["nested"][0]
+        shown = {name: sample[name] for name in ("camera", "joints", "slots")}
+        shown |= {"gear": sample["gear"] - 1, "nested/0": sample["nested"][0]}
+        for key, value in shown.items():
+            np.testing.assert_allclose(got[key][t], [value, value], rtol=1e-6)
 
 
 def test_actions_arrive_unflattened(make):
     space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.Box(-4.0, 4.0, (2,))})
     inner = env_zoo.Scripted(spaces.Discrete(2), [0], action_space=space)
-    env = make(inner)
-    env.reset()
-    env.step(torch.tensor([[0.0, 0.0, 1.0, 0.5, -9.0]]))
-    assert inner.actions[0]["a"] == 3
-    assert inner.actions[0]["b"].tolist() == [2.0, -4.0]
+    play(make(inner), 2, torch.tensor([[0.0, 0.0, 1.0, 0.5, -9.0]]))
+    assert (inner.actions[0]["a"], inner.actions[0]["b"].tolist()) == (3, [2.0, -4.0])
 
 
 def test_seeds_are_derived_and_repeatable(make):
-    one = rows(make(env_zoo.Seeded, seed=5, num=3), 9)["observation"]
-    two = rows(make(env_zoo.Seeded, seed=5, num=3), 9)["observation"]
-    other = rows(make(env_zoo.Seeded, seed=6, num=3), 9)["observation"]
+    one, two, other = (rows(make(env_zoo.Seeded, seed=seed, num=3), 9)["observation"] for seed in (5, 5, 6))
     assert (one == two).all()
     assert not (one == other).any()
     assert len(set(one[0].ravel().tolist())) == 3
     assert (one[0] != one[6]).all()  # a new episode is a new draw
 
 
-def test_render(make):
-    env = make(id="CartPole-v1", num=2, render=True)
+# Actions sent now and answered later: the same rows, the same errors, and an end that does not hang
+
+
+def processes(env):
+    return [slot.process for slot in env._slots]
+
+
+@BOTH
+def test_sent_and_received_rows_are_those_of_step(make, vector):
+    reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vector=vector)
+    assert as_bytes(reference.reset()) == as_bytes(env.reset())
+    for _ in range(14):
+        env.send(torch.zeros(3, 2))
+        assert as_bytes(reference.step(torch.zeros(3, 2))) == as_bytes(env.receive())
+
+
+def test_send_does_not_wait_for_the_workers(make, tmp_path):
+    gate = tmp_path / "gate"
+    env = make(functools.partial(env_zoo.Waiting, gate), num=2, vector="process")
     env.reset()
+    env.send(torch.zeros(2, 2))
+    gate.touch()
+    assert env.receive().obs["observation"].tolist() == [1, 1]
+
+
+@BOTH
+def test_what_is_asked_between_send_and_receive(make, vector):
+    env = make(functools.partial(Grid, render_mode="rgb_array"), vector=vector)
+    env.reset(seed=3)
+    action = torch.eye(4)[:1]
+    env.send(action)
     frame = env.render()
-    assert frame.dtype == np.uint8
-    assert frame.shape == (400, 600, 3)
+    after = env.receive()
+    assert (frame[::8, ::8] == after.obs["image"][0].numpy()).all()
+    env.send(action)
+    assert env.reset(seed=3).is_first.all()
+    assert as_bytes(env.step(action)) == as_bytes(after)
+
+
+def failing(how):
+    return functools.partial(env_zoo.Faulty, {"any": (1, 2, how)})
+
+
+@pytest.mark.parametrize(
+    ("factory", "error", "message"),
+    [
+        (env_zoo.nan_in_second, DataError, r"environment [01] .*step 2 of episode 1: .* 'a' is nan at index \(1,\)"),
+        (failing("die"), EnvError, r"worker process of environment [01] died \(exit code 7\)"),
+        (failing("raise"), EnvError, r"environment [01] .*step 2 .*: a wheel and an axle .*env_zoo.py:\d+"),
+    ],
+)
+def test_a_workers_error_is_raised_where_its_answer_is_received(make, factory, error, message):
+    env = make(factory, num=2, vector="process", restarts=0)
+    play(env, 2)
+    env.send(torch.zeros(2, 2))
+    with pytest.raises(error, match=message):
+        env.receive()
+    assert not any(process.is_alive() for process in processes(env))
+
+
+def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(slot.close, "__defaults__", (0.2,))
+    env = make(functools.partial(env_zoo.Waiting, tmp_path / "never"), num=2, vector="process")
+    env.reset()
+    env.send(torch.zeros(2, 2))
+    workers = processes(env)
+    env.close()
+    assert [process.exitcode for process in workers] == [-9, -9]
+
+
+# The generator of PyTorch is the learner's
+
+
+class Drawing(env_zoo.Seeded):
+    """Seeds PyTorch when it is made, and shows what it draws from it in ``reset``, or seeds it there as well."""
+
+    def __init__(self, seed=None):
+        super().__init__()
+        self.seed = seed
+        torch.manual_seed(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+        return torch.rand(1).numpy(), {}
+
+
+def test_making_and_resetting_environments_leaves_the_generator_as_it_was(make):
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    for seed in (None, 0, 7):
+        env = make(lambda seed=seed: Drawing(seed), num=2)
+        numbers = {x for row in play(env, 13) if row.is_first.all() for x in row.obs["observation"][:, 0].tolist()}
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.initial_seed() == 7
+        assert len(numbers) == (6 if seed is None else 1)  # its own seed counts
+
+
+def test_what_resets_draw_goes_on_from_a_snapshot(make):
+    env, fresh = make(Drawing), make(Drawing)
+    step = play(env, 9)[-1]
+    assert not fresh.restore(env.snapshot(), step).is_last.any()
+    assert go_on(env, 9) == go_on(fresh, 9)

@@ -1,36 +1,75 @@
 """Workers and signals: theirs is to step environments, for as long as somebody asks them."""
 
-from __future__ import annotations
-
 import functools
+import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from stepping import play
 
+from reverie.envs import worker as worker_module
 from reverie.envs.dummy import Count
+from reverie.envs.worker import Line
 
 PATIENCE = 300
 """Most seconds for what a machine with other work on it may do slowly."""
 
-SCRIPT = """
-import os, signal, sys
+START = """
+import multiprocessing, os, signal, sys
 
-if __name__ == "__main__":
+def start(method=None, num=3):  # only who starts environments imports what it takes, not workers with this script
     from reverie.envs.config import EnvConfig
     from reverie.envs.vector import make_env
-    config = EnvConfig(id="reverie/Count-v0", num=3, vector="process")
-    env = make_env(config, seed=0)
+    if method:
+        multiprocessing.get_all_start_methods = lambda: [method]
+    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process"), seed=0)
+"""
+LEFT = """
+if __name__ == "__main__":
+    env = start()
     env.reset()
     print(*[slot.process.pid for slot in env._slots], flush=True)
     if sys.argv[1] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 """
+INTERRUPTED = """
+from multiprocessing.process import BaseProcess
+from reverie.envs import vector
+vector.close = lambda *given: None  # as where nobody is left to call it
+begin = BaseProcess.start
+def start_and_interrupt(self):
+    begin(self)
+    raise KeyboardInterrupt
+BaseProcess.start = start_and_interrupt
+start("forkserver")
+"""
+OPEN = """
+def leave():
+    global env
+    env = start("forkserver")
+    env.reset()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=leave)
+    process.start()
+    process.join(60)
+    print("exit code", process.exitcode)
+    process.kill()
+"""
+
+
+def run_python(*args, code=None):
+    command = [sys.executable, *args]
+    return subprocess.run(command, input=code, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def gone(pid):
@@ -43,8 +82,8 @@ def gone(pid):
 @pytest.mark.parametrize("end", ["killed", "at its end"])
 def test_workers_do_not_outlive_their_parent(tmp_path, end):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script, end], capture_output=True, text=True, timeout=PATIENCE)
+    script.write_text(START + LEFT)
+    done = run_python(script, end)
     assert done.returncode == (-signal.SIGKILL if end == "killed" else 0), done.stderr
     pids = done.stdout.split()
     assert len(pids) == 3
@@ -64,47 +103,14 @@ def test_signals_to_a_whole_job_are_the_parents_affair(make):
     assert env.restarts == 0
 
 
-def run_python(code, *args, **kwargs):
-    return subprocess.run(
-        [sys.executable, *args], input=code, capture_output=True, text=True, timeout=PATIENCE, **kwargs
-    )
-
-
-START = """
-import multiprocessing, os, signal
-
-def start(method, num=3):  # only who starts environments imports what it takes, not workers that import this script
-    from reverie.envs.config import EnvConfig
-    from reverie.envs.vector import make_env
-    multiprocessing.get_all_start_methods = lambda: [method]
-    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process"), seed=0)
-"""
-
-
 def test_ctrl_c_right_after_a_worker_started_does_not_hang_the_end_of_the_program():
-    done = run_python(
-        START
-        + """
-from multiprocessing.process import BaseProcess
-from reverie.envs import vector
-vector.close = lambda *given: None  # as where nobody is left to call it
-begin = BaseProcess.start
-def start_and_interrupt(self):
-    begin(self)
-    raise KeyboardInterrupt
-BaseProcess.start = start_and_interrupt
-start("forkserver")
-""",
-        "-c",
-        "import sys; exec(sys.stdin.read())",
-    )
+    done = run_python("-c", "import sys; exec(sys.stdin.read())", code=START + INTERRUPTED)
     assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
 
 
 def test_a_worker_that_was_killed_is_said_to_be(make, capsys):
     env = make(Count, vector="process", num=2)
-    env.reset()
-    env.step(torch.zeros(2, 2))
+    play(env, 2)
     for slot in env._slots:
         os.kill(slot.process.pid, signal.SIGKILL)
     assert env.step(torch.zeros(2, 2)).is_first.all()
@@ -115,21 +121,67 @@ def test_a_worker_that_was_killed_is_said_to_be(make, capsys):
 
 def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(
-        START
-        + """
-def leave():
-    global env
-    env = start("forkserver")
-    env.reset()
-
-if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=leave)
-    process.start()
-    process.join(60)
-    print("exit code", process.exitcode)
-    process.kill()
-"""
-    )
-    done = run_python(None, script)
+    script.write_text(START + OPEN)
+    done = run_python(script)
     assert done.stdout == "exit code 0\n", done.stderr
+
+
+# What goes between a vector and a worker comes out as it went in
+
+
+@pytest.fixture(params=["with poll", "without"])
+def ends(request, monkeypatch):
+    if request.param == "without":  # Windows
+        monkeypatch.delattr(worker_module.select, "poll", raising=False)
+    near, far = multiprocessing.Pipe()
+    yield Line(near), Line(far)
+    near.close()
+    far.close()
+
+
+@pytest.mark.parametrize("outcome", [(0.1, False, False), (-1e300, True, False), (5e-324, False, True)])
+def test_steps_are_told_exactly(ends, outcome):
+    vector, worker = ends
+    vector.step(2**40)
+    assert worker.heard()[:2] == (2**40, "step")
+    worker.step(7, *outcome)
+    turn, what, row = vector.heard()
+    assert (turn, what, row) == (7, "step", outcome)
+    assert [*map(type, row)] == [float, bool, bool]
+
+
+def test_what_was_said_before_the_end_is_heard_first_and_the_end_stays(ends):
+    vector, worker = ends
+    assert not vector.ready(0.01)
+    worker.say(1, "done", "the last word")
+    worker.pipe.close()
+    assert vector.ready(0.0)
+    assert vector.heard() == (1, "done", "the last word")
+    for _ in range(2):
+        assert vector.ready(0.0)
+        with pytest.raises((EOFError, OSError)):
+            vector.heard()
+    with pytest.raises(OSError):  # noqa: PT011 - of several kinds
+        vector.step(1)
+
+
+@pytest.mark.parametrize("size", [0, 2**16, 2**24 + 1])
+def test_pickles_of_any_size(ends, size):
+    """More than a pipe holds: whoever says it waits until the other end listens, and ``ready`` tells that it comes."""
+    vector, worker = ends
+    snapshot = np.random.default_rng(0).bytes(size)
+    speaker = threading.Thread(target=worker.say, args=(5, "done", snapshot), daemon=True)
+    speaker.start()
+    assert vector.ready(30.0)
+    assert vector.heard() == (5, "done", snapshot)
+    speaker.join(30.0)
+
+
+def test_half_a_pickle_is_an_end(ends):
+    """A worker that is killed while it speaks."""
+    vector, worker = ends
+    os.write(worker.pipe.fileno(), struct.pack("!i", 1000) + b"only so much")
+    worker.pipe.close()
+    assert vector.ready(0.0)
+    with pytest.raises((EOFError, OSError)):
+        vector.heard()
