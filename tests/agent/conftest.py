@@ -1,19 +1,33 @@
 """What the tests of trained agents share."""
 
-from __future__ import annotations
-
+import shutil
 from pathlib import Path
 
 import pytest
 
+import reverie
 from corridor import Corridor
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
-from tiny import SMALL
+from tiny import FEW, SMALL
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """A copy of a finished run, which tests may change."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")
-def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nano(tmp_path_factory):
+    """A run of ten rows on CartPole that never learned."""
+    run = tmp_path_factory.mktemp("runs") / "nano"
+    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=run, **FEW)
+    return run
+
+
+@pytest.fixture(scope="session")
+def corridor(tmp_path_factory):
     """A run on an environment that was given as a class."""
     run = tmp_path_factory.mktemp("runs") / "corridor"
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "Corridor"})

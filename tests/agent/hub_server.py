@@ -1,7 +1,5 @@
 """A stand-in for the Hugging Face Hub that speaks what ``huggingface_hub`` asks of it: repositories, LFS, commits."""
 
-from __future__ import annotations
-
 import base64
 import fnmatch
 import hashlib

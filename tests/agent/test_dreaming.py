@@ -1,43 +1,38 @@
 """Dreams of a world model beside what really happened."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
+import reverie
 from corridor import Corridor
 from reverie.agent import dreaming
 from reverie.agent.dreaming import dream, fitting, gather, measure, one_hot
 from reverie.agent.loading import load
 from reverie.api import train_config as train
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.rssm import Latent
-from tiny import SMALL
+from tiny import NETWORKS, SMALL
 
 
 @pytest.mark.usefixtures("drawn")
-def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(corridor, run)
-    report = dream(load(run, env=Corridor), context=3, horizon=20, sequences=2)
+def test_dream_of_everything(corridor, tmp_path):
+    agent = load(shutil.copytree(corridor, tmp_path / "run"), env=Corridor)
+    report = dream(agent, context=3, horizon=20, sequences=2)
     assert set(report.errors) == {"eye", "sense/x", "sense/n", "reward", "cont"}
     assert {len(error) for error in report.errors.values()} == {7}  # ten rows, of which three were seen
     assert report.repeated["reward"].max() == 0.0
     assert report.repeated["cont"].tolist() == [0.0] * 6 + [1.0]
     assert 0 <= report.errors["sense/n"].min() <= report.errors["sense/n"].max() <= 1
     numbers = json.loads(report.files["numbers"].read_text())
-    assert numbers["error_per_step"]["eye"] == pytest.approx(report.errors["eye"].tolist())
-    assert numbers["context"] == 3
+    assert (numbers["context"], numbers["error_per_step"]["eye"]) == (3, pytest.approx(report.errors["eye"].tolist()))
     assert {"video of eye", "traces", "errors", "numbers", "arrays"} == set(report.files)
     assert all(path.stat().st_size > 500 for path in report.files.values())
     arrays = np.load(report.files["arrays"])
@@ -45,7 +40,7 @@ def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
     assert {arrays[key].shape[:2] for key in arrays} == {(2, 10)}
     far = np.sqrt(np.square(arrays["dream/reward"] - arrays["truth/reward"])[:, 3:].mean(0))
     assert far == pytest.approx(report.errors["reward"])
-    algo = load(run, env=Corridor).algo
+    algo = agent.algo
     latent = Latent(*(torch.from_numpy(arrays[f"inside/{name}"]) for name in ("deter", "stoch")))
     with torch.no_grad():
         decoded, reward, _ = algo.world.predict(latent)
@@ -63,26 +58,26 @@ class Telling(gymnasium.Env):
         {key: gymnasium.spaces.Box(0, 200, (1,), np.float32) for key in ("reward", "cont", "inside/value", "obs/cont")}
     )
 
-    def seen(self) -> dict[str, np.ndarray]:
+    def seen(self):
         return {key: np.array([100 + i + self.t], np.float32) for i, key in enumerate(self.observation_space.spaces)}
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         self.t = 0
         return self.seen(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self.t += 1
         return self.seen(), 1.0, False, self.t == 9, {}
 
 
-def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Path) -> None:
+def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path):
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "Telling", "eval_episodes": 0})
     train(config, env=Telling, run=tmp_path / "run")
     report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, sequences=2)
     own = {"obs/reward", "obs/cont", "obs/inside/value", "obs/obs/cont"}
     assert set(report.errors) == own | {"reward", "cont"}
-    assert report.units["reward"] == "root-mean-square error"
-    assert report.units["obs/reward"] == "root-mean-square error in the environment's units"
+    units = [report.units[name] for name in ("reward", "obs/reward")]
+    assert units == ["root-mean-square error", "root-mean-square error in the environment's units"]
     arrays = np.load(report.files["arrays"])
     assert {arrays[f"truth/{name}"].min() >= 100 for name in own} == {True}
     assert all(arrays[f"dream/{name}"].shape == (2, 10, 1) for name in own)
@@ -90,14 +85,12 @@ def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Pat
     assert arrays["dream/cont"].shape == arrays["inside/value"].shape == (2, 10)
 
 
-def rows(*lengths: int) -> list[Batch]:
+def rows(*lengths):
     """Episodes ``[1, T]`` of these lengths, all alike."""
+    flags, known = ("reward", "is_first", "is_last", "is_terminal"), {"weight": torch.ones(1), "index": torch.arange(1)}
     return [
-        Batch(
-            obs={"o": torch.zeros(1, n, 2)}, action=torch.zeros(1, n, 2),
-            **{name: torch.zeros(1, n) for name in ("reward", "is_first", "is_last", "is_terminal")},
-            weight=torch.ones(1), index=torch.arange(1), extras={},
-        )
+        Batch(obs={"o": torch.zeros(1, n, 2)}, action=torch.zeros(1, n, 2), **dict.fromkeys(flags, torch.zeros(1, n)),
+              **known, extras={})
         for n in lengths
     ]  # fmt: skip
 
@@ -106,64 +99,57 @@ def rows(*lengths: int) -> list[Batch]:
     ("lengths", "context", "shape"),
     [((9, 9, 9), 3, (3, 9)), ((6, 9, 12), 3, (2, 9)), ((2, 2, 2), 1, (3, 2)), ((90, 90, 90), 8, (3, 28))],
 )
-def test_the_context_fits_the_length_of_the_episodes(
-    lengths: tuple[int, ...], context: int, shape: tuple[int, int]
-) -> None:
+def test_the_context_fits_the_length_of_the_episodes(lengths, context, shape):
     found, episodes = fitting(iter(rows(*lengths)), 3)
     assert found == context
     assert gather(episodes, found, 3, found + 1, 20).shape == shape
     assert gather(iter(rows(8, 3, 9)), 2, 2, 5, 20).shape == (1, 9)  # the shortest is left out
 
 
-def test_dreams_are_of_the_rewards_that_were_learned(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    agent, seen = load(tmp_path / "run"), []
+def test_dreams_are_of_the_rewards_that_were_learned(copied, monkeypatch):
+    agent, seen, see = load(copied), [], dreaming.imagined
     agent.config = agent.config.merge({"env.clip_reward": "tanh"})
-    see = dreaming.imagined
-    monkeypatch.setattr(
-        dreaming, "imagined", lambda agent, batch, context: (seen.append(batch), see(agent, batch, 3))[1]
-    )
+    monkeypatch.setattr(dreaming, "imagined", lambda agent, batch, _: (seen.append(batch), see(agent, batch, 3))[1])
     report = dream(agent, context=3, horizon=4)
     assert report.units["reward"] == "root-mean-square error of rewards after env.clip_reward = tanh"
     assert seen[0].reward[:, 1:].unique().tolist() == pytest.approx([np.tanh(1.0)])
     assert agent.evaluate(1).scores[0] >= 8  # true ones
 
 
-def test_dream_needs_something_to_imagine(corridor: Path) -> None:
-    agent = load(corridor, env=Corridor)
-    with pytest.raises(ConfigError, match="actions = 'best': expected 'mode' or 'sample'"):
-        dream(agent, actions="best")
-    with pytest.raises(RunError, match="longer than context = 10 rows"):
-        dream(agent, context=10)
-    with pytest.raises(ConfigError, match=r"horizon = 0: expected at least 1"):
-        dream(agent, horizon=0)
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"actions": "best"}, ConfigError, "actions = 'best': expected 'mode' or 'sample'"),
+        ({"context": 10}, RunError, "longer than context = 10 rows"),
+        ({"horizon": 0}, ConfigError, "horizon = 0: expected at least 1"),
+    ],
+)
+def test_dream_needs_something_to_imagine(corridor, settings, error, message):
+    with pytest.raises(error, match=message):
+        dream(load(corridor, env=Corridor), **settings)
 
 
-def test_errors_are_measured_per_step_and_in_their_units() -> None:
+def test_errors_are_measured_per_step_and_in_their_units():
     spec = {
         "v": ObsPart(kind="vector", shape=(2,), dtype="float32"),
         "c": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3)),
     }
     index = np.array([[[0, 0], [1, 2], [1, -1]]])
     hot = one_hot(index, spec["c"])
-    assert hot.shape == (1, 3, 2, 3)
-    assert hot[0, 2].tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert (hot.shape, hot[0, 2].tolist()) == ((1, 3, 2, 3), [[0, 1, 0], [0, 0, 0]])
     truth = {"v": np.array([[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]]), "c": hot}
     guess = {"v": truth["v"] + np.array([[[9.0, 9.0], [3.0, -3.0], [0.0, 0.0]]]), "c": hot.copy()}
     guess["c"][0, 1, 1] = [0.25, 0.25, 0.5]  # half the probability missed the second class
     errors, repeated, units = measure(truth, guess, spec, context=1)
-    assert errors["v"].tolist() == [3.0, 0.0]
-    assert repeated["v"].tolist() == [1.0, 2.0]
-    assert errors["c"].tolist() == [0.25, 0.0]
+    found = errors["v"], errors["c"], repeated["v"]
+    assert [x.tolist() for x in found] == [[3.0, 0.0], [0.25, 0.0], [1.0, 2.0]]
     assert units == {
         "v": "root-mean-square error in the environment's units, over all 2 numbers",
         "c": "probability not assigned to the true class",
     }
 
 
-def test_a_dream_that_is_not_finite_overwrites_nothing(corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dream_that_is_not_finite_overwrites_nothing(corridor, monkeypatch):
     agent = load(corridor, env=Corridor)
     dreamt = agent.algo.dream
     monkeypatch.setattr(agent.algo, "dream", lambda *args: {k: v + np.inf for k, v in dreamt(*args).items()})
@@ -171,3 +157,59 @@ def test_a_dream_that_is_not_finite_overwrites_nothing(corridor: Path, monkeypat
     with pytest.raises(RunError, match="expected finite numbers"):
         dream(agent, context=1, horizon=2, sequences=1)
     assert sorted(corridor.rglob("*")) == before
+
+
+# ---------------------------------------------------------------- beside recorded episodes
+
+
+@pytest.fixture(scope="module")
+def offline(pendulum, tmp_path_factory):
+    """A world model of recorded data, without an environment; tests copy it."""
+    run = tmp_path_factory.mktemp("runs") / "offline"
+    options = {"algo.batch_size": 2, "algo.batch_length": 8, "env": "none"}
+    options |= {f"algo.{part}": value for part, value in NETWORKS.items()}
+    options |= {"data.estimate_updates": 0, "tensorboard": False, "console": False, "threads": 1}
+    reverie.train("dreamer_v3", data=pendulum, updates=3, run=run, **options)
+    return run
+
+
+@pytest.fixture
+def alone(offline, tmp_path):
+    return load(shutil.copytree(offline, tmp_path / "run"))
+
+
+def test_recorded_episodes_need_no_environment(alone, pendulum):
+    agent = alone
+    with pytest.raises(EnvError, match=r"no environment to play episodes in\. .* recorded episodes instead: --data"):
+        dream(agent)
+    report = dream(agent, context=5, horizon=9, sequences=3, data=pendulum)
+    assert report.sequences == 3
+    assert {len(error) for error in report.errors.values()} == {9}
+    arrays = np.load(report.files["arrays"])
+    for number in range(3):
+        one = agent.episode(number).rows(0, 14)
+        lived = {"truth/observation": one.obs["observation"], "truth/reward": one.reward, "action": one.action}
+        for name, values in lived.items():
+            np.testing.assert_array_equal(arrays[name][number], values[0], err_msg=name)
+    numbers = json.loads(report.files["numbers"].read_text())
+    expected = {"data": str(pendulum), "episodes": [0, 1, 2], "checkpoint": agent.checkpoint.name, "updates": 3}
+    assert numbers.items() >= expected.items()
+    assert not {"env_steps", "actions"} & numbers.keys()
+
+
+def test_what_does_not_fit_is_refused(alone, cartpole, pendulum):
+    with pytest.raises(DataError, match=r"does not fit the agent: observation 'observation' is vector \(4,\)"):
+        dream(alone, data=cartpole)
+    with pytest.raises(ConfigError, match="actions = 'sample' with data: recorded episodes are predicted under"):
+        dream(alone, data=pendulum, actions="sample")
+    assert not (alone.run / "dream").exists()
+
+
+def test_rows_that_a_run_collected(copied):
+    agent, run = load(copied), copied
+    torch.manual_seed(3)
+    expected = torch.get_rng_state()
+    report = dream(agent, context=3, horizon=4, sequences=2, data=run)
+    assert torch.equal(torch.get_rng_state(), expected)
+    assert "video" in report.files  # drawn by the run's environment
+    assert json.loads(report.files["numbers"].read_text())["env_steps"] == agent.step

@@ -1,10 +1,6 @@
 """States of a world model: written for recorded rows, observed, edited, and imagined on from."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ import zarr
 import reverie
 from corridor import Corridor
 from reverie.agent import extract as extraction
-from reverie.agent.agent import Agent
 from reverie.agent.extract import extract, pieces
 from reverie.agent.imagining import ModelState
 from reverie.algos.imagination import open_loop
@@ -24,33 +19,22 @@ from reverie.core.errors import DataError
 from reverie.core.randomness import reproducible
 from reverie.experiment.layers import layered
 from reverie.log.metrics import read_metrics
-from tiny import FEW
 
 
 @pytest.fixture(scope="module")
-def agent(corridor: Path) -> Agent:
+def agent(corridor):
     return reverie.load(corridor, env=Corridor)
 
 
-@pytest.fixture(scope="module")
-def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that never learned."""
-    run = tmp_path_factory.mktemp("runs") / "cartpole"
-    reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=run, **FEW)
-    return run
-
-
-def arrays_in(path: Path) -> dict[str, np.ndarray]:
+def arrays_in(path):
     if path.suffix == ".npz":
         return {name: values for name, values in np.load(path).items() if name != "manifest"}
-    group: Any = zarr.open_group(path, mode="r")
+    group = zarr.open_group(path, mode="r")
     return {name: group[name][:] for name in group.attrs["arrays"]}
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.zarr"])
-def test_states_are_those_that_the_model_has_of_the_rows(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkeypatch, name):
     """In pieces that neither begin nor end with the episodes, and chunks of several pieces."""
     with agent.recorded() as recorded:
         parts = list(recorded.parts())
@@ -73,63 +57,55 @@ def test_states_are_those_that_the_model_has_of_the_rows(
     for column in ("is_first", "is_last", "is_terminal", "reward", "action"):
         np.testing.assert_array_equal(found[column], whole[column])
     for column, values in {
-        "state/deter": latent.deter,
-        "state/stoch": latent.stoch,
-        "state/value": expected["inside/value"],
-        "prediction/sense/x": expected["sense/x"],
-        "prediction/reward": expected["reward"],
-        "prediction/cont": expected["cont"],
+        "state/deter": latent.deter, "state/stoch": latent.stoch, "state/value": expected["inside/value"],
+        **{f"prediction/{name}": expected[name] for name in ("sense/x", "reward", "cont")},
         "prediction/eye": expected["eye"].round().clamp(0, 255).to(torch.uint8),
-    }.items():
+    }.items():  # fmt: skip
         np.testing.assert_allclose(found[column], values[0].numpy(), rtol=1e-4, atol=1e-4, err_msg=column)
     prior = agent.algo.world.rssm.prior(latent.deter)
     for column, values in {"posterior/logits": probs, "prior/logits": prior}.items():
         np.testing.assert_allclose(np.exp(found[column]), values[0].detach().numpy(), rtol=1e-3, err_msg=column)
 
 
-def test_the_same_draws_as_a_dream_of_the_rows(agent: Agent, tmp_path: Path) -> None:
+def test_the_same_draws_as_a_dream_of_the_rows(agent, tmp_path):
     done = extract(agent, out=tmp_path / "a.npz", seed=3)
     found, rows = arrays_in(done.path), agent.episode(0)
     with reproducible(3):
         alone = agent.algo.dream(rows, rows.shape[1])
     state = agent.observe(rows, seed=3)
-    np.testing.assert_array_equal(state.deter[0], alone["inside/deter"][0, -1])
-    np.testing.assert_array_equal(state.stoch[0], alone["inside/stoch"][0, -1])
+    for name in ("deter", "stoch"):
+        np.testing.assert_array_equal(getattr(state, name)[0], alone[f"inside/{name}"][0, -1])
     np.testing.assert_allclose(found["state/deter"][0], alone["inside/deter"][0, 0], atol=1e-6)
     about = done.manifest
     assert json.loads(str(np.load(done.path)["manifest"])) == about
-    assert (about["seed"], about["episodes"], about["checkpoint"]) == (
-        3,
-        found["episode"][-1] + 1,
-        agent.checkpoint.name,
-    )
-    assert {name: (one["shape"], one["dtype"]) for name, one in about["arrays"].items()} == {
-        name: (list(values.shape), str(values.dtype)) for name, values in found.items()
-    }
+    told = (about["seed"], about["episodes"], about["checkpoint"])
+    assert told == (3, found["episode"][-1] + 1, agent.checkpoint.name)
+    shapes = {name: (one["shape"], one["dtype"]) for name, one in about["arrays"].items()}
+    assert shapes == {name: (list(values.shape), str(values.dtype)) for name, values in found.items()}
     assert all(one["unit"] for one in about["arrays"].values())
 
 
-def test_pieces_are_of_one_size_whatever_the_parts() -> None:
+def test_pieces_are_of_one_size_whatever_the_parts():
     columns = np.split(np.arange(20), [1, 2, 11, 11])
     found = list(pieces(({"is_first": part} for part in columns), 4))
     assert [len(rows["is_first"]) for rows in found] == [4] * 5
     assert np.concatenate([rows["is_first"] for rows in found]).tolist() == list(range(20))
 
 
-def test_the_command_says_what_it_wrote(cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, out = cartpole, tmp_path / "deep" / "a.zarr"
-    assert main(["extract", str(run), "--out", str(out)]) == 0
-    assert "prediction/observation  float32 [" in capsys.readouterr().out
-    before = zarr.open_group(out, mode="r").attrs["seed"]
-    assert main(["extract", str(run), "--out", str(out), "--seed", "5"]) == 1
-    assert "exists: choose another name" in capsys.readouterr().err
-    assert zarr.open_group(out, mode="r").attrs["seed"] == before
-    assert main(["extract", str(run), "--out", str(out), "--seed", "5", "--overwrite"]) == 0
-    assert zarr.open_group(out, mode="r").attrs["seed"] == 5
+def test_the_command_says_what_it_wrote(nano, tmp_path, capsys):
+    out = tmp_path / "deep" / "a.zarr"
+    for more, failed, message in (
+        ("", 0, "prediction/observation  float32 ["),
+        ("--seed 5", 1, "exists: choose another name"),
+        ("--seed 5 --overwrite", 0, "written to"),
+    ):
+        assert main(["extract", str(nano), "--out", str(out), *more.split()]) == failed
+        assert message in "".join(capsys.readouterr())
+        assert (zarr.open_group(out, mode="r").attrs["seed"] == 5) == ("--overwrite" in more)
     assert [path.name for path in out.parent.iterdir()] == ["a.zarr"]
 
 
-def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agent: Agent) -> None:
+def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agent):
     rows = agent.episode(0)
     state, actions = agent.observe(rows.rows(0, 3)), rows.action[:, 2:6]
     first, again = (agent.imagine(state, actions=actions, seed=1) for _ in range(2))
@@ -152,36 +128,33 @@ def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agen
     np.testing.assert_array_equal(still.stoch, state.stoch)
 
 
-def test_given_actions_are_followed_as_in_a_dream(agent: Agent) -> None:
+def test_given_actions_are_followed_as_in_a_dream(agent):
     rows = agent.episode(0)
     state, actions = agent.observe(rows.rows(0, 2)), agent.flat_actions({"go": [2, 1, 2], "turn": [4.0, 1.0, -2.0]})
     assert actions.tolist() == [[0, 1, 1], [1, 0, 0], [0, 1, -1]]
     found = agent.imagine(state, actions=actions, seed=2)
-    start = agent.algo.world.rssm.initial(1, torch.float32)._replace(
-        deter=torch.from_numpy(state.deter), stoch=torch.from_numpy(state.stoch)
-    )
+    rssm, inside = agent.algo.world.rssm, {name: torch.from_numpy(getattr(state, name)) for name in ("deter", "stoch")}
     with reproducible(2):
-        expected = open_loop(agent.algo.world.rssm, start, torch.from_numpy(actions)[None])
+        expected = open_loop(rssm, rssm.initial(1, torch.float32)._replace(**inside), torch.from_numpy(actions)[None])
     np.testing.assert_array_equal(found.deter[:, 1:], expected.deter)
     on = agent.imagine(found.state(-1), 2, mode="sample", seed=0)  # now the policy acts
     assert (on.actions[..., :2].sum(-1) == 1).all()
     np.testing.assert_array_equal(on.deter[:, 0], found.deter[:, -1])
 
 
-def test_a_video_shows_images_or_what_the_environment_draws(agent: Agent, cartpole: Path, tmp_path: Path) -> None:
-    imagined = agent.imagine(agent.observe(agent.episode(0)), 3)
-    assert imagined.video(tmp_path / "eye.mp4").stat().st_size > 500
-    drawn = reverie.load(cartpole)
-    assert drawn.imagine(drawn.observe(drawn.episode(0)), 2).video(tmp_path / "drawn.mp4").stat().st_size > 500
+def test_a_video_shows_images_or_what_the_environment_draws(agent, nano, tmp_path):
+    for number, one in enumerate((agent, reverie.load(nano))):
+        imagined = one.imagine(one.observe(one.episode(0)), 3)
+        assert imagined.video(tmp_path / f"{number}.mp4").stat().st_size > 500
 
 
-def test_actions_of_the_environment_are_no_rows(agent: Agent) -> None:
+def test_actions_of_the_environment_are_no_rows(agent):
     with pytest.raises(DataError, match=r"agent\.flat_actions makes them"):
         agent.imagine(agent.observe(agent.episode(0)), actions=[0, 1])
 
 
 @pytest.fixture(scope="module")
-def mapped(tmp_path_factory: pytest.TempPathFactory) -> Agent:
+def mapped(tmp_path_factory):
     """PyDreamer on MiniGrid, whose probe has hardly learned."""
     config = layered("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
     few = {"steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.1, "algo.batch_length": 8}
@@ -192,7 +165,7 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> Agent:
     return reverie.load(run)
 
 
-def test_probes_are_extracted_and_asked(mapped: Agent, tmp_path: Path) -> None:
+def test_probes_are_extracted_and_asked(mapped, tmp_path):
     done = extract(mapped, out=tmp_path / "a.npz")
     found, rows = arrays_in(done.path), mapped.episode(0)
     assert done.manifest["arrays"]["probe/map"]["unit"] == "probability of each class [n, C]"
@@ -206,7 +179,7 @@ def test_probes_are_extracted_and_asked(mapped: Agent, tmp_path: Path) -> None:
     assert mapped.probe(state) == {}
 
 
-def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped: Agent, tmp_path: Path) -> None:
+def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped, tmp_path):
     rows = mapped.episode(0)
     state, given = mapped.observe(rows.rows(0, 3)), {"map_coord": rows.obs["map_coord"][0, 2].numpy()}
     other = np.full((5, 5), 3)

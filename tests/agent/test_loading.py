@@ -1,11 +1,8 @@
 """Loading an agent from its run: what must be given again, and runs that cannot be loaded."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -20,17 +17,15 @@ from reverie.nn.encoder import EncoderConfig
 from tiny import CONFIG, settings
 
 
-def test_load_without_a_run_or_a_checkpoint(trained: Path, tmp_path: Path) -> None:
+def test_load_without_a_run_or_a_checkpoint(trained, copied):
     with pytest.raises(RunError, match=r"there is no such folder\. Did you mean 'cartpole'"):
         load(trained.parent / "cartpol")
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(copied / "checkpoints")
     with pytest.raises(RunError, match="has no checkpoint yet"):
-        load(run)
+        load(copied)
 
 
-def test_an_environment_from_python_that_has_no_name_must_be_given_again(corridor: Path, tmp_path: Path) -> None:
+def test_an_environment_from_python_that_has_no_name_must_be_given_again(corridor, tmp_path):
     config = (corridor / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("env: corridor:Corridor", "env: Corridor"))
     with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
@@ -44,18 +39,16 @@ class CartPoleSpaces(gymnasium.Env[np.ndarray, int]):
     action_space = spaces.Discrete(2)
 
 
-def test_where_the_environment_is_not_installed_its_spaces_are_enough(trained: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "copy"
-    shutil.copytree(trained, elsewhere)
-    config = (elsewhere / "config.yaml").read_text()
-    (elsewhere / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: not_here:CartPole-v1"))
+def test_where_the_environment_is_not_installed_its_spaces_are_enough(trained, copied):
+    config = copied / "config.yaml"
+    config.write_text(config.read_text().replace("id: CartPole-v1", "id: not_here:CartPole-v1"))
     with pytest.raises(EnvError, match=r"'not_here' cannot be imported .*reverie\.load\(run, env=Spaces\)"):
-        load(elsewhere, trust=True)
+        load(copied, trust=True)
     obs = np.ones((5, 4), np.float32)
     torch.manual_seed(0)
     actions, _ = load(trained).act(obs)
     torch.manual_seed(0)
-    alone = load(elsewhere, env=CartPoleSpaces)
+    alone = load(copied, env=CartPoleSpaces)
     np.testing.assert_array_equal(alone.act(obs)[0], actions)
     assert pickle.loads(pickle.dumps(alone)).act(obs[0])[0] in CartPoleSpaces.action_space
 
@@ -69,10 +62,9 @@ class OwnEncoderConfig(EncoderConfig):
     layers: int = 1
 
 
-def test_an_own_encoder_must_be_given_again(tmp_path: Path) -> None:
+def test_an_own_encoder_must_be_given_again(tmp_path):
     algo = CONFIG.algo.merge({"encoder": OwnEncoderConfig()})
     train(settings(steps=60).merge({"algo": algo}), run=tmp_path / "run")
     with pytest.raises(RunError, match=r"algo\.encoder = .*OwnEncoderConfig.*algo=\.\.\."):
         load(tmp_path / "run")
-    agent = load(tmp_path / "run", algo=algo)  # type: ignore[arg-type]
-    assert agent.config.algo == algo
+    assert load(tmp_path / "run", algo=algo).config.algo == algo

@@ -1,7 +1,5 @@
 """What policies would do in rows that others have lived: those that carry something see whole episodes in order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -18,14 +16,11 @@ LENGTHS = (3, 1, 5, 2, 2, 4)
 
 
 def columns(lengths=LENGTHS):
-    total = sum(lengths)
-    starts = np.cumsum([0, *lengths[:-1]])
-    first, last = np.zeros(total, bool), np.zeros(total, bool)
-    first[starts], last[np.cumsum(lengths) - 1] = True, True
-    action = np.arange(1, total + 1, dtype=np.float32)[:, None] * ~last[:, None]
+    last = np.isin(np.arange(1, sum(lengths) + 1), np.cumsum(lengths))
+    row = np.arange(len(last), dtype=np.float32)[:, None]
     return {
-        "obs/row": np.arange(total, dtype=np.float32)[:, None], "action": action, "reward": np.zeros(total, np.float32),
-        "is_first": first, "is_last": last, "is_terminal": np.zeros(total, bool),
+        "obs/row": row, "action": (row + 1) * ~last[:, None], "reward": np.zeros(len(last), np.float32),
+        "is_first": np.roll(last, 1), "is_last": last, "is_terminal": np.zeros(len(last), bool),
     }  # fmt: skip
 
 
@@ -35,7 +30,7 @@ class Sums:
     def initial(self, num_envs):
         return torch.full((num_envs,), 1e6)
 
-    def act(self, step: Step, state, mode):
+    def act(self, step, state, mode):
         total = state.masked_fill(step.is_first, 0.0)
         return torch.stack([total, step.obs["row"][:, 0]], -1), total
 
@@ -49,7 +44,7 @@ class Sees(Sums):
     def initial(self, num_envs):
         return None
 
-    def act(self, step: Step, state, mode):
+    def act(self, step, state, mode):
         return torch.stack([torch.rand(len(step)), step.obs["row"][:, 0]], -1), None
 
     def override(self, state, action):
@@ -83,7 +78,7 @@ class Free(Sees):
     def memoryless(self, mode):
         return True
 
-    def act(self, step: Step, state, mode):
+    def act(self, step, state, mode):
         self.sizes.append(len(step))
         return super().act(step, state, mode)
 
@@ -99,16 +94,18 @@ def test_only_a_policy_that_says_so_is_shown_rows_in_any_order():
     assert max(policy.sizes) <= 256
 
 
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "dqn", "bcq", "iql", "tdmpc2", "dreamer_v3"])
+ROW = {"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}
+MOVE, CHOICE = ActionPart(kind="continuous", size=2), ActionPart(kind="categorical", classes=(2,))
+
+
+def policy_of(name, part=MOVE, **settings):
+    return algorithm_config(name)().merge(settings).build(ROW, ActionSpec(parts={"action": part})).policy
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "dqn", "bcq", "iql", "tdmpc2"])
 def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name):
     """Those that draw do so from the generator alone, and those that count decisions from their number."""
-    config, remembers = algorithm_config(name)().merge(NETWORKS if name == "dreamer_v3" else {}), name == "dreamer_v3"
-    part = ActionPart(kind="categorical", classes=(2,)) if name == "dqn" else ActionPart(kind="continuous", size=2)
-    action = ActionSpec(parts={"action": part})
-    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
-    assert isinstance(policy, Memoryless) is not remembers
-    if remembers:
-        return
+    policy = policy_of(name, CHOICE if name == "dqn" else MOVE)
     assert policy.memoryless("eval") is (name != "tdmpc2")  # which goes on with its plan
     for mode in filter(policy.memoryless, ("eval", "explore")):
         shown = [seen(torch.full((4, 1), float(x)), first=x == 0) for x in (0, 9, 5)]
@@ -122,11 +119,9 @@ def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name):
         assert torch.equal(*acted)
 
 
-def test_a_policy_of_stacked_frames_hangs_on_earlier_rows():
-    config = algorithm_config("td3")().merge({"frames": 2, "frame_keys": ".*"})
-    action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)})
-    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
-    assert not policy.memoryless("eval")
+def test_policies_of_stacked_frames_and_of_a_memory_hang_on_earlier_rows():
+    assert not policy_of("td3", frames=2, frame_keys=".*").memoryless("eval")
+    assert not isinstance(policy_of("dreamer_v3", **NETWORKS), Memoryless)
 
 
 def seen(row, first):
@@ -136,9 +131,8 @@ def seen(row, first):
 
 def test_a_policy_that_has_explored_draws_as_it_did_then():
     values = torch.tensor([0.0, 0.0, 1.0])
-    policy = GreedyPolicy(
-        lambda obs: values.expand(len(obs["row"]), 3), EpsilonGreedy(1.0, 0.0, 1000), (3,), torch.device("cpu")
-    )
+    epsilon, where = EpsilonGreedy(1.0, 0.0, 1000), torch.device("cpu")
+    policy = GreedyPolicy(lambda obs: values.expand(len(obs["row"]), 3), epsilon, (3,), where)
     data = columns((3,) * 20) | {"action": np.zeros((60, 3), np.float32)}
     for env_steps, share in {0: 0.4, 1000: 1.0}.items():
         torch.manual_seed(0)
@@ -147,8 +141,7 @@ def test_a_policy_that_has_explored_draws_as_it_did_then():
 
 
 def test_agreement_with_recorded_actions_is_of_whole_choices_and_in_halves_of_the_range():
-    move = ActionPart(kind="categorical", classes=(2, 3))
-    arm = ActionPart(kind="continuous", size=2)
+    move, arm = ActionPart(kind="categorical", classes=(2, 3)), MOVE
     taken = np.array([[1, 0, 0, 1, 0], [0, 1, 1, 0, 0]], np.float32)
     other = np.array([[1, 0, 1, 0, 0], [0, 1, 1, 0, 0]], np.float32)  # the first row has another second choice
     chosen = np.stack([taken, other * np.float32(1 - 1e-6)], 1)  # [2, 2, 5]

@@ -1,9 +1,6 @@
 """Episodes of an agent, recorded as a dataset: played again, with noise, and as the environment gave them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -14,10 +11,13 @@ import reverie
 from recordings import assert_same, joined
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
+from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, noisy, play, record
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.datasets.detect import open_reader
 from reverie.datasets.validate import validate
+from reverie.envs.config import EnvConfig
+from reverie.envs.flat import make_flat
 from tiny import SETTINGS
 
 pytest.importorskip("minari")
@@ -34,19 +34,17 @@ def agent(tmp_path_factory):
 
 
 def test_record_episodes_and_play_them_again(agent, tmp_path):
-    done = record(agent, str(tmp_path / "d"), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
-    assert (done.episodes, done.steps) == (2, 400)
-    reader = open_reader(str(tmp_path / "d"))
-    assert reader.about().env == "Pendulum-v1"
-    assert reader.about().action == agent.action_space
-    assert validate(reader, replayed=2).sound
-    again = record(agent, str(tmp_path / "e"), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
-    one, two = (joined(open_reader(str(tmp_path / name)).parts()) for name in "de")
+    for name in "de":
+        done = record(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
+        assert (done.episodes, done.steps) == (2, 400)
+    readers = [open_reader(str(tmp_path / name)) for name in "de"]
+    about = readers[0].about()
+    assert (about.env, about.action) == ("Pendulum-v1", agent.action_space)
+    assert validate(readers[0], replayed=2).sound
+    one, two = (joined(reader.parts()) for reader in readers)
     assert_same(two, one)
-    assert again.steps == 400
     actions = one["action"][~one["is_last"]]
-    assert actions.min() >= -2
-    assert actions.max() <= 2
+    assert np.abs(actions).max() <= 2
     assert len(np.unique(actions)) > 300
 
 
@@ -90,12 +88,10 @@ def test_noise_is_in_half_of_the_range_and_stays_inside():
     space = spaces.Dict({"a": spaces.Box(-10, 30, (2,), np.float32), "b": spaces.Discrete(3)})
     found = [noisy(space, {"a": np.full(2, 10, np.float32), "b": 1}, 0.1, rng) for _ in range(2000)]
     values = np.array([one["a"] for one in found])
-    assert values.std() == pytest.approx(2.0, rel=0.1)
-    assert values.mean() == pytest.approx(10.0, abs=0.2)
+    assert (values.mean(), values.std()) == (pytest.approx(10.0, abs=0.2), pytest.approx(2.0, rel=0.1))
     assert {one["b"] for one in found} == {1}
     wide = np.array([noisy(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
-    assert wide.min() >= -10
-    assert wide.max() <= 30
+    assert -10 <= wide.min() <= wide.max() <= 30
 
 
 def test_recordings_that_cannot_be(agent, tmp_path):
@@ -110,19 +106,60 @@ def test_recordings_that_cannot_be(agent, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def test_actions_that_a_recording_replaces_are_told_to_the_agent(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actions_that_a_recording_replaces_are_told_to_the_agent(trained, monkeypatch):
     agent, known = load(trained), []
     act = Agent.act
 
-    def watched(self: Agent, obs: Any, state: Any = None, **more: Any) -> Any:
+    def watched(self, obs, state=None, **more):
         if state is not None:
             known.append(int(state.policy.action.argmax()))
         return act(self, obs, state, **more)
 
     monkeypatch.setattr(Agent, "act", watched)
-    env = agent.make_env()
     config = RecordConfig(episodes=1, epsilon=0.5)
-    episode = play(agent, env, config, np.random.default_rng(0), seed=1, most=30)
+    episode = play(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, most=30)
     assert episode["actions"].tolist()[:-1] == known
+
+
+class Scripted(gymnasium.Env):
+    """Three steps with observations and rewards from lists."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, seen, rewards):
+        self.seen, self.rewards, self.time = seen, rewards, 0
+
+    def reset(self, *, seed=None, options=None):
+        return self.seen[0], {}
+
+    def step(self, action):
+        self.time += 1
+        return self.seen[self.time], self.rewards[self.time], self.time == 3, False, {}
+
+
+@pytest.mark.parametrize(
+    ("at", "obs", "reward", "said"),
+    [
+        (2, 1.0, np.nan, "the reward is nan: expected a finite float32 number"),
+        (3, 1.0, 1e39, "the reward is 1e[+]39"),
+        (2, np.nan, 1.0, "observation 'observation' is nan at index"),
+        (3, np.inf, 1.0, "observation 'observation' is inf at index"),  # which no action follows
+    ],
+)
+@pytest.mark.parametrize("frames", [1, 2])
+def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
+    seen, rewards = [np.full(1, t, np.float32) for t in range(4)], [1.0] * 4
+    seen[at][0], rewards[at] = obs, reward
+    env = Scripted(seen, rewards)
+    config = EnvConfig(frame_stack=frames)
+    observer = Observer(make_flat(config, lambda: env, 0, False), config)
+
+    def act(obs, state, actions, action_mask=None):
+        state = state or observer.stacks(1)
+        observer(obs, *state, env.time == 0)
+        return 0, state
+
+    agent = SimpleNamespace(act=act, observer=observer)
+    with pytest.raises(DataError, match=said):
+        play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, None)

@@ -1,7 +1,5 @@
 """Agents that Stable-Baselines3 and sb3-contrib have trained and saved (``tools/record_sb3.py``) act here as there."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile
@@ -36,13 +34,12 @@ def test_the_same_actions_on_the_same_observations(name, tmp_path, said):
     env = Masked if "masked" in name else "Pendulum-v1" if "pendulum" in name else "CartPole-v1"
     run = import_sb3(SAVED / f"{name}.zip", env, run=tmp_path / "run")
     agent, state = reverie.load(run, env=env if "masked" in name else None), None
-    with np.load(SAVED / f"{name}.npz") as file:
-        rows, expected = file["obs"], file["action"]
-    taken = []
-    for obs in rows:
+    file, taken = np.load(SAVED / f"{name}.npz"), []
+    for obs in file["obs"]:
         told = {"action_mask": np.array([True, obs[0] > 0])} if "masked" in name else {}
         action, state = agent.act(obs, state, **told)
         taken.append(action)
+    expected = file["action"]
     np.testing.assert_allclose(np.reshape(taken, expected.shape), expected, rtol=0, atol=1e-6)
     assert len(CASES) == 10
     assert agent.step in (64, 65)  # A2C collects five at a time
@@ -65,26 +62,15 @@ def test_what_was_learned_is_evaluated_exported_and_learned_on(tmp_path, capsys)
     for copy in range(2):
         y = x
         for layer in (0, 2, 4):
-            place = f"critic_target.qf{copy}.{layer}"
-            y = y.relu() if layer else y
-            y = y @ theirs[f"{place}.weight"].T + theirs[f"{place}.bias"]
+            weight, bias = (theirs[f"critic_target.qf{copy}.{layer}.{part}"] for part in ("weight", "bias"))
+            y = (y.relu() if layer else y) @ weight.T + bias
         ours = agent.algo.objective.target_critic.model({"observation": x[:, :3]}, x[:, 3:])[copy]
         torch.testing.assert_close(ours, y[:, 0])
     assert agent.config.algo.discount == 0.99
     assert float(agent.algo.objective.temperature) == pytest.approx(np.exp(-0.0132), abs=1e-4)
     go_on = ["train", "sac", "--env", "Pendulum-v1", "--init", str(run), "--run", str(tmp_path / "on"), "--steps", "30"]
-    small = [
-        "--algo.networks.units",
-        "8",
-        "6",
-        "--learning-starts",
-        "10",
-        "--random-steps",
-        "0",
-        "--eval-episodes",
-        "1",
-    ]
-    assert main([*go_on, *small]) == 0
+    small = "--algo.networks.units 8 6 --learning-starts 10 --random-steps 0 --eval-episodes 1"
+    assert main([*go_on, *small.split()]) == 0
 
 
 def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):

@@ -1,11 +1,8 @@
 """Seeds side by side: what people read, and what is said of folders that hold none."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,24 +13,21 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import read_contender
 from reverie.scale.seeds import SeedRun, SeedsFolder, write_seeds
 
-Captured = pytest.CaptureFixture[str]
-
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _elsewhere(tmp_path, monkeypatch):
     """An empty working folder."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
-def folder(name: str, env: str, *scores: float | None) -> str:
+def folder(name, env, *scores):
     Path(name).mkdir()
-    runs: list[dict[str, Any]] = [{"seed": i, "score": score} for i, score in enumerate(scores)]
+    runs = [{"seed": i, "score": score} for i, score in enumerate(scores)]
     Path(name, "aggregate.json").write_text(json.dumps({"env": env, "runs": runs}))
     return name
 
 
-def test_what_people_read(capsys: Captured) -> None:
+def test_what_people_read(capsys):
     td3 = folder("td3", "Pendulum-v1", -150, -140, -160, -155, None, -145)
     sac = folder("sac-long", "Pendulum-v1", -158, -170, -180, -190, -200)
     ddpg = folder("ddpg", "HalfCheetah-v5", 3000.0, 4000.0)
@@ -50,12 +44,9 @@ def test_what_people_read(capsys: Captured) -> None:
 
 
 @pytest.mark.usefixtures("drawn")
-def test_a_figure_of_their_curves(capsys: Captured) -> None:
-    paths = [
-        folder("td3", "Pendulum-v1", -150, -140),
-        folder("sac", "Pendulum-v1", -150),
-        folder("ppo", "Hopper-v5", 1.0),
-    ]
+def test_a_figure_of_their_curves(capsys):
+    folders = {"td3": ("Pendulum-v1", -150, -140), "sac": ("Pendulum-v1", -150), "ppo": ("Hopper-v5", 1.0)}
+    paths = [folder(name, *given) for name, given in folders.items()]
     assert main(["compare", *paths, "--figure", "no.png"]) == 1
     assert "none of these folders has a learning curve" in capsys.readouterr().err
     for place, path in enumerate(paths[1:]):
@@ -80,7 +71,7 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE, discount 1")]
 )
-def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str, group: str) -> None:
+def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env, group):
     """Agents that learned from a part of the data compare with those that learned from all of it."""
     for data in ("/a/all.hdf5", "/a/tenth.hdf5"):
         path = Path(Path(data).stem)
@@ -103,7 +94,7 @@ def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str,
         ('{"env": "X", "runs": [{"seed": 1, "score": null}]}', "holds no scores: no seed has finished"),
     ],
 )
-def test_folders_without_seeds_are_named(content: str | None, message: str, capsys: Captured) -> None:
+def test_folders_without_seeds_are_named(content, message, capsys):
     folder("runs-b", "X", 1.0)
     if content is not None:
         Path("runs-a").mkdir()

@@ -1,17 +1,14 @@
 """The console: aligned lines into a file, a live panel on a terminal, the same numbers on both; several runs."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
+from logs import logged
 from rich.console import Console
 
 from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink, short, span
-from reverie.log.metrics import JsonlSink
 
 
 @dataclass
@@ -26,15 +23,19 @@ class Clock:
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
-    def isatty(self) -> bool:
-        """Always."""
-        return True
+    isatty = staticmethod(lambda: True)
+
+
+def screen(panel, width=120):
+    console = Console(file=io.StringIO(), width=width, record=True)
+    console.print(panel)
+    return console.export_text()
 
 
 VALUES = {"episode/score": 21.5, "loss/dyn": 1.25, "loss/policy": -0.0101, "train/ent": 3.0, "report": np.zeros(3)}
 
 
-def test_lines_are_aligned_and_hold_what_matters() -> None:
+def test_lines_are_aligned_and_hold_what_matters():
     stream, clock = io.StringIO(), Clock()
     sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", stream)
     assert isinstance(sink, PlainSink)
@@ -46,16 +47,11 @@ def test_lines_are_aligned_and_hold_what_matters() -> None:
     assert "CartPole-v1" in title
     assert header.split() == ["time", "step", "updates", "steps/s", "left", "return", "eval", "dyn", "policy"]
     assert len(header) == len(first) == len(second)
-    cells = dict(zip(header.split(), second.split(), strict=True))
-    assert cells["time"] == "5:33:20"
-    assert cells["step"] == "200,000"
-    assert cells["return"] == "21.5"
-    assert cells["eval"] == "-"
-    assert cells["dyn"] == "1.25"
-    assert cells["policy"] == "-0.010"
+    time, step, *_, score, evaluated, dyn, policy = second.split()
+    assert (time, step, score, evaluated, dyn, policy) == ("5:33:20", "200,000", "21.5", "-", "1.25", "-0.010")
 
 
-def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
+def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
     stream, now = io.StringIO(), [0.0]
     sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: now[0])
     for step in range(25):  # an entry each 5 s
@@ -70,20 +66,18 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations() -> None:
     assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "actor"]  # actor, critic; then no room
 
 
-def test_terminal_gets_a_panel() -> None:
+def test_terminal_gets_a_panel():
     clock = Clock(position=250, updates=125)
     sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", Terminal())
     assert isinstance(sink, LiveSink)
     sink.write(VALUES | {"episode/length": 21.5, "eval/score": 99.0}, 250)
-    screen = Console(file=io.StringIO(), width=120, record=True)
-    screen.print(sink)
+    text = screen(sink)
     sink.close()
-    text = screen.export_text()
     for piece in ("dreamer_v3 on CartPole-v1", "25%", "250 / 1,000", "21.5", "99", "policy", "-0.010", "125", "left"):
         assert piece in text
 
 
-def test_pace_knows_rate_and_time_left() -> None:
+def test_pace_knows_rate_and_time_left():
     clock, now = Clock(), [0.0]
     pace = Pace(clock, 1000, lambda: now[0])
     assert pace.left() == "-"
@@ -104,34 +98,22 @@ def test_pace_knows_rate_and_time_left() -> None:
     assert pace.rate() == 2.0
 
 
-def test_numbers_are_short() -> None:
-    assert [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)] == [
-        "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",
-    ]  # fmt: skip
+def test_numbers_are_short():
+    found = [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)]
+    assert found == ["-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234"]
     assert span(3661.9) == "1:01:01"
 
 
-# ---------------------------------------------------------------- several runs
+def entry(path, step, **values):
+    values = {name.replace("__", "/"): value for name, value in values.items()}
+    logged(path, [(step, values | {"time/seconds": step / 10})])
 
 
-def entry(path: Path, step: int, **values: float) -> None:
-    sink = JsonlSink(path)
-    sink.write({name.replace("__", "/"): value for name, value in values.items()} | {"time/seconds": step / 10}, step)
-    sink.close()
-
-
-def screen(board: Board, width: int = 120) -> str:
-    console = Console(file=io.StringIO(), width=width, record=True)
-    console.print(board)
-    return console.export_text()
-
-
-def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path):
     tail = Tail(tmp_path / "m.jsonl")
     assert tail.read() == []
     entry(tail.path, 10, a=1.0)
-    assert [row["a"] for row in tail.read()] == [1.0]
-    assert tail.read() == []
+    assert ([row["a"] for row in tail.read()], tail.read()) == ([1.0], [])
     with tail.path.open("a") as file:
         file.write('{"step": 20, "a"')
         file.flush()
@@ -140,18 +122,15 @@ def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path: Path) -
     assert [row["a"] for row in tail.read()] == [2.0, 3.0]
 
 
-def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path: Path) -> None:
+def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path):
     path = tmp_path / "m.jsonl"
-    path.write_text('{"step": 10}\n{"step": 20}\n{"step": 30}\n')
     tail = Tail(path)
-    assert len(tail.read()) == 3
-    path.write_text('{"step": 10}\n')
-    assert [row["step"] for row in tail.read()] == [10]
-    path.write_text('{"step": 10}\n{"step": 15}\n')
-    assert [row["step"] for row in tail.read()] == [15]
+    for lines, new in (([10, 20, 30], [10, 20, 30]), ([10], [10]), ([10, 15], [15])):
+        path.write_text("".join(f'{{"step": {step}}}\n' for step in lines))
+        assert [row["step"] for row in tail.read()] == new
 
 
-def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
+def test_a_lane_knows_how_far_its_run_is(tmp_path):
     entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
     lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)
     assert (lane.position, lane.updates, lane.seconds) == (200, 90, 20.0)
@@ -162,16 +141,13 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
     entry(lane.tail.path, 300, eval__score=7.0)
     lane.read()
     now = [100.0]
-    assert lane.pace is not None
     lane.pace._marks, lane.pace._phase, lane.pace._now = [(90.0, 300)], (True, True), lambda: now[0]
     entry(lane.tail.path, 400)
     lane.read()
-    assert {name: lane.cells()[name] for name in ("return", "eval", "rate", "left")} == {
-        "return": "-5", "eval": "7", "rate": "10", "left": "0:01:00",
-    }  # fmt: skip
+    assert lane.cells().items() >= {"return": "-5", "eval": "7", "rate": "10", "left": "0:01:00"}.items()
 
 
-def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path: Path) -> None:
+def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path):
     stream, now = io.StringIO(), [0.0]
     lanes = [Lane("seed 9", tmp_path / "a", 100, "updates"), Lane("seed 10", tmp_path / "b", 100)]
     lanes[1].state, lanes[1].note = "finished", "finished already"
@@ -194,7 +170,7 @@ def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_shows_a_line_for_each(tmp_path: Path, width: int) -> None:
+def test_a_terminal_shows_a_line_for_each(tmp_path, width):
     entry(tmp_path / "a", 6_300, episode__score=-312.4, eval__score=-250.1)
     lanes = [Lane("seed 0", tmp_path / "a", 15_000), Lane("seed 1", tmp_path / "b", 15_000)]
     lanes[0].begin()

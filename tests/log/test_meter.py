@@ -1,7 +1,5 @@
 """The meter: means that never lose or mix what was added."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -12,13 +10,13 @@ from reverie.log.meter import Meter
 
 
 @pytest.fixture(params=["here", "on a device"], autouse=True)
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def where(request, monkeypatch):
     """Scalars are read where they can be, and summed where they are as if they were on a GPU."""
     if request.param == "on a device":
         monkeypatch.setattr(module, "readable", lambda value: False)
 
 
-def test_a_name_is_averaged_over_the_updates_that_reported_it() -> None:
+def test_a_name_is_averaged_over_the_updates_that_reported_it():
     meter = Meter()
     meter.add({"x": torch.tensor(1.0)})
     meter.add({"x": torch.tensor(2.0), "y": torch.tensor(10.0)})
@@ -26,7 +24,7 @@ def test_a_name_is_averaged_over_the_updates_that_reported_it() -> None:
     assert meter.flush() == {"x": 2.0, "y": 10.0}
 
 
-def test_values_may_be_overwritten_after_they_were_added() -> None:
+def test_values_may_be_overwritten_after_they_were_added():
     """A captured CUDA graph writes each step's metrics to the same memory."""
     meter, value = Meter(), torch.tensor(1.0)
     meter.add({"x": value})
@@ -35,7 +33,7 @@ def test_values_may_be_overwritten_after_they_were_added() -> None:
     assert meter.flush() == {"x": 3.0}
 
 
-def test_sums_of_many_values_lose_no_digits() -> None:
+def test_sums_of_many_values_lose_no_digits():
     """16,777,216 is the first whole number whose successor is no float32."""
     meter = Meter()
     for value in (2.0**24, 1.0, 1.0, 1.0):
@@ -43,7 +41,7 @@ def test_sums_of_many_values_lose_no_digits() -> None:
     assert meter.flush() == {"x": (2.0**24 + 3) / 4}
 
 
-def test_gradients_and_dtypes_are_no_matter() -> None:
+def test_gradients_and_dtypes_are_no_matter():
     meter = Meter()
     meter.add({"a": torch.tensor(1.5, dtype=torch.bfloat16), "b": torch.tensor(2), "c": 3.0, "d": torch.tensor(True)})
     meter.add({"w": torch.ones((), requires_grad=True) * 2})
@@ -52,7 +50,7 @@ def test_gradients_and_dtypes_are_no_matter() -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it lasts as long as the test
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-100, 100)), max_size=12))
-def test_against_a_plain_mean(rows: list[dict[str, int]]) -> None:
+def test_against_a_plain_mean(rows):
     meter = Meter()
     for row in rows:
         meter.add({name: torch.tensor(float(value)) for name, value in row.items()})

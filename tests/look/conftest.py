@@ -1,9 +1,5 @@
 """What the tests of the page share: runs so small that they take a second."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from reverie.api import train_config as train
@@ -13,7 +9,7 @@ from tiny import FEW, SMALL
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Runs of DreamerV3, which has two checkpoints, of DQN, and of DreamerV2 with probes."""
     import reverie
 

@@ -26,7 +26,7 @@ esac
 class Newcomer:
     """Runs tools/venv.sh on a machine whose programs are given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.calls, self.programs = folder, folder / "calls", folder / "bin"
         self.programs.mkdir()
         self.program("python3", PYTHON)
@@ -34,25 +34,25 @@ class Newcomer:
         for name in ("sh", "sed", "awk", "tail", "grep", "timeout", "mkdir", "cp", "rm", "cat"):
             (self.programs / name).symlink_to(os.path.realpath(subprocess.getoutput(f"command -v {name}")))
 
-    def program(self, name: str, text: str = "#!/bin/sh\n") -> None:
+    def program(self, name, text="#!/bin/sh\n"):
         (self.programs / name).write_text(text)
         (self.programs / name).chmod(0o755)
 
-    def sets_up(self, offered: str = "2.13.0+cpu, 2.13.0", breaks: str = "nothing", has: str = "", **more: str):
+    def sets_up(self, offered="2.13.0+cpu, 2.13.0", breaks="nothing", has="", **more):
         env = {"PATH": str(self.programs), "CALLS": str(self.calls), "OFFERED": offered, "BREAKS": breaks, "HAS": has}
         constraints = self.folder / "constraints.txt"
         constraints.write_text("numpy==2.4\ntorch==2.13.0\n")
         command = [ROOT / "tools" / "venv.sh", "python3", self.folder / "venv", "classic", constraints]
         return subprocess.run(command, env=env | more, capture_output=True, text=True, timeout=60)
 
-    def installed(self) -> list[str]:
+    def installed(self):
         lines = self.calls.read_text().splitlines()
         self.calls.unlink()
         return lines
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Newcomer:
+def newcomer(tmp_path):
     return Newcomer(tmp_path)
 
 
@@ -62,7 +62,7 @@ without_gpu = pytest.mark.skipif(
 
 
 @without_gpu
-def test_without_a_gpu_the_cpu_build_is_taken_if_there_is_one(newcomer: Newcomer) -> None:
+def test_without_a_gpu_the_cpu_build_is_taken_if_there_is_one(newcomer):
     done = newcomer.sets_up(TORCH_CPU_INDEX="https://mirror/cpu")
     torch, rest = newcomer.installed()
     assert "torch==2.13.0+cpu" in torch
@@ -89,7 +89,7 @@ echo "$UV_INDEX$PIP_INDEX"
 
 
 @pytest.fixture
-def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def resolve(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("resolve", ROOT / "tools" / "resolve.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -101,7 +101,7 @@ def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return module
 
 
-def test_every_package_has_a_pin_and_every_pin_a_package(resolve, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_every_package_has_a_pin_and_every_pin_a_package(resolve, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("UV_INDEX", "own==1")  # settings of this machine
     monkeypatch.setenv("PIP_INDEX", "own==1")
     (tmp_path / "constraints.txt").write_text("A==1\nb-b==2; sys_platform == 'linux'\nuv==1\n")
