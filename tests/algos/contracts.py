@@ -7,95 +7,71 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from reverie.algos.a2c import A2CConfig
 from reverie.algos.base import Algorithm
-from reverie.algos.bc import BCConfig, Categorical, Stochastic
-from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import Best, CQLConfig, Lagrange, MonteCarlo
-from reverie.algos.crr import Binary, CRRConfig, Max
-from reverie.algos.ddpg import DDPGConfig
-from reverie.algos.discrete_bcq import DiscreteBCQConfig
-from reverie.algos.discrete_cql import DiscreteCQLConfig
-from reverie.algos.discrete_crr import DiscreteCRRConfig
-from reverie.algos.discrete_sac import DiscreteSACConfig
-from reverie.algos.dqn import DQNConfig
-from reverie.algos.gail import GAILConfig
-from reverie.algos.iql import IQLConfig
-from reverie.algos.ppo import PPOConfig
-from reverie.algos.qr_dqn import QRDQNConfig
-from reverie.algos.sac import SACConfig
-from reverie.algos.td3 import TD3Config
-from reverie.algos.td3_bc import TD3BCConfig
-from reverie.algos.tdmpc2 import TDMPC2Config
+from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 
-_GAIL = GAILConfig().merge({"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
+
+def config(algorithm, settings=None, **more):
+    return algorithm_config(algorithm)().merge((settings or {}) | more)
+
+
+_GAIL = config("gail", {"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
 _SEQUENCES = {"batch_length": 3, "networks.burn_in": 2}
 MODEL_FREE = {
-    "ddpg": DDPGConfig(),
-    "td3": TD3Config(),
-    "sac": SACConfig(),
-    "dqn": DQNConfig(target_every=1),
-    "qr_dqn": QRDQNConfig(target_every=1, quantiles=5),
+    "ddpg": config("ddpg"),
+    "td3": config("td3"),
+    "sac": config("sac"),
+    "dqn": config("dqn", target_every=1),
+    "qr_dqn": config("qr_dqn", target_every=1, quantiles=5),
     "gail_discrete": _GAIL,
-    "dqn_choices": DQNConfig(target_every=1, dueling=True, double=True),
-    "sac_mixed": SACConfig(),
+    "dqn_choices": config("dqn", target_every=1, dueling=True, double=True),
+    "sac_mixed": config("sac"),
     "gail_mixed": _GAIL,
-    "tdmpc2": TDMPC2Config(batch_length=2, episodic=True, samples=16, elites=4, policy_samples=3).merge(
-        {
-            "networks": {
-                "encoder_units": (8,),
-                "latent": 8,
-                "simplex": 4,
-                "critics": 3,
-                "dropout": 0.1,
-                "encoder": "dreamer",
-                "bins": 11,
-            }
-        }
-    ),
-    "dqn_lstm": DQNConfig(target_every=1, double=True).merge(_SEQUENCES | {"networks.memory": "lstm(4)"}),
-    "qr_dqn_gru": QRDQNConfig(target_every=1, quantiles=5).merge(_SEQUENCES | {"networks.memory": "gru(4, 2)"}),
-    "sac_gru": SACConfig().merge({"batch_length": 3, "networks.memory": "gru(4, orthogonal=True)"}),
-    "discrete_sac_transformer": DiscreteSACConfig().merge(_SEQUENCES | {"networks.memory": "transformer(3, 4, 2)"}),
-}
+    "tdmpc2": config("tdmpc2", batch_length=2, episodic=True, samples=16, elites=4, policy_samples=3, networks={
+        "encoder_units": (8,), "latent": 8, "simplex": 4, "critics": 3, "dropout": 0.1, "encoder": "dreamer",
+        "bins": 11,
+    }),
+    "dqn_lstm": config("dqn", _SEQUENCES | {"networks.memory": "lstm(4)"}, target_every=1, double=True),
+    "qr_dqn_gru": config("qr_dqn", _SEQUENCES | {"networks.memory": "gru(4, 2)"}, target_every=1, quantiles=5),
+    "sac_gru": config("sac", {"batch_length": 3, "networks.memory": "gru(4, orthogonal=True)"}),
+    "discrete_sac_transformer": config("discrete_sac", _SEQUENCES | {"networks.memory": "transformer(3, 4, 2)"}),
+}  # fmt: skip
 """Those that learn from environments."""
 OFFLINE = {
-    "bc": BCConfig(),
-    "bc_stochastic": BCConfig(clone=Stochastic()),
-    "td3_bc": TD3BCConfig(),
-    "bcq": BCQConfig(samples=3).merge({"vae.units": (8, 8), "vae.encoder.depth": 2}),
-    "cql_lagrange": CQLConfig(samples=2, conservatism=Lagrange(), backup=Best(2)),
-    "cql_floor": CQLConfig(samples=2, floor=MonteCarlo(), temperature_lr=0.0),
-    "iql": IQLConfig(),
-    "crr": CRRConfig(target_every=2),
-    "crr_binary": CRRConfig(filter=Binary(), baseline=Max(), critics=2),
-    "bc_choice": BCConfig(),
-    "bc_choices": BCConfig(clone=Categorical()),
-    "discrete_bcq": DiscreteBCQConfig(threshold=0.8),
-    "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
-    "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
-    "discrete_cql_choices": DiscreteCQLConfig(quantiles=5, target_every=2, dueling=True, double=True),
-    "iql_choices": IQLConfig(),
-    "iql_mixed": IQLConfig(),
-    "bc_mixed": BCConfig(),
+    "bc": config("bc"),
+    "bc_stochastic": config("bc", clone="stochastic"),
+    "td3_bc": config("td3_bc"),
+    "bcq": config("bcq", {"samples": 3, "vae.units": (8, 8), "vae.encoder.depth": 2}),
+    "cql_lagrange": config("cql", samples=2, conservatism="lagrange", backup="best(2)"),
+    "cql_floor": config("cql", samples=2, floor="monte_carlo", temperature_lr=0.0),
+    "iql": config("iql"),
+    "crr": config("crr", target_every=2),
+    "crr_binary": config("crr", filter="binary", baseline="max", critics=2),
+    "bc_choice": config("bc"),
+    "bc_choices": config("bc", clone="categorical"),
+    "discrete_bcq": config("discrete_bcq", threshold=0.8),
+    "discrete_crr": config("discrete_crr", target_every=2, min_q_weight=1.0),
+    "discrete_crr_binary": config("discrete_crr", filter="binary", critics=2, tau=0.1, target_every=1),
+    "discrete_cql_choices": config("discrete_cql", quantiles=5, target_every=2, dueling=True, double=True),
+    "iql_choices": config("iql"),
+    "iql_mixed": config("iql"),
+    "bc_mixed": config("bc"),
 }
 """Those that learn from recorded data."""
 _OWN = {"rollout": 4, "batch_length": 2}
+_SHARED = {"networks.memory": "gru(4, 2)", "networks.critic_memory": "shared", "networks.orthogonal": False}
 ON_POLICY = {
-    "ppo": PPOConfig(rollout=4),
-    "ppo_mixed": PPOConfig(rollout=4, clip_value=0.2, lr=[[0, 3e-4], [100, 0]], clip=[[0, 0.2], [100, 0.1]]),
-    "ppo_lstm": PPOConfig().merge(_OWN | {"networks.memory": "lstm(4)", "value_estimator": "n_step(2)"}),
-    "ppo_gru": PPOConfig(target_kl=100.0).merge(
-        _OWN | {"networks.memory": "gru(4, 2)", "networks.critic_memory": "shared", "networks.orthogonal": False}
-    ),
-    "ppo_transformer": PPOConfig().merge(_OWN | {"networks.memory": "transformer(3, 4, 2, 2)"}),
-    "a2c": A2CConfig(rollout=4),
-    "a2c_lstm": A2CConfig(rms_form="tensorflow").merge(
-        _OWN | {"networks.memory": "lstm(4)", "networks.critic_memory": "none"}
-    ),
-}
+    "ppo": config("ppo", rollout=4),
+    "ppo_mixed": config("ppo", rollout=4, clip_value=0.2, lr=[[0, 3e-4], [100, 0]], clip=[[0, 0.2], [100, 0.1]]),
+    "ppo_lstm": config("ppo", _OWN | {"networks.memory": "lstm(4)", "value_estimator": "n_step(2)"}),
+    "ppo_gru": config("ppo", _OWN | _SHARED, target_kl=100.0),
+    "ppo_transformer": config("ppo", _OWN | {"networks.memory": "transformer(3, 4, 2, 2)"}),
+    "a2c": config("a2c", rollout=4),
+    "a2c_lstm": config("a2c", _OWN | {"networks.memory": "lstm(4)", "networks.critic_memory": "none"},
+                       rms_form="tensorflow"),
+}  # fmt: skip
 """Those that learn from rollouts of their present policy."""
 CONFIGS = MODEL_FREE | OFFLINE | ON_POLICY
 ALIKE = {"sac", "sac_mixed", "gail_discrete", "dqn_lstm", "qr_dqn_gru", "bc_choices", "discrete_crr", "ppo", "a2c_lstm",
@@ -181,11 +157,19 @@ def shown(spec="vector", envs=2, seed=0, first=True) -> Step:
 
 def learned(agent) -> dict[str, torch.Tensor]:
     """Every tensor of a learner by name, but for those that say how large the others are."""
-    out: dict[str, torch.Tensor] = {}
-    for name, part in agent.state_dict().items():
-        if isinstance(part, Mapping):
-            out |= {f"{name}/{k}": v for k, v in part.items() if not k.endswith((".widths", "shapes"))}
-    return out
+    parts = {name: part for name, part in agent.state_dict().items() if isinstance(part, Mapping)}
+    return {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()
+            if not k.endswith((".widths", "shapes"))}  # fmt: skip
+
+
+def padded(short, long):
+    """Two windows as a batch, of which the first is filled up with rows that do not count."""
+    more = long.shape[1] - short.shape[1]
+    filled = short.map(lambda x: torch.cat([x, x.new_zeros(len(x), more, *x.shape[2:])], 1) if x.ndim > 1 else x)
+    filled.is_last[:, -more:] = True
+    pairs = {key: (getattr(filled, key), getattr(long, key)) for key in Batch.__dataclass_fields__}
+    return Batch(**{key: {k: torch.cat([a[k], b[k]]) for k in a} if isinstance(a, dict) else torch.cat([a, b])
+                    for key, (a, b) in pairs.items()})  # fmt: skip
 
 
 def steps(agent):

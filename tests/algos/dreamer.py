@@ -10,7 +10,7 @@ from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
 from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
 from reverie.algos.r2dreamer import R2DreamerConfig, Representation
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Batch
+from reverie.core.types import Batch, Step
 
 TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
@@ -63,6 +63,18 @@ def batch(agent, actions="discrete", seed=0):
         is_terminal=last & (torch.rand(b, t, generator=g) < 0.5),
         weight=torch.ones(b), index=torch.arange(b), extras=extras,
     )  # fmt: skip
+
+
+def shown(rows):
+    """What environments show whose episodes begin with the first of these rows."""
+    no = torch.zeros(rows.shape[0], dtype=torch.bool)
+    obs = {k: v[:, 0] for k, v in rows.obs.items()}
+    return Step(obs=obs, reward=torch.zeros(len(no)), is_first=~no, is_last=no, is_terminal=no)
+
+
+def tensors(agent):
+    """Every tensor of a learner by name."""
+    return {f"{k}/{n}": x for k, part in agent.state_dict().items() for n, x in part.items()}
 
 
 EARLIER = {

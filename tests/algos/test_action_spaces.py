@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from contracts import SPECS, batch, shown
 from dreamer import EARLIER
 from dreamer import TINY as DREAMER
 from gymnasium import spaces
+from windows import MOVE, OBS, steps
 
+from reverie.algos.sac import SAC, MixedSAC, SACConfig
 from reverie.core.discover import GROUP, algorithm_config, algorithms
+from reverie.core.errors import ConfigError
 from reverie.core.spaces import ActionCodec
+from reverie.core.specs import MASK, ActionPart, ActionSpec
 from reverie.nn.actor_critic import kind_of
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
+from reverie.nn.functional import legal_choice
+from reverie.objectives import categorical
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "continuous": spaces.Tuple((spaces.Box(-1, 1, ()), spaces.Dict(a=spaces.Box(0, 9, (2,), np.uint8)))),
@@ -58,6 +67,7 @@ def extras(agent: Any, b: int, t: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", OURS)
 def test_actions_of_every_kind_are_learned_and_taken(name: str) -> None:
     config = config_of(name)
+    assert not config.on_policy or config.action_kinds == SPACES.keys()
     for kind in config.action_kinds:
         codec = ActionCodec(space := SPACES[kind])
         assert kind_of(codec.spec) == kind
@@ -73,3 +83,57 @@ def test_actions_of_every_kind_are_learned_and_taken(name: str) -> None:
             assert all((flat[:, cut].sum(-1) == 1).all() for _, cut in codec.spec.choices()), kind
             for one in flat.numpy():
                 assert space.contains(codec(one)), (kind, codec(one))
+
+
+# ---------------------------------------------------------------- a single choice
+
+
+@pytest.mark.parametrize("classes", [(), (4,)])
+def test_a_single_choice_is_computed_as_if_there_were_no_others(classes):
+    """To the last bit: also which numbers are drawn."""
+    torch.manual_seed(0)
+    q, other, more = torch.randn(7, 4), torch.randn(7, 4), torch.randn(2, 7, 4)
+    hot = F.one_hot(torch.arange(7) % 4, 4).float()
+    best = q.gather(-1, other.argmax(-1, keepdim=True)).squeeze(-1)
+    limit = other.amax(-1, keepdim=True) - 0.3
+    for found, expected in (
+        (categorical.taken_value(q, hot, classes), (q * hot).sum(-1)),
+        (categorical.best_value(q, other, classes), best),
+        (categorical.log_total(q, classes), torch.logsumexp(q, -1)),
+        (categorical.likely_values(q, other, -0.3, classes), q.masked_fill(other < limit, -math.inf)),
+        (categorical.expected_min_q(q, more, classes), (torch.softmax(q, -1) * more.amin(0)).sum(-1)),
+    ):
+        assert torch.equal(found, expected)
+
+
+def test_a_single_choice_draws_what_it_would_alone():
+    q, legal = torch.randn(64, 4), torch.rand(64, 4) < 0.7
+    legal[:, 0] = True
+    step = steps(64)
+    step = replace(step, obs=step.obs | {MASK: legal})
+    policy = GreedyPolicy(lambda obs: q, EpsilonGreedy(0.5), (4,), torch.device("cpu"))
+    torch.manual_seed(3)
+    found, _ = policy.act(step, policy.initial(64), "explore")
+    torch.manual_seed(3)
+    drawn, index = torch.rand(64), torch.randint(4, (64,))
+    index = torch.where(legal.gather(1, index[:, None]).squeeze(1), index, legal_choice(legal))
+    assert torch.equal(found, F.one_hot(torch.where(drawn < 0.5, index, q.argmax(-1)), 4).float())
+
+
+# ---------------------------------------------------------------- learners of one's own
+
+
+class OwnSAC(SAC):
+    """For numbers, as the class that it is derived from."""
+
+
+def test_a_learner_of_ones_own_is_for_the_actions_of_its_class(monkeypatch):
+    classes = {name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("a", 2), ("c", 3))}
+    mixed = ActionSpec(parts=classes | MOVE.parts)
+    config = SACConfig().merge({"networks.units": (4,)})
+    assert type(config.build(OBS, mixed)) is MixedSAC
+    assert config.build(OBS, mixed).objective.target_entropy == pytest.approx(0.98 * (math.log(2) + math.log(3)) - 2)
+    monkeypatch.setattr(SACConfig, "learner", OwnSAC)
+    assert type(config.build(OBS, MOVE)) is OwnSAC
+    with pytest.raises(ConfigError, match=r"learner = OwnSAC: expected .* derived from MixedSAC"):
+        config.build(OBS, mixed)

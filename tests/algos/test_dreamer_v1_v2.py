@@ -1,13 +1,14 @@
 """Contracts of DreamerV1 and DreamerV2, and what they do that recordings do not show."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from dreamer import ACTIONS, CONFIGS, EARLIER, batch, build_earlier
+from dreamer import ACTIONS, CONFIGS, EARLIER, batch, build_earlier, shown
 
 from reverie.algos.world_model import repeated
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.core.types import Step
 from reverie.experiment.bench import noise_batch
 from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import DenseEncoderConfig
@@ -17,12 +18,6 @@ from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 
 
-def shown(agent, rows):
-    no = torch.zeros(3, dtype=torch.bool)
-    obs = {k: v[:, 0] for k, v in rows.obs.items()}
-    return Step(obs=obs, reward=torch.zeros(3), is_first=no | True, is_last=no, is_terminal=no)
-
-
 @pytest.mark.parametrize("actions", ["continuous", "mixed"])
 def test_noise_is_for_exploring_only(actions):
     agents = [build_earlier("v1", actions, noise=noise) for noise in (0.0, 0.5)]
@@ -30,7 +25,7 @@ def test_noise_is_for_exploring_only(actions):
         found = []
         for agent in agents:
             torch.manual_seed(3)
-            found.append(agent.policy.act(shown(agent, batch(agent, actions)), agent.policy.initial(3), mode)[0])
+            found.append(agent.policy.act(shown(batch(agent, actions)), agent.policy.initial(3), mode)[0])
         assert torch.equal(*found) == (mode == "eval")
         assert found[1].abs().max() <= 1
 
@@ -48,16 +43,11 @@ def test_the_actors_gradient_follows_the_actions():
 def test_the_slow_critic_is_copied_at_once_and_then_moved_now_and_then():
     agent = build_earlier("v2_mixed")
     slow, fast = agent.behaviour.slow_critic.model.out.weight, agent.critic.out.weight
-    seen = []
-    for i in range(3):
+    for seed, becomes in enumerate((lambda old: fast, lambda old: old, lambda old: (old + fast) / 2)):
         before = slow.clone()
-        agent.update(batch(agent, seed=i))
-        if i == 0:
-            assert torch.equal(slow, fast)
-        elif i == 2:
-            torch.testing.assert_close(slow, (before + fast) / 2)
-        seen.append(torch.equal(slow, before))
-    assert seen == [False, True, False]
+        agent.update(batch(agent, seed=seed))
+        torch.testing.assert_close(slow, becomes(before), rtol=0, atol=1e-7)
+        assert torch.equal(slow, before) == (seed == 1)
 
 
 def test_heads_without_gradient_do_not_train_the_latents():
@@ -114,14 +104,12 @@ def test_densities_of_continuous_actions_sum_to_one(dist):
 
 def test_samples_of_actions_have_a_gradient():
     for dist in (TruncatedNormal, TanhedNormal):
-        torch.manual_seed(1)
-        mean = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
-        std = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
-        (grad,) = torch.autograd.grad(dist(mean, std).rsample().sum(), mean)
-        torch.manual_seed(1)
-        up = dist(mean + 1e-5, std).rsample()
-        torch.manual_seed(1)
-        down = dist(mean - 1e-5, std).rsample()
+        mean, drawn = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True), []
+        for shift in (0.0, 1e-5, -1e-5):
+            torch.manual_seed(1)
+            drawn.append(dist(mean + shift, torch.ones_like(mean)).rsample())
+        here, up, down = drawn
+        (grad,) = torch.autograd.grad(here.sum(), mean)
         torch.testing.assert_close(grad, ((up - down) / 2e-5).detach(), rtol=1e-3, atol=1e-6)
 
 
@@ -154,13 +142,10 @@ def test_every_pixel_is_read(size):
 
 def test_an_agent_that_reads_rewards_acts_by_them():
     agent = build_earlier("pydreamer")
-    data = batch(agent)
-    rows = {k: getattr(data, k)[:, 0] for k in ("is_last", "is_terminal")} | {"is_first": torch.ones(3).bool()}
-    obs = {k: v[:, 0] for k, v in data.obs.items()}
-    embeds = []
+    step, embeds = shown(batch(agent)), []
     agent.world.encoder.register_forward_hook(lambda module, given, out: embeds.append(out))
-    for reward in (0.0, 1.0):
-        agent.policy.act(Step(obs=obs, reward=torch.full((3,), reward), **rows), agent.policy.initial(3), "eval")
+    for reward in (step.reward, step.reward + 1):
+        agent.policy.act(replace(step, reward=reward), agent.policy.initial(3), "eval")
     assert not torch.equal(*embeds)
 
 
@@ -195,8 +180,7 @@ def test_a_carried_state_makes_two_batches_one():
         post = agent.world.observe(part, agent.carried(), choose, 2)
         agent.carry_on(part, post)
         found.append(post.latent.deter)
-    assert long.is_first[:, 6:].any()
-    assert not long.is_first[:2, 6].any()
+    assert (long.is_first[:, 6:].any(), long.is_first[:2, 6].any()) == (True, False)
     torch.testing.assert_close(torch.cat(found, 1), whole)
     other = build_earlier("pydreamer", batch_size=2)  # as when a run goes on with other batches
     other.load_state_dict(agent.state_dict())
@@ -204,10 +188,9 @@ def test_a_carried_state_makes_two_batches_one():
 
 
 def test_weights_begin_as_in_pydreamer():
-    big = {f"{part}.{name}": 200 for part in ("actor", "critic") for name in ("units",)}
-    changes = {k.replace(".", "__"): v for k, v in big.items()} | {"rssm__deter": 64, "rssm__hidden": 96}
+    sizes = {"actor__units": 200, "critic__units": 200, "rssm__deter": 64, "rssm__hidden": 96}
     plain = {"actor__init": "torch", "critic__init": "torch", "critic__norm": "layer", "rssm__init": "split"}
-    agent = build_earlier("pydreamer_dynamics", **changes, **plain)
+    agent = build_earlier("pydreamer_dynamics", **sizes, **plain)
 
     def bound(x, limit):
         assert 0.9 * limit < x.detach().abs().max() <= limit
@@ -238,7 +221,7 @@ def test_probes_have_settings_of_their_own_and_say_how_right_they_are():
     rows = batch(agent)
     width = agent.world.rssm.feature_width
     assert [head[0][0].weight.shape for head in agent.probe.heads] == [(4, width + 2), (400, width)]
-    for part in (agent.probe.heads[0][1], agent.probe.heads[1][1]):
+    for _, part in agent.probe.heads:
         torch.nn.init.zeros_(part.weight)
     agent.probe.heads[0][1].bias.data = torch.tensor([0.0, 1.0, 0.5, 2.0, 0.0, 1.0])  # classes 1 and 0
     metrics = agent.update(rows).metrics

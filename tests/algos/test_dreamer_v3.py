@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dreamer import batch, build
+from dreamer import batch, build, shown
 
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Step
 from reverie.nn.rssm import Latent
 
 COUNTS = {  # peers' arithmetic for 64 x 64 x 3 images and six actions; the slow critic is not counted
@@ -60,21 +59,14 @@ def test_bfloat16_computes_low_and_keeps_float32_parameters():
 
 def test_packed_latents_survive_the_round_trip():
     agent = build()
-    policy = agent.policy
-    step = Step(
-        obs={k: v[:, 0] for k, v in batch(agent).obs.items()}, reward=torch.zeros(3),
-        is_first=torch.ones(3, dtype=torch.bool), is_last=torch.zeros(3, dtype=torch.bool),
-        is_terminal=torch.zeros(3, dtype=torch.bool),
-    )  # fmt: skip
-    action, state = policy.act(step, policy.initial(3), "explore")
+    data = batch(agent)
+    action, state = agent.policy.act(shown(data), agent.policy.initial(3), "explore")
     assert action.shape == (3, 4)
     assert torch.equal(action.sum(-1), torch.ones(3))
-    packed = policy.extras(state)
-    data = batch(agent)
-    data.extras["deter"][:, 0], data.extras["classes"][:, 0] = packed["deter"], packed["classes"]
+    for name, packed in agent.policy.extras(state).items():
+        data.extras[name][:, 0] = packed
     context, _ = agent.split_context(data)
-    assert torch.equal(context.latent.deter, state.latent.deter)
-    assert torch.equal(context.latent.stoch, state.latent.stoch)
+    torch.testing.assert_close(context.latent, state.latent, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(255, "uint8"), (256, "int16"), (300, "int16")])
@@ -91,13 +83,8 @@ def test_every_class_has_a_number(classes, dtype):
 
 def see(agent, mode, seed):
     """What the policy does on the first rows of a batch."""
-    step = Step(
-        obs={k: v[:, 0] for k, v in batch(agent).obs.items()}, reward=torch.zeros(3),
-        is_first=torch.ones(3, dtype=torch.bool), is_last=torch.zeros(3, dtype=torch.bool),
-        is_terminal=torch.zeros(3, dtype=torch.bool),
-    )  # fmt: skip
     torch.manual_seed(seed)
-    action, state = agent.policy.act(step, agent.policy.initial(3), mode)
+    action, state = agent.policy.act(shown(batch(agent)), agent.policy.initial(3), mode)
     return action, agent.actor(state.latent.feature)
 
 
@@ -131,18 +118,14 @@ def test_dreams_may_start_from_the_last_rows_only():
 def test_continuation_learns_terminal_and_never_a_time_limit():
     """Twice the same rows, once ended by death and once by the clock: only death is learned as an end."""
     agent = build()
-    data = batch(agent)
-    context, rows = agent.split_context(data)
-    post = agent.world.observe(rows, context)
-    rows.is_last[:] = True
-    rows.is_terminal[:] = False
-    clock, _ = agent.world_losses(rows, post)
-    rows.is_last[:] = False
-    neither, _ = agent.world_losses(rows, post)
-    rows.is_terminal[:] = True
-    death, _ = agent.world_losses(rows, post)
-    assert torch.equal(clock["cont"], neither["cont"])
-    assert not torch.equal(death["cont"], clock["cont"])
+    context, rows = agent.split_context(batch(agent))
+    post, loss = agent.world.observe(rows, context), {}
+    for end in ((False, False), (True, False), (False, True)):
+        rows.is_last[:], rows.is_terminal[:] = end
+        loss[end] = agent.world_losses(rows, post)[0]["cont"]
+    neither, clock, death = loss.values()
+    assert torch.equal(clock, neither)
+    assert not torch.equal(death, clock)
 
 
 def test_classes_without_any_probability_left_cost_no_nan():
@@ -161,20 +144,18 @@ def test_classes_without_any_probability_left_cost_no_nan():
 def test_the_replayed_critic_tells_terminal_from_last():
     agent = build(slow_regulariser=0.0)
     data = batch(agent).rows(1)
-    data.is_first[:], data.is_last[:], data.is_terminal[:] = False, False, False
-    feature = torch.randn(3, 6, agent.world.rssm.feature_width)
-    boot = torch.full((3, 6), 50.0)
-    data.reward[:] = 0.0
-    seen = {}
-    agent.value_loss = lambda value, returns, slow: seen.setdefault(len(seen), returns.clone())
+    feature, boot = torch.randn(3, 6, agent.world.rssm.feature_width), torch.full((3, 6), 50.0)
+    for x in (data.reward, data.is_first, data.is_last, data.is_terminal):
+        x.zero_()
+    seen = []
+    agent.value_loss = lambda value, returns, slow: seen.append(returns.clone()) or returns.clone()
     agent.replay_critic_loss(data, feature, boot)
     data.is_last[:, 3] = True
     masked = agent.replay_critic_loss(data, feature, boot)
     data.is_terminal[:, 3] = True
     agent.replay_critic_loss(data, feature, boot)
-    plain, truncated, terminal = seen[0], seen[1], seen[2]
-    gamma = agent.cfg.discount
-    torch.testing.assert_close(truncated[:, 2], torch.full((3,), gamma * 50.0))  # its bootstrap, unmixed
+    plain, truncated, terminal = seen
+    torch.testing.assert_close(truncated[:, 2], torch.full((3,), agent.cfg.discount * 50))  # its bootstrap, unmixed
     assert torch.equal(terminal[:, 2], torch.zeros(3))  # worth nothing
     assert torch.equal(plain[:, 4:], truncated[:, 4:])
     assert not masked[:, 3].any()  # the value of a last row is never a target: no action was taken there

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from contracts import CHOICE, SPECS, batch, build
+from contracts import build, padded
 
 from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.memory import BEGUN, MEMORY, Transformer
 from reverie.objectives.returns import transition_mask
@@ -39,16 +38,8 @@ def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(n
     agent = build(name, **{"networks.burn_in": 0})
     whole = rows(agent, 6, first=[2], last=[1])
     ragged = [whole.rows(0, 2), whole.rows(2, 6)]
-    short = ragged[0].map(lambda x: torch.cat([x, x.new_zeros(1, 2, *x.shape[2:])], 1) if x.ndim > 1 else x)
-    short.is_last[:, 2:] = True
-    parts = ragged[1]
-    padded = Batch(**{
-        key: {k: torch.cat([value[k], x]) for k, x in getattr(parts, key).items()} if isinstance(value, dict)
-        else torch.cat([value, getattr(parts, key)])
-        for key, value in ((key, getattr(short, key)) for key in Batch.__dataclass_fields__)
-    })  # fmt: skip
     found, o = [], agent.objective
-    for given in ([whole], [padded], ragged):
+    for given in ([whole], [padded(*ragged)], ragged):
         total, count = 0.0, 0
         for data in given:
             ready, n = agent.prepared(data), int(transition_mask(data.is_last).sum())
@@ -89,24 +80,6 @@ def test_what_is_stored_in_acting_is_what_learning_computes(name):
         stored.append(agent.policy.extras(state)[MEMORY])
     seen = replace(data, extras={MEMORY: torch.stack(stored, 1)})
     torch.testing.assert_close(agent.prepared(seen).extras[MEMORY], seen.extras[MEMORY])
-
-
-@pytest.mark.parametrize("memory", ["lstm(4)", "transformer(3, 4, 2)"])
-def test_masked_actions_are_neither_taken_nor_bootstrapped_from(memory):
-    config = DQNConfig(target_every=1).merge({"networks.memory": memory, "batch_length": 3, "batch_size": 4})
-    agent = config.build(SPECS["vector"] | {MASK: ObsPart(kind="mask", shape=(3,), dtype="bool")}, CHOICE, seed=1)
-    network = agent.objective.network
-    network.body.layers()[-1][1].data[..., 1] += 100.0  # the best by far, and forbidden
-    agent.objective.target_network.model.body.theta.data.copy_(network.body.theta.data)
-    data = batch(agent)
-    legal = torch.tensor([True, False, True])
-    data = replace(data, obs=data.obs | {MASK: legal.expand(*data.shape, 3)})
-    assert agent.update(data).metrics["train/target"] < 50
-    no = torch.zeros(50, dtype=torch.bool)
-    obs = {"state": torch.randn(50, 3), MASK: legal.expand(50, 3)}
-    step = Step(obs=obs, reward=torch.zeros(50), is_first=~no, is_last=no, is_terminal=no)
-    for mode in ("explore", "eval"):
-        assert not agent.policy.act(step, agent.policy.initial(50), mode)[0][:, 1].any()
 
 
 def test_what_a_transformer_does_not_see_is_nothing_to_it():

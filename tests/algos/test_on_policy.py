@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from contracts import BOTH, CHOICE, CHOICES, MOVES, SPECS, batch, build
+from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 
-from reverie.algos.a2c import A2CConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
@@ -111,8 +110,8 @@ def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(n
     agent = build(name, graph=False, normalise_advantage=False)
     objective, width = agent.objective, agent.objective.network.width
     g = torch.Generator().manual_seed(2)
-    n, cuts = 6, [(0, 2), (2, 6)]
-    first, none = torch.tensor([[False, False, True, False, False, False]]), torch.zeros(1, n, dtype=torch.bool)
+    n, none = 6, torch.zeros(1, 6, dtype=torch.bool)
+    first = none.index_fill(1, torch.tensor([2]), True)
     state, whole = torch.randn(1, 1, width, generator=g), batch(agent).action[:1, :1]
     extras = {k: torch.randn(1, n, generator=g) for k in ("log_prob", "value", "advantage", "target")}
     data = Batch(
@@ -120,41 +119,30 @@ def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(n
         is_first=first, is_last=none, is_terminal=none, weight=torch.ones(1), index=torch.zeros(1, dtype=torch.int64),
         extras=extras | {"memory": state.expand(1, n, -1)},
     )  # fmt: skip
-    ragged = [data.rows(*cut) for cut in cuts]
-    ragged[1] = replace(ragged[1], is_first=torch.zeros(1, 4, dtype=torch.bool))
+    ragged = [data.rows(0, 2), data.rows(2, 6)]
+    ragged[1] = replace(ragged[1], is_first=none[:, 2:])
     ragged[1].extras["memory"] = torch.zeros(1, 4, width)
-    short = ragged[0].map(lambda x: torch.cat([x, x.new_zeros(1, 2, *x.shape[2:])], 1) if x.ndim > 1 else x)
-    short.is_last[:, 2:] = True
-    padded = Batch(**{
-        key: {k: torch.cat([getattr(short, key)[k], x]) for k, x in value.items()} if isinstance(value, dict)
-        else torch.cat([getattr(short, key), value])
-        for key, value in ((key, getattr(ragged[1], key)) for key in Batch.__dataclass_fields__)
-    })  # fmt: skip
-    found = []
-    for given in ([data], [padded], ragged):
+    both, found = padded(*ragged), []
+    for given in ([data], [both], ragged):
         rows = sum(int((~x.is_last).sum()) for x in given)
         loss = sum(objective(x).total() * int((~x.is_last).sum()) for x in given) / rows
         found.append((loss, torch.autograd.grad(loss, list(objective.parameters()))))
     torch.testing.assert_close(found[1], found[0])
     torch.testing.assert_close(found[2], found[0])
-    nonsense = replace(padded, obs={"state": padded.obs["state"].masked_fill(padded.is_last[..., None], 7.0)})
-    assert torch.equal(objective(nonsense).total(), objective(padded).total())
+    nonsense = replace(both, obs={"state": both.obs["state"].masked_fill(both.is_last[..., None], 7.0)})
+    assert torch.equal(objective(nonsense).total(), objective(both).total())
 
 
 def test_acting_remembers_what_learning_sees():
     """Row by row, the policy's states are those that the estimates begin from."""
     agent = build("ppo_lstm")
-    data, policy = rollout(rows=5), agent.policy
-    state = policy.initial(3)
-    before = []
-    for t in range(4):
-        step = type("Step", (), {"obs_on": lambda self, _, t=t: {"state": data.obs["state"][:, t]},
-                                 "is_first": data.is_first[:, t]})()  # fmt: skip
-        _, state = policy.act(step, state, "explore")
-        before.append(policy.extras(state)["memory"])
+    data, state = rollout(rows=5), agent.policy.initial(3)
+    for t in range(3):
+        step = replace(shown(envs=3), obs={"state": data.obs["state"][:, t]}, is_first=data.is_first[:, t])
+        _, state = agent.policy.act(step, state, "explore")
     memory = torch.zeros(3, 5, agent.objective.network.width)
     found = agent.objective.estimates(replace(data, action=torch.zeros(3, 5, 3), extras={"memory": memory}))
-    torch.testing.assert_close(found["memory"][:, 2], before[2])
+    torch.testing.assert_close(found["memory"][:, 2], agent.policy.extras(state)["memory"])
 
 
 # ---------------------------------------------------------------- actions
@@ -162,17 +150,14 @@ def test_acting_remembers_what_learning_sees():
 
 def test_mixed_actions_are_the_sum_of_their_parts():
     logits, mean, log_std = torch.randn(5, 3), torch.randn(5, 2), torch.randn(2)
-    one, other = Choices(logits, (3,)), FreeNormal(mean, log_std)
     spec = {"a": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2)}
-    joint = Mixed(other, one, Layout(ActionSpec(parts=spec)))
+    joint = Mixed(FreeNormal(mean, log_std), Choices(logits, (3,)), Layout(ActionSpec(parts=spec)))
+    one, other = torch.distributions.Categorical(logits=logits), torch.distributions.Normal(mean, log_std.exp())
     action, density = joint.sample()
-    torch.testing.assert_close(density, one.log_prob(action[:, :3]) + other.log_prob(action[:, 3:]))
+    torch.testing.assert_close(density, one.log_prob(action[:, :3].argmax(-1)) + other.log_prob(action[:, 3:]).sum(-1))
     torch.testing.assert_close(joint.log_prob(action), density)
-    normal = torch.distributions.Normal(mean, log_std.exp())
-    torch.testing.assert_close(other.log_prob(action[:, 3:]), normal.log_prob(action[:, 3:]).sum(-1))
-    expected = torch.distributions.Categorical(logits=logits).entropy() + normal.entropy().sum(-1)
-    torch.testing.assert_close(joint.entropy(), expected)
-    torch.testing.assert_close(joint.mode(), torch.cat([one.mode(), mean], -1))
+    torch.testing.assert_close(joint.entropy(), one.entropy() + other.entropy().sum(-1))
+    torch.testing.assert_close(joint.mode(), torch.cat([torch.eye(3)[logits.argmax(-1)], mean], -1))
 
 
 @pytest.mark.parametrize("memory", [None, "lstm(4)"])
@@ -233,10 +218,3 @@ def test_target_kl_stops_before_the_step():
     assert bool(update.over)
     assert agent.stats.of(update.metrics).opt_grad_norm is None
     assert all(torch.equal(a, b) for a, b in zip(before, agent.parameters(), strict=True))
-
-
-def test_all_kinds_of_actions_are_learned():
-    for config in (PPOConfig, A2CConfig):
-        assert config.action_kinds == {"continuous", "discrete", "multi_discrete", "mixed"}
-    for spec in (MOVES, CHOICE, CHOICES, BOTH):
-        PPOConfig().build(SPECS["everything"], spec)

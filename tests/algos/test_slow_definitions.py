@@ -1,13 +1,18 @@
-"""Losses, their gradients and priorities of model-free learners against the papers, one transition at a time."""
+"""Losses, their gradients and priorities of model-free learners against the papers, one transition at a time.
+
+Also of two choices, and of numbers between them; a single choice and two have the same definition.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from windows import (
     ACTS,
@@ -45,14 +50,24 @@ from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
-from reverie.algos.sac import SACConfig, SACObjective
+from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
+from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.distributions import Choices, DiagonalNormal, SquashedNormal
+from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
 ENTROPY, LATENT, SAMPLES, QUANTILES = -1.5, 3, 3, 4
+ONE, TWO = (ACTS,), (2, 3)
+"""The classes of a single choice and of two."""
+LAYOUT = Layout(
+    ActionSpec(parts={
+        "a": ActionPart(kind="categorical", classes=(2,)), "b": ActionPart(kind="continuous", size=2),
+        "c": ActionPart(kind="categorical", classes=(3,)),
+    })
+)  # fmt: skip
+"""The flat action: two classes, two numbers, three classes."""
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -67,15 +82,93 @@ def gaussian(kind: Callable[..., Any]) -> Tiny:
     return Tiny(2 * ACTS, lambda y: kind(*y.tanh().chunk(2, -1)))
 
 
-def values(copies: int = 0) -> Tiny:
-    """``[(K,) ..., ACTS]``."""
-    if not copies:
-        return Tiny(ACTS)
-    return Tiny(copies * ACTS, lambda y: y.unflatten(-1, (copies, ACTS)).movedim(-2, 0))
+def choosing(classes: tuple[int, ...] = ONE) -> Tiny:
+    return Tiny(sum(classes), lambda y: Choices(y, classes))
 
 
-def two() -> Stacked:
-    return Stacked(TinyCritic(), TinyCritic())
+def both(kind: Callable[..., Any]) -> Tiny:
+    return Tiny(9, lambda y: Mixed(kind(*y[..., :4].tanh().chunk(2, -1)), Choices(y[..., 4:], TWO), LAYOUT))
+
+
+def values(copies: int, classes: tuple[int, ...] = ONE, acts: int = 0) -> Tiny:
+    """``[K, ..., A]``."""
+    return Tiny(copies * sum(classes), lambda y: y.unflatten(-1, (copies, sum(classes))).movedim(-2, 0), acts)
+
+
+def quantiles(classes: tuple[int, ...] = ONE) -> Tiny:
+    return Tiny(sum(classes) * QUANTILES, lambda y: y.unflatten(-1, (sum(classes), QUANTILES)))
+
+
+def two(acts: int = ACTS) -> Stacked:
+    return Stacked(TinyCritic(acts), TinyCritic(acts))
+
+
+def state_value() -> Tiny:
+    return Tiny(1, lambda y: y.squeeze(-1))
+
+
+def several() -> Any:
+    """Rows of two choices, one-hot."""
+    data = choices()
+    other = F.one_hot(torch.arange(data.reward.numel()).view(data.shape) % 3, 3) * ~data.is_last[..., None]
+    return replace(data, action=torch.cat([data.action, other], -1))
+
+
+def mixed() -> Any:
+    """Rows of a choice, two numbers and another choice."""
+    data = several()
+    return replace(data, action=torch.cat([data.action[..., :2], batch().action, data.action[..., 2:]], -1))
+
+
+def parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What belongs to each choice, of ``[A, ...]``."""
+    return x.split(TWO if len(x) == sum(TWO) else ONE)
+
+
+def taken(action: torch.Tensor) -> list[int]:
+    return [int(part.argmax()) for part in parts(action)]
+
+
+def joint(x: torch.Tensor) -> list[tuple[int, ...]]:
+    """All joint actions."""
+    return list(product(*[range(len(part)) for part in parts(x)]))
+
+
+def mean(numbers: list[Any]) -> Any:
+    return sum(numbers) / len(numbers)
+
+
+def additive(q: torch.Tensor, action: Any) -> Any:
+    """Q(s, a) of one critic's values ``[A]``."""
+    return sum(part[a] for part, a in zip(parts(q), action, strict=True))
+
+
+def least(q: torch.Tensor) -> torch.Tensor:
+    """The least of the critics' values ``[K, A]`` of each class."""
+    return torch.stack([min(x) for x in q.unbind(-1)])
+
+
+def probability(logits: torch.Tensor, action: Any) -> Any:
+    """Of a joint action."""
+    return math.prod(softmax(part)[a] for part, a in zip(parts(logits), action, strict=True))
+
+
+def expected(logits: torch.Tensor, q: torch.Tensor) -> Any:
+    return sum(probability(logits, a) * additive(q, a) for a in joint(q))
+
+
+def entropy_of(logits: torch.Tensor) -> Any:
+    return sum(-probability(logits, a) * probability(logits, a).log() for a in joint(logits))
+
+
+def log_prob(policy: Any, action: torch.Tensor) -> Any:
+    """Of numbers, of choices, or of two numbers between two choices."""
+    if isinstance(policy, DiagonalNormal):
+        return normal_density(policy, action)
+    if isinstance(policy, Choices):
+        return torch.log(probability(policy.logits, taken(action)))
+    classes = torch.cat([action[:2], action[4:]])
+    return normal_density(policy.numbers, action[2:4]) + log_prob(policy.choices, classes)
 
 
 class TinyVAE(nn.Module):
@@ -172,60 +265,92 @@ def sac(made, data):
 
 
 def discrete_sac(made, data):
+    """Over all joint actions."""
     alpha = math.exp(made.log_temperature.item())
 
-    def expected(logits, each_class):
-        return sum(p * each_class(a, p) for a, p in enumerate(softmax(logits)))
-
     def worth(obs, b, t):
-        q, logits = made.target_critic.model(obs).amin(0), made.actor(obs).logits
-        bonus = expected(logits, lambda a, p: -alpha * p.log()).item()
-        return expected(logits, lambda a, p: q[a]).item() + bonus, bonus
+        logits, q = made.actor(obs).logits, least(made.target_critic.model(obs))
+        bonus = alpha * entropy_of(logits).item()
+        return expected(logits, q).item() + bonus, bonus
 
     def each(obs, action, y, b, t):
-        q, logits = made.critic(obs), made.actor(obs).logits
-        entropy = expected(logits, lambda a, p: -p.log()).item()
+        logits, q = made.actor(obs).logits, made.critic(obs)
+        entropy = entropy_of(logits)
         return {
-            "critic": 0.5 * data.weight[b] * sum((q[k, int(action.argmax())] - y) ** 2 for k in range(2)),
-            "actor": expected(logits, lambda a, p: alpha * p.log() - min(q[0, a], q[1, a]).item()),
-            "temperature": made.log_temperature.exp() * (entropy - ENTROPY),
+            "critic": 0.5 * data.weight[b] * sum((additive(x, taken(action)) - y) ** 2 for x in q),
+            "actor": -alpha * entropy - expected(logits, least(q).detach()),
+            "temperature": made.log_temperature.exp() * (entropy.item() - ENTROPY),
+        }
+
+    return slow(made, data, worth, each)
+
+
+def hybrid_sac(made, data):
+    """A drawn number, and the expectation over all joint choices beside it."""
+    after, before = noise(2), noise(2)
+    alpha = math.exp(made.log_temperature.item())
+
+    def drawn(obs, critic, z):
+        """The value, of values without gradient but by the numbers; and the entropy."""
+        policy = made.actor(obs)
+        numbers, density = squashed_draw(policy.numbers, z)
+        logits = policy.choices.logits
+        return expected(logits, least(critic(obs, numbers))), entropy_of(logits) - density
+
+    def worth(obs, b, t):
+        value, entropy = drawn(obs, made.target_critic.model, after[b, t])
+        return (value + alpha * entropy).item(), alpha * entropy.item()
+
+    def each(obs, action, y, b, t):
+        value, entropy = drawn(obs, made.critic, before[b, t])
+        q, classes = made.critic(obs, action[2:4]), taken(torch.cat([action[:2], action[4:]]))
+        return {
+            "critic": 0.5 * data.weight[b] * sum((additive(x, classes) - y) ** 2 for x in q),
+            "actor": -alpha * entropy - value,
+            "temperature": made.log_temperature.exp() * (entropy.item() - ENTROPY),
         }
 
     return slow(made, data, worth, each)
 
 
 def best_of(made, obs):
-    """What the target says of the class that is the best, for itself or for the network."""
+    """What the target says of the class that is the best, for itself or for the network.
+
+    Of several choices, the mean: Tavakoli et al., equation 6.
+    """
     theirs, mine = (net(obs).detach() for net in (made.target_network.model, made.network))
-    means = [float(x.mean()) for x in (mine if made.cfg.double else theirs)]
-    return theirs[means.index(max(means))]
+    pairs = zip(parts(theirs), parts(mine if made.cfg.double else theirs), strict=True)
+    return mean([q[max(range(len(q)), key=lambda a, by=by: by[a].mean().item())] for q, by in pairs])
+
+
+def branches(data, q, action, y, b, kappa):
+    """The mean of the losses of all choices, and of their errors."""
+    errors = [part[a] - y for part, a in zip(parts(q), taken(action), strict=True)]
+    loss = data.weight[b] * mean([huber(u, kappa) for u in errors])
+    return {"critic": loss, "error": mean([u.abs() for u in errors]), "loss/critic": loss, "train/target": y,
+            "train/value": mean(errors) + y}  # fmt: skip
 
 
 def dqn(made, data):
     def each(obs, action, y, b, t):
-        u = made.network(obs)[int(action.argmax())] - y
-        loss = data.weight[b] * huber(u, made.cfg.kappa)
-        return {"critic": loss, "error": u.abs(), "loss/critic": loss, "train/value": u + y, "train/target": y}
+        return branches(data, made.network(obs), action, y, b, made.cfg.kappa)
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs).item(), 0.0), each)
 
 
-def pairs(made, theta, y):
+def pairs(theta, y, kappa):
     """Algorithm 1's last line: over all pairs of a predicted quantile and a target."""
-    y, n, total = torch.as_tensor(y, dtype=torch.float64).expand(QUANTILES), QUANTILES, 0.0
-    for i in range(n):
-        for j in range(n):
-            u = y[j] - theta[i]
-            total = total + abs((2 * i + 1) / (2 * n) - float(u < 0)) * huber(u, made.cfg.kappa) / n
-    return total
+    y, n = torch.as_tensor(y, dtype=torch.float64).expand(QUANTILES), QUANTILES
+    errors = [((2 * i + 1) / (2 * n), target - theta[i]) for i in range(n) for target in y]
+    return sum(abs(fraction - float(u < 0)) * huber(u, kappa) for fraction, u in errors) / n
 
 
 def qr_dqn(made, data):
     def each(obs, action, y, b, t):
-        theta, y = made.network(obs)[int(action.argmax())], torch.as_tensor(y, dtype=torch.float64)
-        loss = pairs(made, theta, y)
+        theta = [q[a] for q, a in zip(parts(made.network(obs)), taken(action), strict=True)]
+        loss, y = mean([pairs(q, y, made.cfg.kappa) for q in theta]), torch.as_tensor(y, dtype=torch.float64)
         return {"critic": data.weight[b] * loss, "error": loss / QUANTILES, "loss/critic": data.weight[b] * loss,
-                "train/value": theta.mean(), "train/target": y.mean()}  # fmt: skip
+                "train/value": mean(theta).mean(), "train/target": y.mean()}  # fmt: skip
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
 
@@ -328,7 +453,7 @@ def crr(made, data):
 
 
 def iql(made, data):
-    """Equations 5 to 7."""
+    """Equations 5 to 7, where critics read the flat action."""
 
     def each(obs, action, y, b, t):
         q = min(c(obs, action).item() for c in made.target_critic.model.critics)
@@ -336,7 +461,7 @@ def iql(made, data):
         weight = min(math.exp(made.cfg.beta * u.item()), made.cfg.max_weight)
         return {
             "value": abs(made.cfg.expectile - (1 if u < 0 else 0)) * u**2,
-            "actor": -weight * normal_density(made.actor(obs), action), "train/weight": weight,
+            "actor": -weight * log_prob(made.actor(obs), action), "train/weight": weight,
             "critic": data.weight[b] * sum((c(obs, action) - y) ** 2 for c in made.critic.critics),
         }  # fmt: skip
 
@@ -344,35 +469,37 @@ def iql(made, data):
 
 
 def discrete_bcq(made, data):
-    """Algorithm 1."""
+    """Algorithm 1. Each choice has likely classes of its own, and the clone is the product of its choices."""
     c, left = made.cfg, set()
 
     def worth(obs, b, t):
-        q, logits = made.network(obs)
-        clone = [p.item() for p in softmax(logits)]
-        likely = [a for a in range(ACTS) if clone[a] / max(clone) >= c.threshold]
-        left.add(len(likely))
-        return made.target_network.model(obs)[0][max(likely, key=lambda a: q[a].item())].item(), 0.0
+        (q, logits), target, found = made.network(obs), made.target_network.model(obs)[0], []
+        for value, logit, theirs in zip(parts(q), parts(logits), parts(target), strict=True):
+            clone = [p.item() for p in softmax(logit)]
+            likely = [a for a, p in enumerate(clone) if p / max(clone) >= c.threshold]
+            left.add(len(likely))
+            found.append(theirs[max(likely, key=lambda a, value=value: value[a].item())].item())
+        return mean(found), 0.0
 
     def each(obs, action, y, b, t):
         q, logits = made.network(obs)
-        taken = int(action.argmax())
-        imitation = -torch.log(softmax(logits)[taken]) + c.logit_weight * sum(i**2 for i in logits) / ACTS
-        return {"critic": data.weight[b] * huber(q[taken] - y, c.kappa), "imitation": imitation,
-                "loss/imitation": imitation}  # fmt: skip
+        imitation = -torch.log(probability(logits, taken(action)))
+        imitation = imitation + c.logit_weight * sum(i**2 for i in logits) / len(logits)
+        return branches(data, q, action, y, b, c.kappa) | {"imitation": imitation, "loss/imitation": imitation}
 
     found = slow(made, data, worth, each)
-    assert left == {0.0: {2}, 1.0: {1}}.get(c.threshold, {1, 2})
+    some = {1, 2} if data.action.shape[-1] == ACTS else {1, 2, 3}
+    assert left == {0.0: {2}, 1.0: {1}}.get(c.threshold, some)
     return found
 
 
 def discrete_cql(made, data):
-    """Equation 4 on quantiles."""
+    """Equation 4 on quantiles; the mean of the penalties of all choices."""
 
     def each(obs, action, y, b, t):
-        theta, taken = made.network(obs), int(action.argmax())
-        loss = data.weight[b] * pairs(made, theta[taken], y)
-        gap = conservative_gap(theta.sum(-1) / QUANTILES, taken)
+        theta = list(zip(parts(made.network(obs)), taken(action), strict=True))
+        loss = data.weight[b] * mean([pairs(q[a], y, made.cfg.kappa) for q, a in theta])
+        gap = mean([conservative_gap(q.sum(-1) / QUANTILES, a) for q, a in theta])
         return {"critic": loss + made.cfg.min_q_weight * gap, "loss/critic": loss, "train/gap": gap,
                 "loss/conservative": made.cfg.min_q_weight * gap}  # fmt: skip
 
@@ -382,21 +509,20 @@ def discrete_cql(made, data):
 def discrete_crr(made, data):
     """Equations 2 to 4, whose expectations are exact."""
 
-    def expected(policy, q):
-        """sum_a pi(a | s) min_i Q_i(s, a)."""
-        least = [min(x[a].item() for x in q) for a in range(ACTS)]
-        return sum(p.item() * v for p, v in zip(softmax(policy.logits), least, strict=True))
+    def worth(obs, b, t):
+        return expected(made.target_actor.model(obs).logits, least(made.target_critic.model(obs))).item(), 0.0
 
     def each(obs, action, y, b, t):
-        taken, q, policy = int(action.argmax()), made.critic(obs), made.actor(obs)
-        weight = weigh(made.cfg.filter, min(x[taken].item() for x in q) - expected(policy, q))
-        td = sum(data.weight[b] * (x[taken] - y) ** 2 for x in q)
-        gap = sum(conservative_gap(x, taken) for x in q)
-        return {"critic": td + made.cfg.min_q_weight * gap, "loss/critic": td, "train/weight": weight,
-                "actor": -weight * torch.log(softmax(policy.logits)[taken])}  # fmt: skip
+        logits, q, a = made.actor(obs).logits, made.critic(obs), taken(action)
+        advantage = (additive(least(q), a) - expected(logits, least(q))).item()
+        weight = weigh(made.cfg.filter, advantage)
+        td = sum(data.weight[b] * (additive(x, a) - y) ** 2 for x in q)
+        gap = sum(torch.log(sum(additive(x, other).exp() for other in joint(x))) - additive(x, a) for x in q)
+        found = {"critic": td + made.cfg.min_q_weight * gap, "loss/critic": td, "train/weight": weight,
+                 "actor": -weight * torch.log(probability(logits, a)), "train/advantage": advantage}  # fmt: skip
+        return found | ({"train/gap": gap} if made.cfg.min_q_weight else {})
 
-    target_actor, target_critic = made.target_actor.model, made.target_critic.model
-    return slow(made, data, lambda obs, *at: (expected(target_actor(obs), target_critic(obs)), 0.0), each)
+    return slow(made, data, worth, each)
 
 
 # ---------------------------------------------------------------- all of them
@@ -404,8 +530,12 @@ def discrete_crr(made, data):
 
 AC = {"actor": "actor", "critic": "critic"}
 ACT = AC | {"temperature": "log_temperature"}
+ACV = AC | {"value": "value"}
+NET = {"critic": "network", "imitation": "network"}
 ESTIMATORS = [{"value_estimator": x} for x in (TD0(), TDLambda(0.8))]
 ALL = [{"value_estimator": x} for x in (TD0(), TD1(), NStep(2), NStep(3), TDLambda(0.8), GAE(0.7))]
+SOFT = [{"temperature": 0.7} | x for x in ESTIMATORS]
+IQL = {"expectile": 0.8, "beta": 4.0, "max_weight": 0.3}
 NOISY = {"target_noise": 0.5, "noise_clip": 0.4}
 CQL = {"temperature": 0.7, "samples": SAMPLES, "conservatism": Fixed(2.0)}
 LAGRANGE = Lagrange(threshold=1.25, initial=1.5)
@@ -418,16 +548,16 @@ CASES = {
         [{"temperature": 0.7} | x for x in ALL],
     ),
     "discrete_sac": Case(
-        lambda c: DiscreteSACObjective(Tiny(ACTS, lambda y: Choices(y, (ACTS,))), values(2), c, ENTROPY),
-        DiscreteSACConfig, discrete_sac, ACT, [{"temperature": 0.7} | x for x in ALL], choices,
+        lambda c: DiscreteSACObjective(choosing(), values(2), c, ENTROPY), DiscreteSACConfig,
+        discrete_sac, ACT, [{"temperature": 0.7} | x for x in ALL], choices,
     ),
     "dqn": Case(
-        lambda c: DQNObjective(values(), c), DQNConfig, dqn, {"critic": "network"},
+        lambda c: DQNObjective(Tiny(ACTS), c), DQNConfig, dqn, NET,
         [*ESTIMATORS, {"double": True}, {"kappa": 0.7}, {"kappa": math.inf, "double": True}], choices,
     ),
     "qr_dqn": Case(
-        lambda c: QRDQNObjective(Tiny(ACTS * QUANTILES, lambda y: y.unflatten(-1, (ACTS, QUANTILES))), c),
-        QRDQNConfig, qr_dqn, {"critic": "network"},
+        lambda c: QRDQNObjective(quantiles(), c), QRDQNConfig,
+        qr_dqn, NET,
         [{"kappa": 0.0}, {"double": True}, {"value_estimator": TD1()}, {"value_estimator": NStep(2), "double": True}],
         choices,
     ),
@@ -448,25 +578,60 @@ CASES = {
          {"samples": SAMPLES, "filter": Binary(), "baseline": Mean()}, {"samples": SAMPLES, "filter": All()}],
     ),
     "iql": Case(
-        lambda c: IQLObjective(gaussian(DiagonalNormal), two(), Tiny(1, lambda y: y.squeeze(-1)), c), IQLConfig, iql,
-        AC | {"value": "value"}, [{"expectile": 0.8, "beta": 4.0, "max_weight": 0.3} | x for x in ESTIMATORS],
+        lambda c: IQLObjective(gaussian(DiagonalNormal), two(), state_value(), c), IQLConfig, iql, ACV,
+        [IQL | x for x in ESTIMATORS],
     ),
     "discrete_bcq": Case(
         lambda c: DiscreteBCQObjective(values(2), c), DiscreteBCQConfig, discrete_bcq,
-        {"critic": "network", "imitation": "network"},
+        NET,
         [{"threshold": 0.8, "logit_weight": 0.5, "kappa": 0.7}, {"threshold": 0.0}, {"threshold": 1.0},
          {"threshold": 0.8, "value_estimator": TDLambda(0.8)}], choices,
     ),
     "discrete_cql": Case(
-        lambda c: DiscreteCQLObjective(Tiny(ACTS * QUANTILES, lambda y: y.unflatten(-1, (ACTS, QUANTILES))), c),
-        DiscreteCQLConfig, discrete_cql, {"critic": "network"},
+        lambda c: DiscreteCQLObjective(quantiles(), c), DiscreteCQLConfig, discrete_cql,
+        NET,
         [{"min_q_weight": 0.0}, {"min_q_weight": 0.7, "double": True, "value_estimator": NStep(2)}], choices,
     ),
     "discrete_crr": Case(
-        lambda c: DiscreteCRRObjective(Tiny(ACTS, lambda y: Choices(y, (ACTS,))), values(c.critics), c),
-        DiscreteCRRConfig, discrete_crr, AC,
+        lambda c: DiscreteCRRObjective(choosing(), values(c.critics), c), DiscreteCRRConfig,
+        discrete_crr, AC,
         [{"critics": 2, "filter": Exp(0.3, 1.2), "min_q_weight": 0.7, "value_estimator": TDLambda(0.8)},
          {"critics": 1, "filter": Binary()}, {"critics": 2, "filter": All()}], choices,
+    ),
+    "dqn_several": Case(
+        lambda c: DQNObjective(Tiny(sum(TWO)), c, TWO), DQNConfig, dqn, NET,
+        [{}, {"double": True, "kappa": 0.7, "value_estimator": TDLambda(0.8)}], several,
+    ),
+    "qr_dqn_several": Case(
+        lambda c: QRDQNObjective(quantiles(TWO), c, TWO), QRDQNConfig, qr_dqn, NET,
+        [{"kappa": 0.0}, {"double": True, "value_estimator": NStep(2)}], several,
+    ),
+    "discrete_cql_several": Case(
+        lambda c: DiscreteCQLObjective(quantiles(TWO), c, TWO), DiscreteCQLConfig, discrete_cql, NET,
+        [{"min_q_weight": 0.7}], several,
+    ),
+    "discrete_bcq_several": Case(
+        lambda c: DiscreteBCQObjective(values(2, TWO), c, classes=TWO), DiscreteBCQConfig, discrete_bcq, NET,
+        [{"threshold": 0.8, "logit_weight": 0.5, "kappa": 0.7}], several,
+    ),
+    "discrete_sac_several": Case(
+        lambda c: DiscreteSACObjective(choosing(TWO), values(2, TWO), c, ENTROPY), DiscreteSACConfig, discrete_sac,
+        ACT, SOFT, several,
+    ),
+    "discrete_crr_several": Case(
+        lambda c: DiscreteCRRObjective(choosing(TWO), values(2, TWO), c, classes=TWO), DiscreteCRRConfig,
+        discrete_crr, AC, [{"min_q_weight": 0.7, "filter": Exp(0.3, 1.2)}], several,
+    ),
+    "iql_several": Case(
+        lambda c: IQLObjective(choosing(TWO), two(sum(TWO)), state_value(), c), IQLConfig, iql, ACV, [IQL], several,
+    ),
+    "iql_mixed": Case(
+        lambda c: IQLObjective(both(DiagonalNormal), two(2 + sum(TWO)), state_value(), c), IQLConfig, iql, ACV, [IQL],
+        mixed,
+    ),
+    "sac_mixed": Case(
+        lambda c: MixedSACObjective(both(SquashedNormal), values(2, TWO, 2), c, ENTROPY, LAYOUT), SACConfig,
+        hybrid_sac, ACT, SOFT, mixed,
     ),
 }  # fmt: skip
 EACH = [pytest.param(case, given, id=f"{name}-{i}") for name, case in CASES.items()
@@ -481,24 +646,16 @@ def test_terms_and_gradients_are_those_of_the_paper(case, given):
 def test_clones_against_the_definition():
     """What is likely is imitated; classes of several choices are added up."""
     torch.manual_seed(0)
-    data, third = choices(), torch.arange(SIZE * (ROWS + 1)).view(SIZE, ROWS + 1) % 3
-    both = torch.zeros(*data.shape, 5, dtype=torch.float64)
-    both[..., :2] = data.action
-    both.scatter_(-1, 2 + third[..., None], 1.0)
-
-    def chosen(y, *places):
-        return -sum(torch.log(softmax(part)[place]) for part, place in zip(y.split((2, 3)), places, strict=True))
-
+    data = several()
     for clone, rows, each in (
-        (actor(), batch(), lambda y, at: (y - batch().action[at]).square().mean()),
-        (gaussian(DiagonalNormal), batch(), lambda y, at: -normal_density(y, batch().action[at])),
-        (Tiny(5, lambda y: Choices(y, (2, 3))), replace(data, action=both),
-         lambda y, at: chosen(y.logits, int(data.action[at].argmax()), int(third[at]))),
-    ):  # fmt: skip
+        (actor(), batch(), lambda y, action: (y - action).square().mean()),
+        (gaussian(DiagonalNormal), batch(), lambda y, action: -log_prob(y, action)),
+        (choosing(TWO), data, lambda y, action: -log_prob(y, action)),
+    ):
         made, at = BCObjective(clone), moves(rows)
-        loss, expected = made(rows).terms["actor"], sum(each(clone(row(rows, *i)), i) for i in at) / len(at)
-        close(loss, expected)
-        same_gradients(made, loss, expected, "actor")
+        loss, wanted = made(rows).terms["actor"], sum(each(clone(row(rows, *i)), rows.action[i]) for i in at) / len(at)
+        close(loss, wanted)
+        same_gradients(made, loss, wanted, "actor")
 
 
 def test_a_batch_without_a_transition_is_worth_nothing():

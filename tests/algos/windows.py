@@ -39,8 +39,8 @@ class Tiny(nn.Module):
 
 
 class TinyCritic(Tiny):
-    def __init__(self) -> None:
-        super().__init__(1, lambda y: y.squeeze(-1), ACTS)
+    def __init__(self, acts: int = ACTS) -> None:
+        super().__init__(1, lambda y: y.squeeze(-1), acts)
 
 
 def batch(size: int = 8, length: int = 5, seed: int = 0, crossing: bool = True, dtype=torch.float64) -> Batch:
