@@ -1,73 +1,56 @@
-"""Presets of model-free agents that collect their own data: DDPG, TD3, SAC, DQN and QR-DQN."""
+"""Presets of model-free agents that collect their own data: DDPG, TD3, SAC, DQN, QR-DQN, PPO and A2C."""
 
 from __future__ import annotations
 
-from reverie.experiment.preset import NATURE_ATARI, Preset, Settings
+from reverie.experiment.preset import Preset, Settings
+
+# fmt: off
+
+NATURE_ATARI: Settings = {
+    "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30, "env.life_loss": True,
+    "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign", "env.time_limit": 27_000,
+    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}, "algo.frames": 4,
+    "algo.networks.encoder": "nature",
+}
+"""Atari as model-free agents see it: Mnih et al. 2015, extended data table 1; lives from its section "Training
+details"."""
 
 MODEL_FREE: Settings = {
-    "steps": 1_000_000,
-    "replay_ratio": 1.0,
-    "learning_starts": 10_000,
-    "random_steps": 10_000,
-    "threads": 1,  # for such small networks two are slower
-    "env.id": "HalfCheetah-v5",
-    "env.num": 1,
-    "replay.capacity": 1_000_000,
+    "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 10_000, "random_steps": 10_000, "threads": 1,
+    "env.id": "HalfCheetah-v5", "env.num": 1, "replay.capacity": 1_000_000,
 }
-"""Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first."""
+"""Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first.
+
+For such small networks two threads are slower than one."""
 
 PENDULUM: Settings = MODEL_FREE | {
-    "steps": 15_000,
-    "learning_starts": 1000,
-    "random_steps": 1000,
-    "env.id": "Pendulum-v1",
-    "replay.capacity": 100_000,
-    "algo.actor_lr": 1e-3,
-    "algo.critic_lr": 1e-3,
+    "steps": 15_000, "learning_starts": 1000, "random_steps": 1000, "env.id": "Pendulum-v1", "replay.capacity": 100_000,
+    "algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3,
 }
 """Pendulum-v1 on one CPU core: with its short episodes, higher learning rates work."""
 
 VALUES: Settings = {
-    "steps": 500_000,
-    "replay_ratio": 0.25,
-    "learning_starts": 1000,
-    "threads": 1,
-    "env.num": 1,
+    "steps": 500_000, "replay_ratio": 0.25, "learning_starts": 1000, "threads": 1, "env.num": 1,
     "replay.capacity": 100_000,
 }
 """Common settings of DQN and QR-DQN: one update every fourth step."""
 
 SMALL_VALUES: Settings = VALUES | {
-    "replay_ratio": 0.5,
-    "algo.batch_size": 64,
-    "algo.batch_length": 4,
-    "algo.value_estimator": "n_step(3)",
-    "algo.lr": 3e-4,
-    "algo.double": True,
-    "algo.tau": 0.01,
-    "algo.target_every": 1,
+    "replay_ratio": 0.5, "algo.batch_size": 64, "algo.batch_length": 4, "algo.value_estimator": "n_step(3)",
+    "algo.lr": 3e-4, "algo.double": True, "algo.tau": 0.01, "algo.target_every": 1,
 }
 """DQN and QR-DQN on small problems. With single steps and the paper's targets, copied every 1,000 updates, Acrobot-v1
 and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these settings they were."""
 
 CARTPOLE_VALUES: Settings = SMALL_VALUES | {
-    "steps": 50_000,
-    "env.id": "CartPole-v1",
-    "replay.capacity": 50_000,
-    "algo.lr": 1e-3,
-    "algo.networks.units": (128, 128),
-    "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
+    "steps": 50_000, "env.id": "CartPole-v1", "replay.capacity": 50_000, "algo.lr": 1e-3,
+    "algo.networks.units": (128, 128), "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
 }
 """CartPole-v1 on one CPU core."""
 
 MINATAR_VALUES: Settings = VALUES | {
-    "replay_ratio": 0.5,
-    "learning_starts": 5000,
-    "env.id": "MinAtar/Breakout-v1",
-    "env.num": 4,
-    "algo.lr": 2.5e-4,
-    "algo.networks.encoder": "minatar",
-    "algo.networks.units": (128,),
+    "replay_ratio": 0.5, "learning_starts": 5000, "env.id": "MinAtar/Breakout-v1", "env.num": 4, "algo.lr": 2.5e-4,
+    "algo.networks.encoder": "minatar", "algo.networks.units": (128,),
     "algo.exploration": "epsilon_greedy(1.0, 0.01, 50000)",
 }
 """MinAtar with its authors' network, replay and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py).
@@ -77,31 +60,50 @@ core.
 """
 
 ATARI_VALUES: Settings = {
-    "steps": 50_000_000,
-    "replay_ratio": 0.25,
-    "learning_starts": 50_000,
-    "random_steps": 50_000,
-    "env.num": 1,
-    **NATURE_ATARI,
-    "replay.capacity": 1_000_000,
-    "replay.online": False,
-    "algo.target_every": 10_000,
+    "steps": 50_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "random_steps": 50_000, "env.num": 1,
+    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online": False, "algo.target_every": 10_000,
     "algo.networks.units": (512,),
 }
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""
 
-
 _ATARI: Settings = {
-    "steps": 400_000,
-    "learning_starts": 10_000,
-    "random_steps": 10_000,
-    "replay.capacity": 100_000,
-    "algo.target_every": 1000,
-    "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
+    "steps": 400_000, "learning_starts": 10_000, "random_steps": 10_000, "replay.capacity": 100_000,
+    "algo.target_every": 1000, "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
 }
 """Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values are ours."""
 
-# fmt: off
+ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1}
+"""PPO and A2C with the defaults of Stable-Baselines3."""
+
+ON_POLICY_CARTPOLE: Settings = ON_POLICY | {"steps": 100_000, "env.id": "CartPole-v1", "env.num": 8}
+"""CartPole-v1 on one CPU core, with the environments of RL Baselines3 Zoo."""
+
+ON_POLICY_MUJOCO: Settings = ON_POLICY | {
+    "env.id": "HalfCheetah-v5", "algo.normalise": "running", "algo.reward_scale": "return_std",
+}
+"""MuJoCo: the paper's table 3; normalisation as in its authors' code (Engstrom et al. 2020, arXiv:2005.12729)."""
+
+ON_POLICY_PENDULUM: Settings = ON_POLICY | {
+    "steps": 200_000, "env.id": "Pendulum-v1", "env.num": 4, "algo.rollout": 1024, "algo.discount": 0.9,
+    "algo.lr": 1e-3, "algo.reward_scale": "factor(0.1)", "algo.networks.log_std": -0.693,
+}
+"""Pendulum-v1 as in RL Baselines3 Zoo, whose deviation of 1 in torques of -2 to 2 is 0.5 in actions of -1 to 1; twice
+its steps, without state-dependent exploration and with smaller rewards."""
+
+ON_POLICY_MINIGRID: Settings = ON_POLICY | {
+    "steps": 200_000, "env.id": "MiniGrid-DoorKey-5x5-v0", "env.num": 16, "algo.rollout": 128, "algo.batch_size": 256,
+    "algo.epochs": 4, "algo.lr": 7e-4, "algo.entropy_coef": 0.01, "algo.networks.encoder": "minatar",
+    "algo.networks.share_encoder": True,
+}
+"""MiniGrid and BabyAI: github.com/lcswillems/rl-starter-files, scripts/train.py; the network is MinAtar's."""
+
+ON_POLICY_ATARI: Settings = {
+    "steps": 10_000_000, **NATURE_ATARI, "env.fire": True, "algo.entropy_coef": 0.01,
+    "algo.networks.share_encoder": True, "algo.networks.units": (512,), "algo.networks.activation": "relu",
+}
+"""Atari, 40M frames: Schulman et al. 2017, table 5, and Mnih et al. 2016; FIRE as in OpenAI Baselines. The layer of 512
+units is not shared."""
+
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", MODEL_FREE,
         "DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."),
@@ -136,5 +138,43 @@ TABLE: dict[str, Preset] = {
             "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
         'QR-DQN on Atari, 200M frames: four 84x84 grey frames (Dabney et al. 2018, "Evaluation on Atari 2600").',
         envs="ALE/", cpu=_ATARI),
+    "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps."),
+    "ppo_cartpole": Preset("ppo",
+        ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,
+            "algo.value_estimator": "gae(0.8)", "algo.lr": [[0, 1e-3], [1e5, 0]], "algo.clip": [[0, 0.2], [1e5, 0]]},
+        "PPO on CartPole-v1: seconds on one CPU core; settings of RL Baselines3 Zoo.", envs="CartPole-"),
+    "ppo_pendulum": Preset("ppo", ON_POLICY_PENDULUM,
+        "PPO on Pendulum-v1: a minute on one CPU core; settings of RL Baselines3 Zoo but for the exploration.",
+        envs="Pendulum-"),
+    "ppo_acrobot": Preset("ppo",
+        ON_POLICY | {"env.id": "Acrobot-v1", "env.num": 16, "algo.rollout": 256, "algo.epochs": 4,
+            "algo.value_estimator": "gae(0.94)", "algo.normalise": "running", "algo.reward_scale": "return_std"},
+        "PPO on Acrobot-v1: minutes on one CPU core; settings of RL Baselines3 Zoo.", envs="Acrobot-"),
+    "ppo_lunar_lander": Preset("ppo",
+        ON_POLICY | {"env.id": "LunarLander-v3", "env.num": 16, "algo.rollout": 1024, "algo.epochs": 4,
+            "algo.discount": 0.999, "algo.value_estimator": "gae(0.98)", "algo.entropy_coef": 0.01},
+        "PPO on LunarLander-v3: 1M steps, settings of RL Baselines3 Zoo.", envs="LunarLander-"),
+    "ppo_minatar": Preset("ppo",
+        ON_POLICY | {"env.id": "MinAtar/Breakout-v1", "env.num": 8, "algo.rollout": 128, "algo.batch_size": 256,
+            "algo.epochs": 4, "algo.lr": [[0, 1e-3], [1e6, 0]], "algo.entropy_coef": 0.01,
+            "algo.networks.encoder": "minatar", "algo.networks.share_encoder": True, "algo.networks.units": (128,),
+            "algo.networks.activation": "relu"},
+        "PPO on MinAtar, with its authors' network: 1M steps; other settings are ours.", envs="MinAtar/"),
+    "ppo_minigrid": Preset("ppo", ON_POLICY_MINIGRID, "PPO on MiniGrid and BabyAI; settings of their rl-starter-files.",
+        envs="MiniGrid- BabyAI-"),
+    "ppo_mujoco": Preset("ppo", ON_POLICY_MUJOCO,
+        "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalised.",
+        envs="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
+             "InvertedDoublePendulum- HumanoidStandup-"),
+    "ppo_atari": Preset("ppo",
+        ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
+            "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip": [[0, 0.1], [1e7, 0]]},
+        "PPO on Atari, 40M frames: four 84x84 grey frames stacked (table 5).", envs="ALE/", cpu={"steps": 400_000}),
+    "a2c": Preset("a2c", ON_POLICY, "A2C with the defaults of Stable-Baselines3: 1M steps."),
+    "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
+        "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", envs="CartPole-"),
+    "a2c_atari": Preset("a2c",
+        ON_POLICY_ATARI | {"env.num": 16, "algo.value_coef": 0.25, "algo.rms_form": "tensorflow"},
+        "A2C on Atari, 40M frames: four 84x84 grey frames stacked; settings of RL Baselines3 Zoo.", envs="ALE/",
+        cpu={"steps": 400_000}),
 }
-# fmt: on

@@ -8,65 +8,38 @@ from __future__ import annotations
 from reverie.experiment.model_free_presets import MODEL_FREE, PENDULUM
 from reverie.experiment.preset import Preset, Settings
 
+# fmt: off
+
 DATA: Settings = {
-    "updates": 1_000_000,
-    "steps": 1_000_000,
-    "replay_ratio": 1.0,
-    "learning_starts": 1000,
-    "threads": 1,
-    "env.id": "HalfCheetah-v5",
-    "env.num": 1,
-    "replay.capacity": 1_000_000,
+    "updates": 1_000_000, "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 1000, "threads": 1,
+    "env.id": "HalfCheetah-v5", "env.num": 1, "replay.capacity": 1_000_000,
 }
 """Common settings on MuJoCo: a million updates, as in the papers."""
 
 PENDULUM_DATA: Settings = DATA | {
-    "updates": 20_000,
-    "steps": 15_000,
-    "eval_episodes": 20,
-    "env.id": "Pendulum-v1",
-    "replay.capacity": 100_000,
-    "algo.batch_size": 256,
-    "algo.networks.units": (64, 64),
+    "updates": 20_000, "steps": 15_000, "eval_episodes": 20, "env.id": "Pendulum-v1", "replay.capacity": 100_000,
+    "algo.batch_size": 256, "algo.networks.units": (64, 64),
 }
 """Data of Pendulum-v1 on one CPU core: with small networks, higher learning rates work."""
 
 CHOICE_DATA: Settings = {
-    "updates": 100_000,
-    "steps": 500_000,
-    "replay_ratio": 0.25,
-    "learning_starts": 1000,
-    "threads": 1,
-    "env.num": 1,
+    "updates": 100_000, "steps": 500_000, "replay_ratio": 0.25, "learning_starts": 1000, "threads": 1, "env.num": 1,
     "replay.capacity": 100_000,
 }
 """Common settings of algorithms for discrete actions on small problems."""
 
 CARTPOLE_DATA: Settings = CHOICE_DATA | {
-    "updates": 20_000,
-    "steps": 50_000,
-    "replay_ratio": 0.5,
-    "eval_episodes": 20,
-    "env.id": "CartPole-v1",
-    "replay.capacity": 50_000,
-    "algo.batch_size": 256,
-    "algo.networks.units": (64, 64),
+    "updates": 20_000, "steps": 50_000, "replay_ratio": 0.5, "eval_episodes": 20, "env.id": "CartPole-v1",
+    "replay.capacity": 50_000, "algo.batch_size": 256, "algo.networks.units": (64, 64),
 }
 """Data of CartPole-v1 on one CPU core: with small networks, higher learning rates work."""
 
 MINATAR_DATA: Settings = CHOICE_DATA | {
-    "updates": 50_000,
-    "replay_ratio": 0.5,
-    "eval_episodes": 20,
-    "env.id": "MinAtar/Breakout-v1",
-    "env.num": 4,
-    "algo.batch_size": 128,
-    "algo.networks.encoder": "minatar",
-    "algo.networks.units": (128,),
+    "updates": 50_000, "replay_ratio": 0.5, "eval_episodes": 20, "env.id": "MinAtar/Breakout-v1", "env.num": 4,
+    "algo.batch_size": 128, "algo.networks.encoder": "minatar", "algo.networks.units": (128,),
 }
 """Data of MinAtar with its authors' network and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py)."""
 
-# fmt: off
 TABLE: dict[str, Preset] = {
     "bc": Preset("bc", DATA,
         "Behaviour cloning on data of MuJoCo and similar tasks; as many updates as the other algorithms."),
@@ -138,4 +111,3 @@ TABLE: dict[str, Preset] = {
     "discrete_crr_minatar": Preset("discrete_crr", MINATAR_DATA | {"algo.actor_lr": 2.5e-4, "algo.critic_lr": 2.5e-4},
         "Discrete CRR on data of MinAtar, with its authors' network; settings are ours.", envs="MinAtar/"),
 }
-# fmt: on

@@ -1,25 +1,23 @@
-"""Presets of the Dreamers.
+"""Presets of the Dreamers and of TD-MPC2.
 
 Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
 2025; for DreamerV2 that of github.com/danijar/dreamerv2, version 2.2.0. Those of DreamerV1 are in dreamer.py of
 github.com/danijar/dreamer; those of R2-Dreamer in configs/env/ of github.com/NM512/r2dreamer. The train ratio of V3 is
 in replayed rows per env step, those of V1 and V2 are updates per env step. Settings marked "ours" are not given there.
+TD-MPC2: config.yaml and envs/ of github.com/nicklashansen/tdmpc2 (e9f5932), whose authors make as many updates at once
+as there were random steps, then one for each env step. Here are no updates at once.
 """
 
 from __future__ import annotations
 
 from reverie.experiment.preset import Preset, Settings
 
+# fmt: off
+
+# With two threads updates are a quarter faster on an idle machine, but much slower beside one busy process.
 CPU: Settings = {
-    "threads": 1,  # two are a quarter faster on an idle machine, but much slower beside one busy process
-    "steps": 50_000,
-    "replay_ratio": 0.4,
-    "learning_starts": 512,
-    "env.num": 4,
-    "replay.capacity": 100_000,
-    "algo.batch_size": 16,
-    "algo.batch_length": 32,
-    "algo.optim.lr": 6e-4,
+    "threads": 1, "steps": 50_000, "replay_ratio": 0.4, "learning_starts": 512, "env.num": 4,
+    "replay.capacity": 100_000, "algo.batch_size": 16, "algo.batch_length": 32, "algo.optim.lr": 6e-4,
     "algo.optim.warmup": 200,
 }
 """Settings for small problems on two CPU cores."""
@@ -28,67 +26,34 @@ FEW_UPDATES: Settings = {"steps": 40_000, "replay_ratio": 0.1, "eval_episodes": 
 """Changes of ``CPU`` for images of 64x64, whose updates take six times as long as those of vectors."""
 
 CARTPOLE: Settings = CPU | {
-    "env.id": "CartPole-v1",
-    "steps": 8_000,
-    "eval_episodes": 20,
-    "eval_envs": 20,
-    "schedule.eval_every": 400,
+    "env.id": "CartPole-v1", "steps": 8_000, "eval_episodes": 20, "eval_envs": 20, "schedule.eval_every": 400,
     "stop_score": 499.0,
 }
 """Settings with which CartPole-v1 is solved in minutes on two CPU cores."""
 
 DEMO: Settings = CPU | {
-    "env.id": "MiniGrid-Empty-Random-6x6-v0",
-    "env.full_view": True,
-    "env.num": 16,  # steps are cheap beside updates, and random ones must find the goal a few times
-    "replay_ratio": 0.1,
-    "learning_starts": 2000,
-    "steps": 30_000,
-    "eval_episodes": 20,
-    "eval_envs": 20,
-    "schedule.eval_every": 500,
-    "stop_score": 0.93,
-    "algo.batch_length": 16,
-    "algo.imagine_last": 4,
-    "algo.discount_horizon": 50.0,
-    "algo.entropy": 1e-3,
-    "algo.encoder.keys": "agent",  # the room is always the same
-    "algo.optim.lr": 3e-3,
-    "algo.optim.warmup": 50,
+    "env.id": "MiniGrid-Empty-Random-6x6-v0", "env.full_view": True, "env.num": 16, "replay_ratio": 0.1,
+    "learning_starts": 2000, "steps": 30_000, "eval_episodes": 20, "eval_envs": 20, "schedule.eval_every": 500,
+    "stop_score": 0.93, "algo.batch_length": 16, "algo.imagine_last": 4, "algo.discount_horizon": 50.0,
+    "algo.entropy": 1e-3, "algo.encoder.keys": "agent", "algo.optim.lr": 3e-3, "algo.optim.warmup": 50,
 }
-"""Settings of the demonstration: an agent that starts anywhere in a room learns to walk to the goal."""
+"""Settings of the demonstration: an agent that starts anywhere in a room, which is always the same, walks to the goal.
+
+Steps are cheap beside updates, and random ones must find the goal a few times."""
 
 # For a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
 _CPU: Settings = CPU | {"size": "nano", "env.vector": "serial", "schedule.eval_every": 10_000}
 
 _EARLIER: Settings = {f"algo.{part}.units": 64 for part in ("reward", "cont", "actor", "critic")} | {
-    "threads": 1,
-    "steps": 20_000,
-    "replay_ratio": 0.4,
-    "random_steps": 500,
-    "learning_starts": 500,
-    "env.num": 4,
-    "env.vector": "serial",
-    "replay.capacity": 100_000,
-    "schedule.eval_every": 10_000,
-    "algo.batch_size": 16,
-    "algo.batch_length": 32,
-    "algo.rssm.deter": 128,
-    "algo.rssm.hidden": 64,
-    "algo.rssm.stoch": 16,
-    "algo.encoder.units": (64, 64),
-    "algo.decoder.units": (64, 64),
-    "algo.encoder.depth": 4,
-    "algo.decoder.depth": 4,
-    "algo.model_optim.lr": 1e-3,
-    "algo.actor_optim.lr": 4e-4,
-    "algo.critic_optim.lr": 1e-3,
+    "threads": 1, "steps": 20_000, "replay_ratio": 0.4, "random_steps": 500, "learning_starts": 500, "env.num": 4,
+    "env.vector": "serial", "replay.capacity": 100_000, "schedule.eval_every": 10_000, "algo.batch_size": 16,
+    "algo.batch_length": 32, "algo.rssm.deter": 128, "algo.rssm.hidden": 64, "algo.rssm.stoch": 16,
+    "algo.encoder.units": (64, 64), "algo.decoder.units": (64, 64), "algo.encoder.depth": 4, "algo.decoder.depth": 4,
+    "algo.model_optim.lr": 1e-3, "algo.actor_optim.lr": 4e-4, "algo.critic_optim.lr": 1e-3,
 }
+# With an entropy of 0.002, at returns of some tens in few steps, the policy stops trying too early.
 _V2 = _EARLIER | {
-    "algo.rssm.latent": "categorical(16)",
-    "algo.slow_every": 50,
-    "algo.entropy": 0.02,  # returns of some tens in few steps: with 0.002 the policy stops trying too early
-    "algo.scales.cont": 5.0,
+    "algo.rssm.latent": "categorical(16)", "algo.slow_every": 50, "algo.entropy": 0.02, "algo.scales.cont": 5.0,
 }
 _V1 = _EARLIER | {"algo.kl": "free(1.0)"}
 _PYDREAMER: Settings = _V2 | {"algo.encoder.outputs": 64, "algo.probe.optim.lr": 1e-3}
@@ -97,88 +62,66 @@ _FEW_MODELS: Settings = {"algo.ensemble.models": 5, "algo.ensemble.head.layers":
 V3: Settings = {"steps": 1_000_000, "train_ratio": 512, "env.num": 1}
 """DreamerV3 on any environment."""
 
-
 V2: Settings = {
-    "steps": 1_000_000,
-    "replay_ratio": 1 / 5,
-    "random_steps": 10_000,
-    "learning_starts": 10_000,
-    "env.num": 1,
+    "steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 10_000, "learning_starts": 10_000, "env.num": 1,
     "replay.capacity": 2_000_000,
 }
 """DreamerV2: prefill and "train every"; the steps are ours."""
 
 V2_DMC: Settings = V2 | {
-    "random_steps": 1000,
-    "learning_starts": 1000,
-    "env.id": "dm_control/walker-walk-v0",
-    "env.action_repeat": 2,
-    "algo.rewards": "identity",
-    "algo.learn_cont": False,
-    "algo.kl": "balanced(nats=1.0)",
-    "algo.entropy": 1e-4,
-    "algo.rssm.deter": 200,
-    "algo.rssm.hidden": 200,
-    "algo.model_optim.lr": 3e-4,
-    "algo.actor_optim.lr": 8e-5,
+    "random_steps": 1000, "learning_starts": 1000, "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2,
+    "algo.rewards": "identity", "algo.learn_cont": False, "algo.kl": "balanced(nats=1.0)", "algo.entropy": 1e-4,
+    "algo.rssm.deter": 200, "algo.rssm.hidden": 200, "algo.model_optim.lr": 3e-4, "algo.actor_optim.lr": 8e-5,
     "algo.critic_optim.lr": 8e-5,
 }
 """DreamerV2 on DeepMind Control, from states or from pixels."""
 
 PIXELS: Settings = {"env.pixels": "only", "env.resize": (64, 64)}
 
-
-V1: Settings = {
-    "steps": 1_000_000,
-    "replay_ratio": 1 / 5,
-    "random_steps": 2500,
-    "learning_starts": 2500,
-    "env.num": 1,
-}
+V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
 """DreamerV1; the steps are ours."""
 
-
 PYDREAMER: Settings = {
-    "steps": 100_000_000,
-    "replay_ratio": 1 / 20,
-    "random_steps": 50_000,
-    "learning_starts": 50_000,
-    "env.num": 8,
-    "env.vector": "process",
-    "replay.capacity": 10_000_000,
-    "replay.sequence": True,
-    "replay.reset_interval": 200,
-    "algo.carry": True,
-    "algo.batch_size": 32,
-    "algo.batch_length": 48,
-    "algo.rewards": "identity",
-    "algo.returns": "next_reward",
-    "algo.discount": 0.995,
-    "algo.entropy": 3e-3,
-    "algo.actor_gradient": "reinforce",
-    "algo.slow_moves": "before",
-    "algo.dream_in": "same",
-    "algo.rssm.deter": 2048,
-    "algo.rssm.hidden": 1000,
-    "algo.rssm.cell": "keras_gru",
-    "algo.rssm.init": "split",
-    "algo.encoder.units": (400, 400),
-    "algo.encoder.outputs": 256,
-    **{f"algo.{part}.cnn_norm": "none" for part in ("encoder", "decoder")},
+    "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000, "env.num": 8,
+    "env.vector": "process", "replay.capacity": 10_000_000, "replay.sequence": True, "replay.reset_interval": 200,
+    "algo.carry": True, "algo.batch_size": 32, "algo.batch_length": 48, "algo.rewards": "identity",
+    "algo.returns": "next_reward", "algo.discount": 0.995, "algo.entropy": 3e-3, "algo.actor_gradient": "reinforce",
+    "algo.slow_moves": "before", "algo.dream_in": "same", "algo.rssm.deter": 2048, "algo.rssm.hidden": 1000,
+    "algo.rssm.cell": "keras_gru", "algo.rssm.init": "split", "algo.encoder.units": (400, 400),
+    "algo.encoder.outputs": 256, **{f"algo.{part}.cnn_norm": "none" for part in ("encoder", "decoder")},
     **{f"algo.{part}.norm": "layer" for part in ("rssm", "encoder", "decoder", "reward", "cont", "actor", "critic")},
     **{f"algo.{part}.init": "torch" for part in ("actor", "critic")},
-    **{
-        f"algo.{part}.{name}": value
-        for part in ("model_optim", "actor_optim", "critic_optim", "probe.optim")
-        for name, value in {"form": "torch", "lr": 3e-4, "eps": 1e-5, "decay": 0.01, "clip": 200.0}.items()
-    },
-    "algo.actor_optim.lr": 1e-4,
-    "algo.critic_optim.lr": 1e-4,
+    **{f"algo.{part}.{name}": value
+       for part in ("model_optim", "actor_optim", "critic_optim", "probe.optim")
+       for name, value in {"form": "torch", "lr": 3e-4, "eps": 1e-5, "decay": 0.01, "clip": 200.0}.items()},
+    "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4,
 }
 """PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
 as 20 of their steps (README.md). Number of steps: ours, but for Atari."""
 
-# fmt: off
+TDMPC2: Settings = {
+    "size": "5m", "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 2500, "random_steps": 2500, "env.num": 1,
+    "replay.capacity": 1_000_000, "algo.episodic": True,
+}
+"""TD-MPC2 in any environment; the steps, and that episodes may terminate, are ours."""
+
+TDMPC2_DMC: Settings = TDMPC2 | {"env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2, "algo.episodic": False}
+"""DeepMind Control, whose episodes of 500 env steps never terminate."""
+
+TDMPC2_MUJOCO: Settings = TDMPC2 | {
+    "learning_starts": 5000, "random_steps": 5000, "env.id": "HalfCheetah-v5", "algo.rho": 0.7,
+}
+"""MuJoCo: discount 0.99 and rho 0.7, as the authors have them for Gymnasium's environments."""
+
+TDMPC2_CPU: Settings = {
+    "size": "nano", "threads": 1, "steps": 50_000, "replay_ratio": 0.5, "learning_starts": 1000, "random_steps": 1000,
+    "env.vector": "serial", "replay.capacity": 100_000, "algo.batch_size": 128, "algo.lr": 1e-3,
+    "algo.encoder_lr": 3e-4, "algo.iterations": 4, "algo.samples": 128, "algo.policy_samples": 16, "algo.elites": 16,
+}
+"""Smaller networks and plans for a machine without a GPU: an hour on two cores; values are ours."""
+
+_TDMPC2_PIXELS: Settings = {"steps": 20_000, "replay_ratio": 0.2, "algo.batch_size": 32}
+
 TABLE: dict[str, Preset] = {
     "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
         "DreamerV3 with its fixed hyper-parameters at 12M parameters, for any environment; the train ratio is ours.",
@@ -349,5 +292,19 @@ TABLE: dict[str, Preset] = {
             "algo.scales.reward": 10.0, "algo.scales.kl": 0.3, "algo.rssm.stoch": 96, "algo.entropy": 1e-2,
             "algo.horizon": 5, "algo.model_optim.lr": 1e-4, "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4},
         "PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.", cpu=_PYDREAMER | FEW_UPDATES),
+    "tdmpc2": Preset("tdmpc2", TDMPC2,
+        "TD-MPC2 at 5M parameters, for any environment with continuous actions; the number of steps is ours.",
+        cpu=TDMPC2_CPU),
+    "tdmpc2_dmc": Preset("tdmpc2", TDMPC2_DMC,
+        "TD-MPC2 on DeepMind Control from proprioceptive states, two frames for each action.", envs="dm_control/",
+        cpu=TDMPC2_CPU),
+    "tdmpc2_dmc_vision": Preset("tdmpc2", TDMPC2_DMC | PIXELS | {"algo.frames": 3},
+        "TD-MPC2 on DeepMind Control from three stacked frames of 64x64 pixels.", cpu=TDMPC2_CPU | _TDMPC2_PIXELS),
+    "tdmpc2_mujoco": Preset("tdmpc2", TDMPC2_MUJOCO,
+        "TD-MPC2 on MuJoCo, whose episodes may terminate: 1M steps.",
+        envs="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
+             "InvertedDoublePendulum- HumanoidStandup-", cpu=TDMPC2_CPU),
+    "tdmpc2_pendulum": Preset("tdmpc2",
+        TDMPC2 | TDMPC2_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
+        "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings are ours.", envs="Pendulum-"),
 }
-# fmt: on
