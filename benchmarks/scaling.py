@@ -144,7 +144,7 @@ def parts(case: str) -> dict[str, float]:
 
 def feed_weights(feed: Feed) -> dict[str, float]:
     """Bytes of the weights that actors get, and what it costs to pack them."""
-    from reverie.scale.weights import acting, packed
+    from reverie.scale.wire import acting, packed
 
     weights = acting(feed.algo, feed.obs_spec)
     return {"weight_bytes": len(packed(weights)), "publish": cost(functools.partial(packed, weights), 0.3)}

@@ -233,7 +233,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     from reverie import cli
     from reverie.agent import estimate as estimation
     from reverie.agent import extract, loading
-    from reverie.cli import agent, check, data, info, look, runs, share, train, tune
+    from reverie.cli import agent, check, data, runs, train
     from reverie.cli.parse import parse
     from reverie.experiment import bench
 
@@ -245,13 +245,13 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
         raise Understood
 
     places = [(train, name) for name in ("train_config", "train_seeds_of", "launch", "train_on_ray")]
-    places += [(tune, "search"), (bench, "measure"), (loading, "load"), (estimation, "estimate"), (extract, "extract")]
+    places += [(train, "search"), (bench, "measure"), (loading, "load"), (estimation, "estimate"), (extract, "extract")]
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
     entry = sys.modules[cli.main.__module__]
     monkeypatch.setattr(entry, "here", lambda command, words: [re.sub(r"^\w+:/+\S+", "there", x) for x in words])
-    for module in (agent, check, data, info, look, runs, share):
+    for module in (agent, check, data, runs):
         monkeypatch.setattr(module, "parse", only_read)
     monkeypatch.chdir(tmp_path)  # where the pages' own files are
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -276,9 +276,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, bench, check, data, estimate, info, look, options, runs, share, tune
+    from reverie.cli import agent, bench, check, data, options, runs, train
 
-    modules = (agent, bench, check, data, estimate, info, look, options, runs, share, tune)
+    modules = (agent, bench, check, data, options, runs, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in flags_of(one))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}

@@ -18,7 +18,7 @@ from reverie.agent import estimate as estimation
 from reverie.agent.estimate import Estimator
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
-from reverie.cli.estimate import Watched
+from reverie.cli.agent import Watched
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window

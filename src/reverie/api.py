@@ -39,9 +39,8 @@ from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.scale.actor_feed import feeding
-from reverie.scale.launch import of_team, share, team_of
+from reverie.scale.launch import log_rules, of_team, scaled, share, team_of
 from reverie.scale.learners import Shared, follow, shared
-from reverie.scale.rules import log_rules, scaled
 from reverie.scale.search import TuneResult, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 

@@ -36,7 +36,7 @@ from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
-from reverie.scale.weights import acting, adopt, packed
+from reverie.scale.wire import acting, adopt, packed
 
 DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3", "r2dreamer"}
 CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]

@@ -19,7 +19,7 @@ from reverie.replay.device import DeviceStorage
 from reverie.replay.replay import Replay
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import HostStorage
-from reverie.run.encode import decode, encode
+from reverie.run.manifest import decode, encode
 from reverie.store.read import Chunk, Damage
 
 CONFIGS = [

@@ -17,7 +17,7 @@ pytest.importorskip("starlette", reason="the extra look is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
-from reverie.cli.look import listen  # noqa: E402
+from reverie.cli.agent import listen  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.look import server  # noqa: E402
 

@@ -27,8 +27,7 @@ from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_replays import Lanes
-from reverie.scale.weights import Board, acting, adopt, packed
-from reverie.scale.wire import Failure, Over, Wire
+from reverie.scale.wire import Board, Failure, Over, Wire, acting, adopt, packed
 from reverie.store.store import Store
 from tiny import CONFIG
 

@@ -22,8 +22,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import dealt
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
-from reverie.scale.launch import check
-from reverie.scale.rules import log_rules, scaled
+from reverie.scale.launch import check, log_rules, scaled
 from reverie.store.store import Store
 
 FLAGS = [

@@ -1,16 +1,24 @@
-"""``reverie eval``, ``dream``, ``extract`` and ``export``: what a trained agent does, imagines and represents."""
+"""``reverie eval``, ``estimate``, ``dream``, ``look``, ``extract`` and ``export``: what a trained agent does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import FrameType
+from typing import Annotated, Any, Literal, Self
 
 from tyro.conf import Positional, arg
 
+from reverie.cli.main import fail
 from reverie.cli.parse import Reading, Trusting, as_here, parse
 from reverie.cli.show import print_files, print_trouble, score_line
+from reverie.core.errors import ConfigError
 from reverie.core.words import plural
 
 
@@ -193,3 +201,144 @@ def export_command(args: list[str]) -> int:
     print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
     print_files({"policy": done.file, "described in": done.about}, said.run)
     return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateCommand(OfRun):
+    """Estimate the discounted return of a trained agent from recorded data.
+
+    The method is fitted Q evaluation (FQE); nothing is played.
+
+    Ctrl-C ends its updates; the estimate is then that after those made.
+    """
+
+    data: str = ""
+    """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the data that the
+    run was trained on."""
+    updates: int = 20_000
+    """Gradient updates of FQE."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Evaluate the policy's most likely actions, or sampled ones."""
+    draws: int = 10
+    """Actions per row, if they are sampled; their values are averaged."""
+    discount: float | None = None
+    """Discount factor gamma. None: the learner's, or 0.99 if it has none."""
+    seed: int | None = None
+    """Seed of networks and batches. None: derived from that of the run."""
+    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
+
+
+def estimate_command(args: list[str]) -> int:
+    """Run ``reverie estimate``."""
+    said = parse(EstimateCommand, [as_here(word) for word in args], "estimate")
+    data = said.reading.of(said.data, "the data that the run was trained on are read as they were then")
+    from reverie.agent.estimate import estimate
+    from reverie.core.machine import choose_device  # imports torch
+
+    print_trouble(choose_device(said.device).partition(":")[0])
+    names = ("updates", "draws", "discount", "checkpoint", "device", "seed")
+    with Watched() as watch:
+        options = {name: getattr(said, name) for name in names}
+        report = estimate(said.run, data, actions=said.mode, watch=watch, **options)
+    print(f"{said.run}, actions: {said.mode}")
+    print(report.estimate.words())
+    print_files(report.files, said.run)
+    if watch.interrupted:
+        return fail(f"interrupted: the estimate is that after {watch.made:,} of {said.updates:,} updates", 130)
+    return 0
+
+
+class Watched(contextlib.ExitStack):
+    """Follows the updates of an estimate, on a terminal with a progress bar. Ctrl-C ends them.
+
+    Before the first update, and the second time, Ctrl-C ends the command at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: int = 0
+        self.interrupted: bool = False
+        self._advance: Callable[[int], None] = lambda made: None
+
+    def __enter__(self) -> Self:
+        from reverie.run.signals import listening  # imports torch
+
+        self.enter_context(listening(self._stop, [signal.SIGINT]))
+        return super().__enter__()
+
+    def __call__(self, made: int, updates: int) -> bool:
+        """See ``agent/estimate.py: Watch``."""
+        if not self.made and sys.stderr.isatty():  # not before: reading the data has a bar of its own
+            self._advance = self.enter_context(bar("estimating", updates))
+        self.made = made
+        self._advance(made)
+        return not self.interrupted
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted or not self.made:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+
+@contextlib.contextmanager
+def bar(what: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
+    """Show a progress bar. Yields a function that is called with the number of units made so far."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda made: progress.update(task, completed=made)
+
+
+PORT = 8765
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookCommand(Trusting):
+    """Open a page in the browser: an episode beside its dream, or a table of runs."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder, or a folder of runs."""
+    checkpoint: Path | None = None
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    env: str | None = None
+    """Environment to act in, for an agent that learned from recorded data alone."""
+    data: str | None = None
+    """Show recorded episodes in place of playing: any format that can be read, or minari:NAME."""
+    port: int = PORT
+    """Port on this machine; 0 takes any. If it is taken, another one is."""
+
+
+def look_command(args: list[str]) -> int:
+    """Run ``reverie look``, until Ctrl-C."""
+    said = parse(LookCommand, args, "look")
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ConfigError(f"reverie look needs {error.name}: pip install 'reverie-rl[look]'.") from None
+    from reverie.look.server import LARGEST, Looker, app
+
+    options = {name: getattr(said, name) for name in ("checkpoint", "device", "env")}
+    looker, token = Looker(said.run, options, said.data), secrets.token_urlsafe(16)
+    listening = listen(said.port)
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
+    print("Open this link in a browser on this machine. Who has it can use the page. Ctrl-C ends.", flush=True)
+    config = uvicorn.Config(app(looker, token), log_level="warning", ws_max_size=LARGEST, access_log=False)
+    uvicorn.Server(config).run([listening])
+    return 0
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket on this machine alone, at ``port`` or, if that is taken, at any."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError:
+        listening.bind(("127.0.0.1", 0))
+    listening.listen()  # a browser that is faster than the server waits
+    return listening

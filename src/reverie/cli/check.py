@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from reverie.cli.agent import bar
 from reverie.cli.bench import hours
-from reverie.cli.estimate import bar
 from reverie.cli.main import fail
 from reverie.cli.parse import Trusting, flags_in, parse
 from reverie.cli.show import print_sections

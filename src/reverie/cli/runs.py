@@ -1,17 +1,20 @@
-"""``reverie list``, ``register`` and ``compare``."""
+"""``reverie list``, ``info`` and ``compare``; and agents that are passed on: ``register``, ``push``, ``pull``, ``import``."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import parse
-from reverie.cli.show import print_files
+from reverie.cli.parse import Trusting, parse
+from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
+from reverie.core.errors import ReverieError
+from reverie.core.words import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +55,6 @@ def list_command(args: list[str]) -> int:
     """Run ``reverie list``. Reads the source files, so that nothing heavy is imported."""
     said = parse(ListCommand, args, "list")
     if said.place:
-        from reverie.cli.share import print_shared
-
         return print_shared(said.place)
     print("algorithms")
     for name, home in sorted(algorithms().items()):
@@ -102,3 +103,185 @@ def compare_command(args: list[str]) -> int:
         print_files([("figure", drawn)] if drawn else [])
         return 0 if drawn else fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
     return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCommand:
+    """Pass on the agent of a run: weights, settings, evaluation and a page."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+    to: Annotated[Positional[str], arg(metavar="PLACE")]
+    """hf://USER/NAME at the Hugging Face Hub, s3://BUCKET/NAME or another URL, or a folder."""
+    checkpoint: Path | None = None
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
+    private: bool = False
+    """A repository that is created at the Hub is for its owner alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullCommand:
+    """Download an agent that was passed on, or a run or an agent at a tracker."""
+
+    place: Annotated[Positional[str], arg(metavar="PLACE")]
+    """hf://USER/NAME, also with @REVISION; s3://BUCKET/NAME or another URL; models:/NAME/3 and the like."""
+    to: Path | None = None
+    """A new folder. None: one below runs/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCommand(Trusting):
+    """Make a run of an agent of another library, without unpickling anything."""
+
+    library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
+    """sb3: Stable-Baselines3 or sb3-contrib."""
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN, MlpPolicy."""
+    env: str
+    """Its environment: an id of Gymnasium's registry, or `module:Id`."""
+    run: Path | None = None
+    """New run folder. None: one below runs/."""
+
+
+def import_command(args: list[str]) -> int:
+    """Run ``reverie import``."""
+    said = parse(ImportCommand, args, "import")
+    from reverie.agent.sb3 import import_sb3
+
+    run = import_sb3(said.file, said.env, run=said.run)
+    print(f"imported; reverie eval {as_given(run, said.run)}")
+    return 0
+
+
+def push_command(args: list[str]) -> int:
+    """Run ``reverie push``."""
+    said = parse(PushCommand, args, "push")
+    from reverie.agent.sharing import push
+
+    place = push(said.run, said.to, checkpoint=said.checkpoint, private=said.private)
+    print(f"pushed; reverie eval {place}")
+    return 0
+
+
+def pull_command(args: list[str]) -> int:
+    """Run ``reverie pull``."""
+    said = parse(PullCommand, args, "pull")
+    from reverie.agent.sharing import pull
+
+    print(pull(said.place, said.to))
+    return 0
+
+
+def print_shared(place: str) -> int:
+    """Print the agents at a place, for ``reverie list``."""
+    from reverie.agent.sharing import shared
+
+    found = shared(place)
+    width = max((len(one.place) for one in found), default=0)
+    for one in found:
+        about = [one.about.get(name, "") for name in ("algorithm", "env")]
+        score = f"score {one.about['score']}" if "score" in one.about else ""
+        print(f"  {one.place:<{width}}  {' in '.join(filter(None, about))}  {score}".rstrip())
+    print(plural(len(found), "agent"))
+    return 0
+
+
+ESTIMATE = "estimate/return"
+"""Metric shown in place of evaluations, for a run on recorded data that has no environment."""
+SHOWN = ("counters/updates", "counters/episodes", "episode/score", "eval/score", ESTIMATE)
+"""Metrics whose newest values are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand:
+    """Describe a run: its settings, progress, results and files."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+
+
+def info_command(args: list[str]) -> int:
+    """Run ``reverie info``, from the files of the run."""
+    said = parse(InfoCommand, args, "info")
+    from reverie.core.accelerate import switched_off, trouble
+    from reverie.log.metrics import read_metrics
+    from reverie.run.folder import RunFolder, read_saved
+
+    folder, saved = RunFolder(said.run), read_saved(said.run)
+    settings = saved.experiment
+    rows = read_metrics(folder.metrics, SHOWN)
+    newest: dict[str, Any] = {}
+    for row in rows:
+        newest |= row
+    facts = {
+        "run": str(folder.path),
+        "algorithm": saved.algorithm,
+        "environment": settings["env"]["id"] + ("" if alone(settings) else f" x {settings['env']['num']}"),
+        "progress": progress_line(settings, max([newest.get("step", 0), *saved_steps(folder.checkpoints)])),
+        "updates": f"{int(newest.get('counters/updates', 0)):,}",
+        "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
+        "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
+        "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
+        **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
+        "checkpoints": checkpoint_line(folder.checkpoints),
+        "replay": replay_line(folder.replay),
+        "kernels here": trouble() or ("off" if switched_off() else "compiled"),
+    }
+    for place, what in saved.custom.items():
+        facts[f"from Python: {place}"] = what
+    for name, value in facts.items():
+        print(f"{name:<14}{value}")
+    videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
+    dreams = [("dream", path) for path in sorted(folder.dream.glob("[!.]*.*"))]
+    print_files([*folder.files().items(), *videos, *dreams])
+    return 0
+
+
+def alone(settings: dict[str, Any]) -> bool:
+    """Return whether a run learns from recorded data alone."""
+    return bool(settings["experience"] == "recorded")
+
+
+def progress_line(settings: dict[str, Any], step: int) -> str:
+    """Return how far a run is, in env steps or updates."""
+    unit, name = ("updates", "updates") if alone(settings) else ("steps", "env steps")
+    return f"{step:,} of {settings[unit]:,} {name}"
+
+
+def evaluation_line(file: Path, logged: float | None) -> str:
+    """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
+    if not file.exists():
+        return f"{logged:.2f} (newest)" if logged is not None else "-"
+    own = json.loads(file.read_text(encoding="utf-8"))
+    where = f", {own['checkpoint']}" if "checkpoint" in own else ""
+    return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints in ``folder``; the newest may be later than the last log entry."""
+    from reverie.run.checkpoint import Checkpoints, number_of
+
+    return [number_of(path) for path in Checkpoints(folder).all()]
+
+
+def checkpoint_line(folder: Path) -> str:
+    """Return the names of the checkpoints in ``folder``, with the reason for each that cannot be loaded."""
+    from reverie.run.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(folder)
+    wrong = checkpoints.damaged()
+    names = [path.name for path in checkpoints.all()]
+    names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
+    return ", ".join([*names, *sorted(path.name for path in folder.glob("diverged-*"))]) or "none yet"
+
+
+def replay_line(folder: Path) -> str:
+    """Return the number of rows stored in ``folder``."""
+    from reverie.store.store import Store
+
+    if not folder.is_dir():
+        return "none in this folder"
+    try:
+        return plural(Store(folder).rows(), "row")
+    except ReverieError as error:
+        return str(error)

@@ -1,4 +1,4 @@
-"""``reverie train``: preset or existing run, then YAML files, then flags, one for every setting."""
+"""``reverie train`` and ``tune``: preset or existing run, then YAML files, then flags, one for every setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tyro.conf import arg
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
-from reverie.cli.options import Common
+from reverie.cli.options import Common, peek
 from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
@@ -25,9 +25,10 @@ from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import env_in, layered, sections, settings_in
 from reverie.experiment.registry import SUITES
 from reverie.log.aggregate import table
-from reverie.run.folder import RunFolder, new_path, read_saved
+from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.scale.launch import check, launch, launched, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
+from reverie.scale.search import tune_of
 from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -202,3 +203,59 @@ def read_seeds(text: str, first: int) -> list[int]:
         return []
     numbers = list(map(int, words))
     return list(range(first, first + numbers[0])) if numbers and "," not in text else numbers
+
+
+SHOWN = 10
+"""Trials that are printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Common):
+    """What is asked of a search, besides the options of `reverie train`."""
+
+    space: Path = Path()
+    """YAML file with the settings to search: `algo.lr: {low: 1e-5, high: 1e-2, log: true}` or
+    `algo.batch_size: {choices: [32, 64]}`."""
+    trials: int = 20
+    """Number of trials in all; the same command with more of them goes on."""
+    prune: bool = True
+    """End trials early whose evaluations during training are among the worse."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneCommand:
+    """Search for good settings. The base settings are those of `reverie train` with the same options."""
+
+    common: Annotated[Tuning, arg(name="")]
+    experiment: Annotated[ExperimentConfig, arg(name="")]
+
+
+def tune_command(args: list[str]) -> int:
+    """Run ``reverie tune``."""
+    if {"-h", "--help"} & {*args}:
+        parse(Tuning, ["--help"], "tune")
+    return train(args, Tuning(**vars(peek(args))), TuneCommand, search)
+
+
+def search(config: ExperimentConfig, said: Tuning) -> int:
+    """Search, print the best trials, and return 0 if all trials that were wanted have ended."""
+    if said.seeds is not None or said.space == Path():
+        missing = "--seeds has no effect on a search." if said.seeds else "which settings? Pass --space FILE."
+        return fail(missing, 2)
+    asked = {name: getattr(said, name) for name in ("trials", "jobs", "prune", "run")}
+    result = tune_of(config, read_yaml(said.space), where=str(said.space), on=on_ray(said), **asked)
+    counts = {state: sum(one.state == state for one in result.trials) for state in ("finished", "pruned", "failed")}
+    tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
+    for one in result.trials[:SHOWN]:
+        score = "-" if one.score is None else f"{one.score:.2f}"
+        settings = ", ".join(
+            f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in one.settings.items()
+        )
+        print(f"  trial {one.number:<4} {one.state:<10} {score:>10}  {settings}")
+    print_files(result.files)
+    if (best := result.best) is not None:
+        print(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")
+    if result.signal is not None:
+        tell(f"Continue with the same command and --run {result.run}")
+        return 128 + result.signal
+    return int(counts["finished"] == 0)

@@ -26,8 +26,7 @@ from reverie.core.errors import ReverieError, RunError, did_you_mean
 from reverie.core.files import delete_staged, remedy, sync, write_atomic, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Stateful, WithFiles
-from reverie.run.encode import decode, encode
-from reverie.run.manifest import FORMAT, MANIFEST, STATE, TENSORS, entry_of, problem_of, sealed, verify
+from reverie.run.manifest import FORMAT, MANIFEST, STATE, TENSORS, decode, encode, entry_of, problem_of, sealed, verify
 
 ASIDE = ".tmp-old-"
 

@@ -30,7 +30,6 @@ from reverie.core.types import State
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.collect import Collecting
-from reverie.run.encode import encode
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
     RunFolder,
@@ -44,7 +43,7 @@ from reverie.run.folder import (
     update_saved,
     write_found,
 )
-from reverie.run.manifest import problem_of, step_of
+from reverie.run.manifest import encode, problem_of, step_of
 from reverie.run.schedule import Every, Schedule
 from reverie.run.signals import Stopped, stopping
 

@@ -34,8 +34,7 @@ from reverie.scale.actor_replays import Lanes, LaneStores
 from reverie.scale.actors import Work
 from reverie.scale.ray import PLACES
 from reverie.scale.ray_actors import Nodes
-from reverie.scale.weights import acting, packed
-from reverie.scale.wire import BLOCKS, Block, Failure
+from reverie.scale.wire import BLOCKS, Block, Failure, acting, packed
 
 DEATHS, WITHIN = 3, 60.0
 """An actor that dies so often within so many seconds ends the run."""

@@ -14,8 +14,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.core.columns import Column
 from reverie.scale.actors import Work, act
-from reverie.scale.weights import Board
-from reverie.scale.wire import Block, Failure, Wire
+from reverie.scale.wire import Block, Board, Failure, Wire
 
 PATIENCE = 5.0
 """Seconds that actors have to end."""

@@ -26,8 +26,7 @@ from reverie.envs.vector import make_env
 from reverie.envs.worker import ONE_THREAD
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector
-from reverie.scale.weights import Board, acting, adopt
-from reverie.scale.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows
+from reverie.scale.wire import NAP, SOON, TURNS, Board, Failure, Over, Port, Rows, acting, adopt
 
 
 @dataclass(frozen=True)

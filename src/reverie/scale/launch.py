@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -17,19 +18,23 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
+from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, gpus
+from reverie.core.ramp import Ramp, Rate
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.core.words import plural
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
+from reverie.run.folder import settings_changes
 from reverie.scale.learners import Team
 from reverie.scale.ranks import join
-from reverie.scale.rules import scaled
 
 SAVING = "600"
 """Seconds that learners have to end and save after a signal."""
+WARM_UP = 0.1
+"""Part of a run in which ``scale_rules`` have learning rates rise from 0."""
 
 
 def launched() -> bool:
@@ -185,3 +190,45 @@ def share(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     if team.rank:
         own["eval_episodes"] = 0
     return config.merge(own)
+
+
+# ---------------------------------------------------------------- RLlib's rules, as in its tuned DreamerV3 examples
+
+
+def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
+    """Return the settings by which ``count`` learners train: those changed by ``scale_rules``, if it is set.
+
+    Batch sizes and environments are multiplied by n, learning rates by the square root of n. They rise from 0 over the
+    first 10 % of the run, but those that are ramps already.
+    """
+    if not config.scale_rules:
+        return config
+    changes = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
+    if not config.offline:
+        changes["env.num"] = config.env.num * count
+    rates = {path: warmed_up(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
+    return config.merge({**changes, **rates})
+
+
+def log_rules(config: ExperimentConfig, count: int) -> None:
+    """Log what ``scale_rules`` changes, if it is set."""
+    if config.scale_rules:
+        lines = settings_changes(config.to_dict(), scaled(config, count).to_dict())
+        logger.info(f"scale_rules for {plural(count, 'learner')}: {'; '.join(lines)}")
+
+
+def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:
+    """Yield the learning rates above 0 of a configuration at ``path``, each with its own path."""
+    for field in dataclasses.fields(config):
+        value, where = getattr(config, field.name), f"{path}.{field.name}"
+        if isinstance(value, Config) and not isinstance(value, Choice):
+            yield from rates_of(value, where)
+        elif (field.name == "lr" or field.name.endswith("_lr")) and value:
+            yield where, value
+
+
+def warmed_up(rate: Rate, factor: float, length: int) -> list[list[float]]:
+    """Return the points of a learning rate times ``factor`` in a run of ``length``."""
+    if isinstance(rate, Ramp):
+        return [[step, value * factor] for step, value in rate.points]
+    return [[0.0, 0.0], [WARM_UP * length, rate * factor]]

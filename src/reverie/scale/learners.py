@@ -48,15 +48,13 @@ from reverie.replay.durable import DurableReplay
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
-from reverie.run.encode import encode
 from reverie.run.folder import RunFolder, Saved
-from reverie.run.manifest import TENSORS
+from reverie.run.manifest import TENSORS, encode
 from reverie.run.run import Measured, Result, Which
 from reverie.scale.actor_feed import Feed
 from reverie.scale.actor_replays import LaneStores, joined
 from reverie.scale.ranks import Group
-from reverie.scale.weights import blank
-from reverie.scale.wire import Block
+from reverie.scale.wire import Block, blank
 from reverie.store.store import Store
 
 GO, SAVE, END = range(3)

@@ -1,7 +1,7 @@
-"""What an actor and the learner exchange: blocks of rows, and how far the actor may go.
+"""What an actor and the learner exchange: blocks of rows, how far the actor may go, and the weights of its policy.
 
-On one machine rows lie in shared memory; a pipe carries a few bytes for each block. Nothing that arrives at the learner
-is unpickled. ``ray_actors.py`` does the same by Ray.
+On one machine rows and weights (safetensors) lie in shared memory; a pipe carries a few bytes for each block. Nothing
+that arrives at the learner is unpickled. ``ray_actors.py`` does the same by Ray. Versions count gradient updates.
 """
 
 from __future__ import annotations
@@ -9,13 +9,25 @@ from __future__ import annotations
 import json
 import select
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from reverie.algos.base import Algorithm
+from reverie.core.accelerate import only
 from reverie.core.columns import Column
+from reverie.core.randomness import left_as_found
+from reverie.core.specs import MASK, ObsSpec
+from reverie.core.types import Step
+from reverie.envs.worker import Column as SharedColumn
 from reverie.envs.worker import shared
 from reverie.run.collect import EpisodeStats
 
@@ -30,6 +42,8 @@ NAP = 0.001
 ROWS, FAILED = 1, 2
 HEAD = struct.Struct("<BIIqq")
 """Beginning of a message: its kind, slot, turns, version of the policy, restarts of environments. JSON follows."""
+WEIGHTS = struct.Struct("<qqI")
+"""In front of the weights in shared memory: version, bytes, CRC-32 of them."""
 FAR = 2**62
 Rows = dict[str, np.ndarray]
 
@@ -175,3 +189,85 @@ class Wire:
     def free(self) -> None:
         """Let the actor use the memory of the block received last again."""
         self.free_slots.release()
+
+
+# ---------------------------------------------------------------- weights
+
+
+class _Reads(TorchFunctionMode):
+    """Remembers the memory of tensors that operations get. A ``TorchDispatchMode`` would import TorchDynamo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.read |= {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+def acting(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
+    """Return the parameters and buffers, by name, that the policy of ``algo`` reads when it acts in ``explore``.
+
+    It acts twice for this, in an environment's first row and in a later one, without kernels.
+    """
+    with left_as_found(), only(), _Reads() as reads, torch.no_grad():
+        state = algo.policy.initial(1)
+        for first in (True, False):
+            action, state = algo.policy.act(blank(spec, 1, first), state, "explore")
+            algo.policy.extras(algo.policy.override(state, action))
+    held = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
+    return {name: x for name, x in held.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
+
+
+def blank(spec: ObsSpec, rows: int, first: bool = False) -> Step:
+    """Return rows of zeros, in which every action is legal."""
+    obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
+    obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK}
+    no = torch.zeros(rows, dtype=torch.bool)
+    return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
+
+
+def packed(weights: Mapping[str, Tensor]) -> bytes:
+    """Return copies of the ``weights`` as safetensors. Waits for their device."""
+    data: bytes = save({name: x.detach().to("cpu", copy=True).contiguous() for name, x in weights.items()})
+    return data
+
+
+@torch.no_grad()
+def adopt(weights: Mapping[str, Tensor], data: bytes) -> None:
+    """Copy safetensors into the ``weights`` of the same names and shapes."""
+    found = load(data)
+    for name, x in weights.items():
+        x.copy_(found[name])
+
+
+class Board:
+    """The newest weights, in shared memory that one process writes and any number read without locks.
+
+    Two places take turns: whoever reads one while it is written again finds a wrong checksum, and looks once more. So
+    a process may be killed at any moment without holding up another.
+    """
+
+    def __init__(self, context: Any, size: int) -> None:
+        """Make room for ``size`` bytes, for processes of the multiprocessing ``context``."""
+        self.memory: SharedColumn = shared(context, (2, WEIGHTS.size + size), "uint8")
+        self.newest: SharedColumn = shared(context, (1,), "int64")
+
+    def publish(self, data: bytes, version: int) -> None:
+        """Replace the weights."""
+        newest = self.newest.array()
+        place = 1 - int(newest[0]) % 2
+        head = WEIGHTS.pack(version, len(data), zlib.crc32(data))
+        view = memoryview(self.memory.array()[place])
+        view[: WEIGHTS.size], view[WEIGHTS.size : WEIGHTS.size + len(data)] = head, data
+        newest[0] = 2 * (int(newest[0]) // 2 + 1) + place  # its parity says where, and it always grows
+
+    def read(self, known: int | None) -> tuple[int, bytes] | None:
+        """Return version and weights; None if their version is ``known``, or they are being replaced just now."""
+        place = self.memory.array()[int(self.newest.array()[0]) % 2]
+        version, size, check = WEIGHTS.unpack(place[: WEIGHTS.size].tobytes())
+        if version == known or not 0 < size <= place.size - WEIGHTS.size:
+            return None
+        data = place[WEIGHTS.size : WEIGHTS.size + size].tobytes()
+        return (version, data) if zlib.crc32(data) == check else None
