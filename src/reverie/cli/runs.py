@@ -1,4 +1,4 @@
-"""``reverie list``, ``info`` and ``compare``; and agents that are passed on: ``register``, ``push``, ``pull``, ``import``."""
+"""``reverie list``, ``info`` and ``compare``; ``register``, ``push``, ``pull`` and ``import`` of agents."""
 
 from __future__ import annotations
 
