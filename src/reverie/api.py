@@ -51,24 +51,13 @@ _TRAINING = threading.Lock()
 
 
 def train(
-    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
-    env: EnvLike | None = None,
-    *,
-    steps: int | None = None,
-    seed: int | None = None,
-    envs: int | None = None,
-    size: str | None = None,
-    preset: str | None = None,
-    config: Path | str | Sequence[Path | str] | None = None,
-    run: Path | str | None = None,
-    replay_ratio: float | None = None,
-    data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
-    experience: str | Experience | None = None,
-    eval_episodes: int | None = None,
-    device: str | None = None,
-    sinks: Sequence[Sink] = (),
-    **overrides: Any,
-) -> Result:
+    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3", env: EnvLike | None = None, *,
+    steps: int | None = None, seed: int | None = None, envs: int | None = None, size: str | None = None,
+    preset: str | None = None, config: Path | str | Sequence[Path | str] | None = None, run: Path | str | None = None,
+    replay_ratio: float | None = None, data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
+    experience: str | Experience | None = None, eval_episodes: int | None = None, device: str | None = None,
+    sinks: Sequence[Sink] = (), **overrides: Any,
+) -> Result:  # fmt: skip
     """Train an agent, or continue a run.
 
     Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
@@ -124,11 +113,7 @@ def train(
 
 
 def train_config(
-    config: ExperimentConfig,
-    env: EnvLike | None = None,
-    run: Path | str | None = None,
-    *,
-    sinks: Sequence[Sink] = (),
+    config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *, sinks: Sequence[Sink] = ()
 ) -> Result:
     """Train as ``config`` says, in a new run folder or continuing an existing run.
 
@@ -209,17 +194,10 @@ def only_training() -> Iterator[None]:
 
 
 def train_seeds(
-    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
-    env: str | None = None,
-    *,
-    seeds: int | Sequence[int] = 5,
-    jobs: int = 0,
-    size: str | None = None,
-    preset: str | None = None,
-    config: Path | str | Sequence[Path | str] | None = None,
-    run: Path | str | None = None,
-    **overrides: Any,
-) -> SeedsResult:
+    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3", env: str | None = None, *,
+    seeds: int | Sequence[int] = 5, jobs: int = 0, size: str | None = None, preset: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None, run: Path | str | None = None, **overrides: Any,
+) -> SeedsResult:  # fmt: skip
     """Train an agent several times from different seeds, and aggregate the results.
 
     Each seed is a run of its own, as :func:`train` would make it, in a process of its own.
@@ -255,19 +233,11 @@ def train_seeds(
 
 
 def tune(
-    algorithm: str | AlgorithmConfig | ExperimentConfig,
-    env: str | None = None,
-    *,
-    space: Path | str | Mapping[str, Any],
-    trials: int = 20,
-    jobs: int = 0,
-    prune: bool = True,
-    size: str | None = None,
-    preset: str | None = None,
-    config: Path | str | Sequence[Path | str] | None = None,
-    run: Path | str | None = None,
+    algorithm: str | AlgorithmConfig | ExperimentConfig, env: str | None = None, *,
+    space: Path | str | Mapping[str, Any], trials: int = 20, jobs: int = 0, prune: bool = True, size: str | None = None,
+    preset: str | None = None, config: Path | str | Sequence[Path | str] | None = None, run: Path | str | None = None,
     **overrides: Any,
-) -> TuneResult:
+) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation, by Optuna; continue a search that has begun.
 
     Args:
@@ -294,16 +264,10 @@ def tune(
 
 
 def check_env(
-    env: EnvLike,
-    *,
-    algorithm: str | None = None,
-    config: Path | str | Sequence[Path | str] | None = None,
-    env_options: EnvConfig | Mapping[str, Any] | None = None,
-    steps: int = 2_000,
-    worker: bool = False,
-    forecast: bool = False,
-    watch: Callable[[int], object] = id,
-) -> EnvReport:
+    env: EnvLike, *, algorithm: str | None = None, config: Path | str | Sequence[Path | str] | None = None,
+    env_options: EnvConfig | Mapping[str, Any] | None = None, steps: int = 2_000, worker: bool = False,
+    forecast: bool = False, watch: Callable[[int], object] = id,
+) -> EnvReport:  # fmt: skip
     """Play random episodes as training would; report what is wrong with an environment, and how learners see it.
 
     Args:
@@ -349,14 +313,9 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
 
 
 def settings_of(
-    algorithm: str | AlgorithmConfig | ExperimentConfig,
-    env: EnvLike | None,
-    size: str | None,
-    preset: str | None,
-    config: Path | str | Sequence[Path | str] | None,
-    overrides: Mapping[str, Any],
-    run: Path | str | None = None,
-) -> ExperimentConfig:
+    algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
+    config: Path | str | Sequence[Path | str] | None, overrides: Mapping[str, Any], run: Path | str | None = None,
+) -> ExperimentConfig:  # fmt: skip
     """Merge the layers of settings that :func:`train` takes.
 
     Raises:
@@ -398,14 +357,9 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def base_of(
-    algorithm: str | AlgorithmConfig | ExperimentConfig,
-    env: EnvLike | None,
-    size: str | None,
-    preset: str | None,
-    files: Sequence[Path | str],
-    overrides: Mapping[str, Any],
-    run: Path | str | None,
-) -> ExperimentConfig:
+    algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
+    files: Sequence[Path | str], overrides: Mapping[str, Any], run: Path | str | None,
+) -> ExperimentConfig:  # fmt: skip
     """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment.
 
     Raises:
@@ -422,14 +376,8 @@ def base_of(
         return settings if name is None else settings.merge({"env.id": name})
     algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
     return layered(
-        algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)),
-        env=name,
-        preset=preset,
-        size=size,
-        files=files,
+        algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)), env=name, preset=preset,
+        size=size, files=files,
         data={key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")},
-        handed=env is not None and not isinstance(env, str),
-        algo=algo,
-        device=overrides.get("device"),
-        run=run,
-    )
+        handed=env is not None and not isinstance(env, str), algo=algo, device=overrides.get("device"), run=run,
+    )  # fmt: skip

@@ -141,13 +141,9 @@ def measure(
 
 
 def speed_of(
-    algo: AlgorithmConfig,
-    obs_spec: ObsSpec,
-    action_spec: ActionSpec,
-    device: torch.device,
-    seconds: float,
+    algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec, device: torch.device, seconds: float,
     envs: Iterable[int],
-) -> tuple[Speed, Algorithm]:
+) -> tuple[Speed, Algorithm]:  # fmt: skip
     """Build a learner, time it for about ``seconds``, and return both."""
     started = time.perf_counter()
     learner = algo.build(obs_spec, action_spec, str(device))
@@ -190,14 +186,9 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
     """
     window, ratio, now = learner.window, config.ratio(learner.window), time.perf_counter
     replay = config.replay.merge({"storage": "ram"}).build(
-        obs_spec=env.obs_spec,
-        action_spec=env.action_spec,
-        extra_spec=learner.extra_spec,
-        num_envs=env.num_envs,
-        window=window,
-        seed=0,
-        most=(MAX_TURNS + window.rows) * env.num_envs,
-    )
+        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=learner.extra_spec, num_envs=env.num_envs,
+        window=window, seed=0, most=(MAX_TURNS + window.rows) * env.num_envs,
+    )  # fmt: skip
     collector = Collector(env, learner.policy, replay, seed=0, running_statistics=learner.running_statistics)
     if isinstance(replay, Rollout) and isinstance(learner, OnPolicy):
         replay.prepare, replay.ahead = learner.estimated, lambda: collector.step
@@ -313,16 +304,10 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         filled = torch.rand if dtype.is_floating_point else torch.zeros
         extras[key] = filled(b, t, *part.shape, dtype=dtype)
     rows = Batch(
-        obs={key: noise(part, b, t) for key, part in obs_spec.items()},
-        action=actions.view(b, t, -1),
-        reward=torch.randn(b, t),
-        is_first=none,
-        is_last=none,
-        is_terminal=none,
-        weight=torch.ones(b),
-        index=torch.arange(b),
-        extras=extras,
-    )
+        obs={key: noise(part, b, t) for key, part in obs_spec.items()}, action=actions.view(b, t, -1),
+        reward=torch.randn(b, t), is_first=none, is_last=none, is_terminal=none, weight=torch.ones(b),
+        index=torch.arange(b), extras=extras,
+    )  # fmt: skip
     return learner.estimated(rows).map(lambda x: x[:wanted]) if isinstance(learner, OnPolicy) else rows
 
 

@@ -216,15 +216,9 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
 
 
 def build(
-    config: ExperimentConfig,
-    env: EnvLike | None = None,
-    *,
-    start: int = 0,
-    rank: int = 0,
-    run: Path | None = None,
-    estimates: Callable[..., Any] | None = None,
-    actors: Callable[..., Any] | None = None,
-) -> Experiment:
+    config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, rank: int = 0, run: Path | None = None,
+    estimates: Callable[..., Any] | None = None, actors: Callable[..., Any] | None = None,
+) -> Experiment:  # fmt: skip
     """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
 
     Args:
@@ -339,28 +333,17 @@ def collecting(
 ) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
     """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
-        obs_spec=env.obs_spec,
-        action_spec=env.action_spec,
-        extra_spec=algo.extra_spec,
-        num_envs=config.env.num,
-        window=window,
-        seed=seeds["replay"],
-        most=most_rows(config.replay, config.steps, config.env.num),
-        scratch=run,
-    )
+        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
+        window=window, seed=seeds["replay"], most=most_rows(config.replay, config.steps, config.env.num), scratch=run,
+    )  # fmt: skip
     replay.annotator = algo.annotator
     check_memory(config.replay, replay, config.steps)
     check_capacity(config.replay, replay, config.learning_starts)
     store = None if run is None else RunStore(replay, config.replay, run, stop=lambda: clock.stop)
     collector = Collector(
-        env,
-        algo.policy,
-        replay,
-        seed=seeds["collector"],
-        random_steps=config.random_steps,
-        running_statistics=algo.running_statistics,
-        exact=lambda: store is not None and store.part.exact,
-    )
+        env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
+        running_statistics=algo.running_statistics, exact=lambda: store is not None and store.part.exact,
+    )  # fmt: skip
     if isinstance(replay, Rollout):
         assert isinstance(algo, OnPolicy)
         if (rows := window.rollout * config.env.num) > config.steps:
@@ -398,13 +381,9 @@ def prepare(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, d
 
 
 def make_eval_env(
-    config: ExperimentConfig,
-    factory: MakeEnv | None = None,
-    render: bool = False,
-    *,
-    true_rewards: bool = True,
+    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, true_rewards: bool = True,
     workers: bool = False,
-) -> Env:
+) -> Env:  # fmt: skip
     """Make the environments of evaluations: as in training, but whole games, and true rewards unless told otherwise.
 
     They run in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
@@ -458,14 +437,9 @@ def read(
     unclipped: list[np.ndarray] | None = [] if config.env.id == NO_ENV and recorded.clip != "none" else None
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         dataset = config.data.build(
-            recorded,
-            window=window,
-            seed=seed,
-            batch_sampler=config.replay,
-            extra_spec=algo.extra_spec,
-            scratch=scratch,
-            parts=counted(recorded.parts(unclipped)),
-        )
+            recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
+            scratch=scratch, parts=counted(recorded.parts(unclipped)),
+        )  # fmt: skip
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
     return dataset, None if unclipped is None else np.concatenate(unclipped)

@@ -59,18 +59,10 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
 
 
 def layered(
-    algorithm: str,
-    *,
-    env: str | None = None,
-    preset: str | None = None,
-    size: str | None = None,
-    files: Sequence[Path | str] = (),
-    data: Mapping[str, Any] | None = None,
-    handed: bool = False,
-    algo: AlgorithmConfig | None = None,
-    device: str | None = None,
-    run: Path | str | None = None,
-) -> ExperimentConfig:
+    algorithm: str, *, env: str | None = None, preset: str | None = None, size: str | None = None,
+    files: Sequence[Path | str] = (), data: Mapping[str, Any] | None = None, handed: bool = False,
+    algo: AlgorithmConfig | None = None, device: str | None = None, run: Path | str | None = None,
+) -> ExperimentConfig:  # fmt: skip
     """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
     ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``, and of ``experience``. If no

@@ -108,16 +108,9 @@ class Collector:
     spare = False
 
     def __init__(
-        self,
-        env: Env,
-        policy: Policy[Any],
-        sink: RowSink,
-        *,
-        seed: int | None = None,
-        random_steps: int = 0,
-        running_statistics: RunningStatistics | None = None,
-        exact: Callable[[], bool] = lambda: True,
-    ) -> None:
+        self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
+        running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         """Reset ``env``.
 
         Args:

@@ -77,15 +77,9 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
 
 
 def evaluate(
-    env: Env,
-    policy: Policy[Any],
-    episodes: int,
-    mode: Mode = "eval",
-    record: bool = False,
-    *,
-    seed: int | None = None,
+    env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: bool = False, *, seed: int | None = None,
     env_steps: int = 0,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short

@@ -312,16 +312,10 @@ class Life:
         # The evaluation may have been logged, but the best agent not saved.
         with open_sinks(experiment, {self.mark: 0.0} if self.pending else None) as sinks:
             ending = training.train(
-                experiment.algo,
-                experiment.source,
-                self.clock,
-                experiment.meter,
-                sinks=sinks,
-                collector=experiment.collector,
-                evaluator=self.evaluate if experiment.measures else None,
-                checkpoint=self.save,
-                schedule=experiment.schedule,
-            )
+                experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
+                collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
+                checkpoint=self.save, schedule=experiment.schedule,
+            )  # fmt: skip
             found, number = None, ending.signal
             if number is None:
                 if why := experiment.why_idle():

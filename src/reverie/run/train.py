@@ -53,17 +53,10 @@ class Ending:
 
 
 def train(
-    algo: Algorithm,
-    source: Source,
-    clock: Clock,
-    meter: Meter,
-    *,
-    sinks: Sequence[Sink] = (),
-    collector: Collecting | None = None,
-    evaluator: Evaluator | None = None,
-    checkpoint: Save | None = None,
+    algo: Algorithm, source: Source, clock: Clock, meter: Meter, *, sinks: Sequence[Sink] = (),
+    collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
     schedule: Schedule | None = None,
-) -> Ending:
+) -> Ending:  # fmt: skip
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
     Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names

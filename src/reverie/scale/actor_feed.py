@@ -296,16 +296,10 @@ def feeding(
     replays = []
     for number in range(config.actors):
         replay = each.build(
-            obs_spec=env.obs_spec,
-            action_spec=env.action_spec,
-            extra_spec=algo.extra_spec,
-            num_envs=config.env.num,
-            window=window,
-            seed=derived_seeds(seeds["replay"], number)["replay"],
-            most=most_rows(each, config.steps, config.env.num),
-            scratch=run,
-            versions=True,
-        )
+            obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
+            window=window, seed=derived_seeds(seeds["replay"], number)["replay"],
+            most=most_rows(each, config.steps, config.env.num), scratch=run, versions=True,
+        )  # fmt: skip
         replay.annotator = algo.annotator
         replays.append(replay)
     lanes = Lanes(replays, seeds["replay"])

@@ -68,14 +68,10 @@ class Learner:
     def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
         """Start ``reverie WORDS``, in ``folder`` if this node has it."""
         self.child = subprocess.Popen(
-            [sys.executable, "-u", "-m", "reverie", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env, PARENT: str(os.getpid())},
-            cwd=folder if os.path.isdir(folder) else None,
-            start_new_session=True,
-        )
+            [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT: str(os.getpid())},
+            cwd=folder if os.path.isdir(folder) else None, start_new_session=True,
+        )  # fmt: skip
         assert self.child.stdout is not None
         os.set_blocking(self.child.stdout.fileno(), False)
 

@@ -131,16 +131,9 @@ class TuneResult:
 
 
 def tune_of(
-    config: ExperimentConfig,
-    space: Mapping[str, Any],
-    *,
-    trials: int,
-    jobs: int = 0,
-    prune: bool = True,
-    run: Path | str | None = None,
-    where: str = "space",
-    on: ClusterRequest | None = None,
-) -> TuneResult:
+    config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, jobs: int = 0, prune: bool = True,
+    run: Path | str | None = None, where: str = "space", on: ClusterRequest | None = None,
+) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation; continue a search that has begun.
 
     Trees of Parzen estimators propose settings (Bergstra et al. 2011), successive halving prunes trials whose
