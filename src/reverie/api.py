@@ -40,7 +40,7 @@ from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import log_rules, of_team, scaled, share, team_of
-from reverie.scale.learners import Shared, follow, shared
+from reverie.scale.learners import Shared, folder_of, follow, shared
 from reverie.scale.search import TuneResult, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 
@@ -123,9 +123,6 @@ def train_config(
         run: the run folder; None: a new one under ``runs/``. An existing run of the same algorithm on the same
             environment is continued from its newest checkpoint.
         sinks: further destinations of the measurements; they are closed at the end.
-
-    Raises:
-        ReverieError: see :func:`reverie.run.run.run`.
     """
     with team_of(config) as team:
         if team.rank:
@@ -147,11 +144,8 @@ def train_config(
         def built(start: int | None) -> Shared:
             team.start(start)
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-            own, place = share(scaled(continued, team.count), team), team.folder(folder.path)
-            found = build(
-                own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
-                actors=feeding,
-            )  # fmt: skip
+            own, place = share(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
+            found = build(own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding)
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()
             return shared(found, whole, team, folder.path)
@@ -175,13 +169,7 @@ def train_config(
 
 @contextlib.contextmanager
 def only_training() -> Iterator[None]:
-    """Hold the lock for training in this process.
-
-    Two trainings would draw from the same random generators, and neither would follow from its seed.
-
-    Raises:
-        RunError: another training holds it.
-    """
+    """Hold the lock for training in this process; RunError if another training does."""
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
             "another training is running in this process, and both would use the same random generators. Train one "
@@ -316,11 +304,7 @@ def settings_of(
     algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
     config: Path | str | Sequence[Path | str] | None, overrides: Mapping[str, Any], run: Path | str | None = None,
 ) -> ExperimentConfig:  # fmt: skip
-    """Merge the layers of settings that :func:`train` takes.
-
-    Raises:
-        ConfigError: they do not fit together.
-    """
+    """Merge the layers of settings that :func:`train` takes; ConfigError if they do not fit together."""
     files = [config] if isinstance(config, str | Path) else config or ()
     values = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, values, run)
@@ -341,11 +325,7 @@ def settings_of(
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``overrides`` with the paths of settings in place of short names.
-
-    Raises:
-        ConfigError: ``data`` is neither a path nor settings.
-    """
+    """Return ``overrides`` with the paths of settings in place of short names."""
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     data, known = values.get("data", {}), {option.name for option in dataclasses.fields(DatasetConfig)}
     if isinstance(data, str | Path):
@@ -360,11 +340,7 @@ def base_of(
     algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
     files: Sequence[Path | str], overrides: Mapping[str, Any], run: Path | str | None,
 ) -> ExperimentConfig:  # fmt: skip
-    """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment.
-
-    Raises:
-        ConfigError: they do not fit together.
-    """
+    """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment."""
     name = None if env is None else env_name(env)
     if isinstance(algorithm, ExperimentConfig):
         if lower := preset or ", ".join(map(str, files)):

@@ -115,11 +115,7 @@ class Feed:
     # ------------------------------------------------------------ the loop's side
 
     def collect(self) -> int:
-        """Take the rows that have arrived. Return their env steps: one for each row that is not ``is_last``.
-
-        Raises:
-            RunError: an actor fails again and again, or before it has acted.
-        """
+        """Take the rows that have arrived. Return their env steps: one for each row that is not ``is_last``."""
         if self.home is None and self.acts:
             self.begin()
         self.publish()
@@ -188,9 +184,7 @@ class Feed:
 
     def begin(self) -> None:
         """Publish the first weights, and start the actors."""
-        self.home = Nodes(self.columns, self.envs) if PLACES in os.environ else (
-            Processes(self.columns, self.envs)
-        )  # fmt: skip
+        self.home = (Nodes if PLACES in os.environ else Processes)(self.columns, self.envs)
         self.weights: dict[str, torch.Tensor] = acting(self.algo, self.obs_spec)
         self.publish()
         for lane in self.lanes:
@@ -265,11 +259,7 @@ class Feed:
         self.finished += block.episodes
 
     def lost(self, lane: Lane, failure: Failure) -> None:
-        """Start an actor again that has ended.
-
-        Raises:
-            RunError: it fails too often, or would fail again.
-        """
+        """Start an actor again that has ended; RunError if it fails too often, or would fail again."""
         link, lane.link = lane.link, None
         assert link is not None
         how = link.end(time.monotonic() + PATIENCE)

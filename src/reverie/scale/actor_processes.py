@@ -68,15 +68,12 @@ class Processes:
         self.board: Board | None = None  # not before the weights are those that the run begins with
 
     def start(self, work: Callable[[], Work], number: int) -> Link:
-        """See :class:`Home`."""
         return Child(self, work)
 
     def ready(self, seconds: float) -> Iterable[Link]:
-        """See :class:`Home`."""
         return [key.data for key, _ in self.selector.select(seconds)]
 
     def publish(self, data: bytes, version: int) -> None:
-        """See :class:`Home`."""
         self.board = self.board or Board(self.context, len(data))
         self.board.publish(data, version)
 
@@ -95,7 +92,6 @@ class Child(Wire):
         self.selector.register(self.pipe, selectors.EVENT_READ, self)
 
     def end(self, deadline: float) -> str:
-        """See :class:`Link`."""
         self.selector.unregister(self.pipe)
         self.process.join(max(0.0, deadline - time.monotonic()))
         self.kill()

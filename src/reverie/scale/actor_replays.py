@@ -96,12 +96,10 @@ class LaneStores:
         return any(store.part.copied for store in self.stores)
 
     def check(self) -> None:
-        """See ``RunStore``."""
         for store in self.stores:
             store.check()
 
     def claim(self) -> None:
-        """See ``RunStore``."""
         for store in self.stores:
             store.claim()
 
@@ -112,12 +110,10 @@ class LaneStores:
         return False
 
     def saved(self, name: str, kept: Sequence[str]) -> None:
-        """See ``RunStore``."""
         for store in self.stores:
             store.saved(name, kept)
 
     def close(self, *, failed: bool) -> None:
-        """See ``RunStore``."""
         for store in self.stores:
             store.close(failed=failed)
 

@@ -51,9 +51,6 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of this machine; return the exit code of the run.
 
     If one fails all end. They get the signals that this process gets, and end with it.
-
-    Raises:
-        ConfigError: the settings cannot be divided among them.
     """
     check(config, config.learners, config.learners)
     for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
@@ -83,12 +80,7 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
 
 @contextlib.contextmanager
 def team_of(config: ExperimentConfig) -> Iterator[Team]:
-    """Join the learners that this process was started with; of several that fail, one raises and the others exit.
-
-    Raises:
-        ConfigError: the settings ask for several learners, but this process was started alone; or they cannot be
-            divided among them.
-    """
+    """Join the learners that this process was started with; of several that fail, one raises and the others exit."""
     if not launched():
         if config.learners > 1:
             raise ConfigError(

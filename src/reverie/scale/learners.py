@@ -86,11 +86,6 @@ class Team:
         """While entered, gradients, statistics and metrics are those of all learners."""
         return contextlib.nullcontext() if self.group is None else learning(self.group)
 
-    def folder(self, run: Path, rank: int | None = None) -> Path:
-        """Return the folder of the rows of a learner, this one if ``rank`` is None, in the folder of the run."""
-        rank = self.rank if rank is None else rank
-        return run / "ranks" / str(rank) if rank else run
-
     def start(self, step: int | None) -> None:
         """Have the others build what goes on at this step."""
         if self.rank == 0:
@@ -167,7 +162,6 @@ class SharedClock(Clock):
 
     @property
     def seconds(self) -> float:
-        """See :class:`Clock`."""
         return max(self.team.seconds, self.seconds_before)
 
     @property
@@ -312,9 +306,9 @@ class ReplayPart:
             return self.part.load_state_dict(state)
         saved: list[tuple[Store | None, State]] = []
         for rank in range(team.before):
-            found = read(written_by(path, rank), ["replay"], verified=True)["replay"]
+            found = read(folder_of(path, rank), ["replay"], verified=True)["replay"]
             for each in found.get("lanes", [found]):
-                place = place_in(team.folder(self.run, rank), each)
+                place = folder_of(self.run, rank) / "replay" if each.get("place") == "auto" else each.get("place")
                 saved.append((None if place is None else Store(place), each))
         return self.part.deal(saved, team.rank, team.count)
 
@@ -324,15 +318,9 @@ class ReplayPart:
             self.part.load_files(folder)
 
 
-def written_by(path: Path, rank: int) -> Path:
-    """Return the folder in the checkpoint at ``path`` that holds the parts of a learner."""
+def folder_of(path: Path, rank: int) -> Path:
+    """Return the folder that holds what is a learner's own in a run or a checkpoint at ``path``."""
     return path / "ranks" / str(rank) if rank else path
-
-
-def place_in(folder: Path, state: State) -> Path | str | None:
-    """Return the place of the rows of a replay that was saved in ``state`` by the learner of ``folder``."""
-    place: str | None = state.get("place")
-    return folder / "replay" if place == "auto" else place
 
 
 class CollectorPart:
@@ -363,11 +351,7 @@ class OwnPart:
         self.main: Path = Path()
 
     def state_dict(self) -> State:
-        """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``.
-
-        Raises:
-            RunError: weights or moments differ, though all take the same steps.
-        """
+        """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``."""
         tensors: dict[str, Tensor] = {}
         encode(self.algo.state_dict(), "algo", tensors)
         with safe_open(self.main / TENSORS, framework="pt") as file:
@@ -501,7 +485,7 @@ def load(experiment: Shared, parts: Mapping[str, Stateful], path: Path, before: 
         own = parts["own"]
         assert isinstance(own, OwnPart)
         own.main = path
-        checkpoints.load(written_by(path, team.rank), parts)
+        checkpoints.load(folder_of(path, team.rank), parts)
     elif "replay" in parts:
         parts["replay"].load_state_dict({})
         if isinstance(own := own_of(experiment.collector), Collector):

@@ -14,8 +14,7 @@ from torch import Tensor
 from reverie.core.errors import RunError
 
 PATIENCE = datetime.timedelta(hours=2)
-"""Time that a rank waits for another, such as the first one while it evaluates. A rank that has ended is noticed at
-once."""
+"""Time that a rank waits for another, such as the first one while it evaluates. An ended one is noticed at once."""
 
 
 class Group:
@@ -75,11 +74,7 @@ class Group:
         return True
 
     def _with_all(self, exchange: Callable[..., object], *given: Any, **named: Any) -> None:
-        """Exchange something with all ranks.
-
-        Raises:
-            RunError: one of them has ended.
-        """
+        """Exchange something with all ranks; RunError if one of them has ended."""
         try:
             exchange(*given, **named)
         except RuntimeError as error:

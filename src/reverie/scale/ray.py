@@ -106,16 +106,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
 
     The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
-
-    Args:
-        words: without the run folder and what is asked of Ray.
-        config: the settings that the words stand for.
-        run: the run folder, at the same path on all nodes.
-        request: the cluster, and what each process needs.
-
-    Raises:
-        ConfigError: Ray is not installed.
-        RunError: the cluster cannot be reached, lacks resources, or has lost learners too often.
+    ``words``: without the run folder, which is at the same path on all nodes, and without what is asked of Ray.
     """
     namespace = uuid.uuid4().hex
     ray = connected(request.address, namespace)
@@ -218,8 +209,7 @@ def placed(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name of a placement group, and a :class:`Learner` in each of its ``count`` first bundles.
 
-    Raises:
-        RunError: there are no such resources; after a loss, ``again``, not even in ten minutes.
+    RunError if there are no such resources; after a loss, ``again``, not even in ten minutes.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group

@@ -73,28 +73,23 @@ class Post:
     # ------------------------------------------------------------ what the actor sees: ``wire.py: Port``, and a board
 
     def check(self) -> Signs:
-        """See ``Port``."""
         if self.signs.stop:
             raise Over
         return self.signs
 
     def room(self) -> Rows:
-        """See ``Port``."""
         while self.sent.qsize() >= self.slots:
             self.check()
             time.sleep(NAP)
         return {name: np.empty((self.envs, TURNS, *x.shape), x.dtype) for name, x in self.columns.items()}
 
     def send(self, rows: Rows, turns: int, number: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
-        """See ``Port``."""
         self.sent.put(Block({name: x[:, :turns] for name, x in rows.items()}, number, list(episodes), restarts))
 
     def fail(self, failure: Failure) -> None:
-        """See ``Port``."""
         self.sent.put(failure)
 
     def read(self, known: int) -> tuple[int, bytes] | None:
-        """See ``Board``."""
         found = self.weights
         return None if found[0] == known or not found[1] else found
 
@@ -114,12 +109,10 @@ class Nodes:
         self.due: float = 0.0
 
     def start(self, work: Callable[[], Work], number: int) -> Link:
-        """See ``Home``."""
         self.links.append(Distant(self, work, number))
         return self.links[-1]
 
     def ready(self, seconds: float) -> Iterable[Link]:
-        """See ``Home``."""
         self.tell(seconds)
         links = {link.coming: link for link in self.links if link.asked()}
         if not links:
@@ -209,7 +202,6 @@ class Distant:
             logger.warning(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
 
     def receive(self) -> Block | Failure:
-        """See ``Link``."""
         errors = self.home.ray.exceptions
         try:
             message, self.waiting = self.home.ray.get(self.coming)
@@ -227,12 +219,10 @@ class Distant:
         """See ``Link``. Nothing: Ray frees it."""
 
     def sign(self, name: str, value: int) -> None:
-        """See ``Link``."""
         signs = self.signs._replace(**{name: min(value, FAR)})
         self.told, self.signs = self.told and signs == self.signs, signs
 
     def end(self, deadline: float) -> str:
-        """See ``Link``."""
         ray = self.home.ray
         self.tell()
         if self.node:

@@ -62,11 +62,7 @@ def as_word(choice: Any) -> Any:
 
 
 def read_space(values: Mapping[str, Any], config: ExperimentConfig, where: str) -> dict[str, Dimension]:
-    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``.
-
-    Raises:
-        ConfigError: a setting is unknown, or refuses one of the ends or choices, or a dimension is described wrongly.
-    """
+    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
     found: dict[str, Dimension] = {}
     for name, about in values.items():
         try:
@@ -139,19 +135,8 @@ def tune_of(
     Trees of Parzen estimators propose settings (Bergstra et al. 2011), successive halving prunes trials whose
     evaluations during training are among the worse (Li et al. 2020, ASHA).
 
-    Args:
-        config: the settings that all trials share, also the seed.
-        space: the settings that are searched; see :func:`read_space`.
-        trials: number of trials in all, with those of earlier calls.
-        jobs: how many to train at a time. 0: as many as the cores allow; one on a GPU.
-        prune: end trials early that are among the worse.
-        run: the folder of the search. None: a new one under ``runs/``.
-        where: the space in errors.
-        on: the Ray cluster to train on, which must see the folder at the same path; None: this machine.
-
-    Raises:
-        ReverieError: settings do not fit together, Optuna is not installed, no trial could begin, or the folder holds
-            another search.
+    ``where`` names the space in errors. ``on``: a Ray cluster, which must see the folder at the same path; None: this
+    machine. For all else see :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
@@ -189,11 +174,7 @@ def tune_of(
 
 
 def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
-    """Check that a search in the folder ``path`` is this one.
-
-    Raises:
-        RunError: it has other settings or another space, or the folder holds something else.
-    """
+    """Check that what is in the folder ``path``, if anything, is this search."""
     if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
     before = read_yaml(path / "settings.yaml")["experiment"]

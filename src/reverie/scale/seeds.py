@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -83,10 +82,8 @@ class SeedsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.settings: Path = path / "settings.yaml"  # shared by all seeds: as the config.yaml of a run, without a seed
-        self.aggregate: Path = (
-            path / "aggregate.json"
-        )  # the state of each seed, and the aggregate of those that finished
-        self.curve: Path = path / "curve.png"  # the learning curves
+        self.aggregate: Path = path / "aggregate.json"  # the state of each seed; their aggregate
+        self.curve: Path = path / "curve.png"
 
     def finished(self) -> list[int]:
         """Return the seeds that had finished when aggregate.json was written; none if it was not."""
@@ -120,18 +117,9 @@ def train_seeds_of(
     config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None,
     on: ClusterRequest | None = None,
 ) -> SeedsResult:  # fmt: skip
-    """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
+    """Train each of ``seeds`` as ``reverie train --seed`` would; see :func:`reverie.train_seeds`.
 
-    Args:
-        config: the settings; ``config.seed`` is ignored.
-        seeds: the seeds, different integers >= 0.
-        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
-        run: the folder for all of them; seeds found there are continued. None: a new one under ``runs/``.
-        on: the Ray cluster to train on, which must see the folder at the same path; None: this machine.
-
-    Raises:
-        ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
-            holds something else, seeds that finished with other settings, or is being written.
+    ``config.seed`` is ignored. ``on``: a Ray cluster, which must see the folder at the same path; None: this machine.
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
@@ -242,12 +230,7 @@ def default_jobs(config: ExperimentConfig) -> int:
 
 
 def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
-    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other.
-
-    Raises:
-        ConfigError: seeds are not different integers >= 0, ``jobs`` is negative, another process could not import the
-            algorithm or read a setting from a file, or all seeds would write to one store.
-    """
+    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:
@@ -298,14 +281,6 @@ class Child:
         code = self.process.poll()
         return 128 - code if code is not None and code < 0 else code
 
-    def tell(self, number: int) -> None:
-        """Send a signal to the process."""
-        self.process.send_signal(number)
-
-    def wait(self) -> None:
-        """Wait until the process has ended."""
-        self.process.wait()
-
     def last_words(self) -> str:
         """Return the last line that the process wrote, or "" if it wrote none."""
         with self.log.open("rb") as file:
@@ -316,11 +291,7 @@ class Child:
 
 @contextlib.contextmanager
 def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
-    """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time.
-
-    Raises:
-        ConfigError, RunError: the cluster cannot be reached, or none of its nodes has the resources of a run.
-    """
+    """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time."""
     if on is None:
         yield train_here, default_jobs(config)
         return
@@ -370,7 +341,7 @@ class Turns:
     ended: Callable[[SeedRun], None]
     """Called with each run that has ended."""
     unpromising: Callable[[SeedRun], bool] = lambda run: False
-    """ClusterRequest often of each run that runs, until it says that the run is to save and end."""
+    """Asked often of each run that runs, until it says that the run is to save and end."""
     got: Sequence[int] = ()
     """Signals that this process has received; after the first no run begins."""
     dropped: set[int] = field(default_factory=set)
@@ -405,12 +376,12 @@ class Turns:
         self.board.changed(run)
 
 
-def train_runs(turns: Turns, train: Train, jobs: int) -> int | None:
-    """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any.
+Train = Callable[[Turns, int], None]
+"""Trains runs, so many at a time."""
 
-    Raises:
-        RunError: the first ones were refused and none has begun, so the others would be refused too.
-    """
+
+def train_runs(turns: Turns, train: Train, jobs: int) -> int | None:
+    """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any."""
     with collected_signals() as turns.got:
         train(turns, jobs)
     if turns.refused and not any(run.begun for run in turns.runs):
@@ -425,7 +396,7 @@ def train_here(turns: Turns, jobs: int) -> None:
     """
     running: dict[int, Child] = {}
     told = 0
-    with ending(running):
+    try:
         while running or turns.next():
             told = pass_on(turns.got, told, running.values())
             while len(running) < jobs and (one := turns.next()):
@@ -435,16 +406,17 @@ def train_here(turns: Turns, jobs: int) -> None:
                 if (code := running[run.seed].code()) is not None:
                     turns.end(run, code, running.pop(run.seed).last_words())
                 elif turns.drop(run):
-                    running[run.seed].tell(signal.SIGTERM)
+                    running[run.seed].process.send_signal(signal.SIGTERM)
             turns.board.update()
             time.sleep(POLL)
+    finally:  # after an error here, those that run save and end
+        for child in running.values():
+            child.process.send_signal(signal.SIGTERM)
+        for child in running.values():
+            child.process.wait()
 
 
-Train = Callable[[Turns, int], None]
-"""Trains runs, so many at a time."""
-
-
-def pass_on(got: Sequence[int], told: int, children: Iterable[Any]) -> int:
+def pass_on(got: Sequence[int], told: int, children: Iterable[Child]) -> int:
     """Pass received signals on, from number ``told`` on; return how many there are now."""
     for number in got[told:]:
         told += 1
@@ -454,7 +426,7 @@ def pass_on(got: Sequence[int], told: int, children: Iterable[Any]) -> int:
                 "to stop them at once without saving."
             )
         for child in children:
-            child.tell(number if told < 3 else signal.SIGKILL)
+            child.process.send_signal(number if told < 3 else signal.SIGKILL)
     return told
 
 
@@ -469,15 +441,3 @@ def collected_signals() -> Iterator[list[int]]:
 
     with listening(handle, heeded()):
         yield got
-
-
-@contextlib.contextmanager
-def ending(running: dict[int, Any]) -> Iterator[None]:
-    """At the end ask the children that still run, as an error has occurred here, to save and end, and wait."""
-    try:
-        yield
-    finally:
-        for child in running.values():
-            child.tell(signal.SIGTERM)
-        for child in running.values():
-            child.wait()

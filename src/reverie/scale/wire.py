@@ -171,11 +171,7 @@ class Wire:
         return int(self.signs[Signs._fields.index("sent")]) - self.received
 
     def receive(self) -> Block | Failure:
-        """Return the next message; waits for it.
-
-        Raises:
-            EOFError, OSError: the actor is gone.
-        """
+        """Return the next message; waits for it. EOFError or OSError: the actor is gone."""
         message = self.pipe.recv_bytes()
         kind, slot, turns, version, restarts = HEAD.unpack_from(message)
         said = json.loads(message[HEAD.size :])
