@@ -292,24 +292,17 @@ def bar(what: str, total: int, unit: str = "updates") -> Iterator[Callable[[int]
         yield lambda made: progress.update(task, completed=made)
 
 
-PORT = 8765
-
-
 @dataclass(frozen=True, kw_only=True)
-class LookCommand(Trusting):
+class LookCommand(OfRun):
     """Open a page in the browser: an episode beside its dream, or a table of runs."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder, or a folder of runs."""
-    checkpoint: Path | None = None
-    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     env: str | None = None
     """Environment to act in, for an agent that learned from recorded data alone."""
     data: str | None = None
     """Show recorded episodes in place of playing: any format that can be read, or minari:NAME."""
-    port: int = PORT
+    port: int = 8765
     """Port on this machine; 0 takes any. If it is taken, another one is."""
 
 

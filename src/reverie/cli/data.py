@@ -145,14 +145,8 @@ or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
-    commands = {
-        "info": info_command,
-        "validate": validate_command,
-        "convert": convert_command,
-        "subsample": subsample_command,
-        "record": record_command,
-        "download": download_command,
-    }
+    commands = {"info": info_command, "validate": validate_command, "convert": convert_command,
+                "subsample": subsample_command, "record": record_command, "download": download_command}  # fmt: skip
     if not args or args[0] in ("-h", "--help"):
         print(OVERVIEW)
         return 0 if args else 2

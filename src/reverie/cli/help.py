@@ -87,10 +87,7 @@ COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts",
 def help_screen(said: Common, config: ExperimentConfig, *, named: bool) -> str:
     """Return the help for the algorithm and the environment that were ``said``, as one screen of 100 columns.
 
-    Args:
-        said: with the names of algorithm, environment and data.
-        config: the settings that they have without other flags.
-        named: whether the algorithm was named, or else is the default.
+    ``config``: the settings that they have without other flags. ``named``: whether the algorithm is not the default.
     """
     alone, asked = sources(said, config)
     name = said.algorithm if named else "ALGORITHM"
@@ -131,7 +128,9 @@ def rows(text: str, values: dict[str, str]) -> Iterator[str]:
 
 def shown_values(said: Common, config: ExperimentConfig, asked: list[str], *, alone: bool) -> dict[str, str]:
     """Return what the screen shows as the value of each flag that has an effect. ``alone``: on recorded data alone."""
-    found: dict[str, Any] = {name: at(config, name) for name in flags_of(config)}
+    found: dict[str, Any] = {
+        flag: functools.reduce(getattr, flag.replace("-", "_").split("."), config) for flag in flags_of(config)
+    }
     found |= {name: getattr(said, name) for name in ("seeds", "run", "resume", "config")}
     found |= {"envs": config.env.num, "experience": of_share(config.share)}
     for name, metavar in (("env", "ID"), ("data", "PATH")):
@@ -145,11 +144,6 @@ def shown_values(said: Common, config: ExperimentConfig, asked: list[str], *, al
     return {name: in_words(value) for name, value in found.items() if name not in without}
 
 
-def at(config: ExperimentConfig, flag: str) -> Any:
-    """Return the setting of a flag such as ``algo.batch-size``."""
-    return functools.reduce(getattr, flag.replace("-", "_").split("."), config)
-
-
 def in_words(value: Any) -> str:
     """Return a value as it is typed; "-" for nothing."""
     if isinstance(value, bool):
@@ -161,17 +155,12 @@ def in_words(value: Any) -> str:
 
 
 def help_command(args: list[str]) -> int:
-    """Run ``reverie help TOPIC``.
-
-    Raises:
-        ConfigError: there is no such topic.
-    """
+    """Run ``reverie help TOPIC``."""
     topic = args[0].removeprefix("--") if args else "help"
     name = topic.replace("-", "_")
     if topic == "help":
-        print(
-            "usage: reverie help TOPIC\n\nA command, an algorithm or a preset (`reverie list`), or a setting with its"
-        )
+        print("usage: reverie help TOPIC\n")
+        print("A command, an algorithm or a preset (`reverie list`), or a setting with its")
         print("path, such as replay.capacity or algo.lr.")
         return 0
     if topic in COMMANDS:
@@ -198,11 +187,7 @@ def about_algorithm(name: str) -> list[str]:
 
 
 def about_setting(name: str) -> list[str]:
-    """Return description and default of a setting, by the algorithms that have it.
-
-    Raises:
-        ConfigError: nothing has this name.
-    """
+    """Return description and default of a setting, by the algorithms that have it."""
     path = name.split(".")
     found: dict[str, list[str]] = {}
     for one in algorithms() if path[0] == "algo" else ("",):

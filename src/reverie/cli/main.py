@@ -110,9 +110,8 @@ def print_here() -> None:
     from reverie.core.machine import gpus
 
     devices = [torch.cuda.get_device_name(index) for index in range(gpus())]
-    print(
-        f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()} {platform.machine()}"
-    )
+    system = f"{platform.system()} {platform.machine()}"
+    print(f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {system}")
     print(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
     print(f"  kernels: {trouble() or ('off' if switched_off() else 'compiled')}")
 
@@ -129,9 +128,6 @@ def overview() -> str:
     lines += ["Reinforcement learning from experience: collected, recorded or imagined."]
     lines += ["", *(f"  {name:<11}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
-    lines += [
-        "  reverie dream runs/first",
-        "",
-        "`reverie COMMAND --help` lists the options of a command, `reverie help TOPIC` explains.",
-    ]
+    lines += ["  reverie dream runs/first", ""]
+    lines += ["`reverie COMMAND --help` lists the options of a command, `reverie help TOPIC` explains."]
     return "\n".join(lines)

@@ -74,11 +74,7 @@ def peek(args: list[str]) -> Common:
 
 
 def train_command(args: list[str]) -> int:
-    """Check the names of the algorithm and of the environment, but not those in modules of the user's; then train.
-
-    Raises:
-        ReverieError: one is unknown; the message has those that are near.
-    """
+    """Check the names of the algorithm and of the environment, but not those in modules of the user's; then train."""
     said = peek(args)
     if ":" not in said.algorithm and said.algorithm.replace("-", "_") not in algorithms():
         algorithm_config(said.algorithm)

@@ -54,11 +54,7 @@ class Reading:
     """RL Unplugged: use the readable part of shards that are cut off."""
 
     def of(self, path: str, without: str) -> DatasetConfig | None:
-        """Return the settings of the data at ``path``; None if it is "". ``without`` says what is read then.
-
-        Raises:
-            ConfigError: there is no path, but an option that needs one.
-        """
+        """Return the settings of the data at ``path``; None if it is "". ``without`` says what is read then."""
         from reverie.datasets.dataset import DatasetConfig
 
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Reading)}
@@ -126,11 +122,11 @@ def in_one_line(box: str, known: list[str], every: str) -> str:
 
 def in_flags(found: re.Match[str]) -> str:
     """Return ``--env.num = `` for tyro's ``Error parsing env: num = ``."""
-    place, name = (
-        found[1] if found[1][:1].islower() or found[1].startswith("-") else "",
-        found[2],
-    )  # not a whole command
-    return f"{place if place.startswith('--') else as_flag('.'.join(filter(None, (place, name))))} = "
+    place, name = found.groups()
+    if place.startswith("--"):
+        return f"{place} = "
+    whole_command = not (place[:1].islower() or place.startswith("-"))
+    return f"{as_flag(name if whole_command else f'{place}.{name}')} = "
 
 
 def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -166,13 +162,11 @@ def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
 # ---------------------------------------------------------------- words that tyro does not read
 
 
-def rule(
-    metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, optional: bool = False
-) -> Any:
-    """Return how tyro reads a value from one word; with ``optional``, the word ``none`` is None."""
+def rule(metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, none: bool = False) -> Any:
+    """Return how tyro reads a value from one word; if ``none``, the word ``none`` is None."""
 
     def from_word(words: list[str]) -> Any:
-        if optional and words[0].lower() == "none":
+        if none and words[0].lower() == "none":
             return None
         try:
             return read(words[0])
@@ -182,9 +176,9 @@ def rule(
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=f"none|{metavar}" if optional else metavar,
+        metavar=f"none|{metavar}" if none else metavar,
         instance_from_str=from_word,
-        is_instance=lambda value: (isinstance(value, kind) and value is not True) or (optional and value is None),
+        is_instance=lambda value: (isinstance(value, kind) and value is not True) or (none and value is None),
         str_from_instance=lambda value: ["none" if value is None else write(value)],
     )
 
@@ -223,10 +217,7 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] |
     kind, optional = options[0], options[1:] == (type(None),)
     if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
         return None
-    found: PrimitiveConstructorSpec[Choice | None] = rule(
-        "|".join(kind.kinds()), kind.parse, lambda value: value.text(), kind, optional
-    )
-    return found
+    return rule("|".join(kind.kinds()), kind.parse, lambda value: value.text(), kind, optional)  # type: ignore[no-any-return]
 
 
 class _Loader(yaml.SafeLoader):

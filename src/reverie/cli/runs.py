@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -15,6 +15,9 @@ from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
 from reverie.core.errors import ReverieError
 from reverie.core.words import plural
+
+if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.run.checkpoint import Checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +208,7 @@ def info_command(args: list[str]) -> int:
     said = parse(InfoCommand, args, "info")
     from reverie.core.accelerate import switched_off, trouble
     from reverie.log.metrics import read_metrics
+    from reverie.run.checkpoint import Checkpoints, number_of
     from reverie.run.folder import RunFolder, read_saved
 
     folder, saved = RunFolder(said.run), read_saved(said.run)
@@ -213,17 +217,20 @@ def info_command(args: list[str]) -> int:
     newest: dict[str, Any] = {}
     for row in rows:
         newest |= row
+    checkpoints = Checkpoints(folder.checkpoints)
+    step = max([newest.get("step", 0), *map(number_of, checkpoints.all())])  # it may be later than the last log entry
+    unit = "updates" if settings["experience"] == "recorded" else "steps"
     facts = {
         "run": str(folder.path),
         "algorithm": saved.algorithm,
-        "environment": settings["env"]["id"] + ("" if alone(settings) else f" x {settings['env']['num']}"),
-        "progress": progress_line(settings, max([newest.get("step", 0), *saved_steps(folder.checkpoints)])),
+        "environment": settings["env"]["id"] + (f" x {settings['env']['num']}" if unit == "steps" else ""),
+        "progress": f"{step:,} of {settings[unit]:,} {'env steps' if unit == 'steps' else unit}",
         "updates": f"{int(newest.get('counters/updates', 0)):,}",
         "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
         "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
         **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
-        "checkpoints": checkpoint_line(folder.checkpoints),
+        "checkpoints": checkpoint_line(checkpoints),
         "replay": replay_line(folder.replay),
         "kernels here": trouble() or ("off" if switched_off() else "compiled"),
     }
@@ -237,17 +244,6 @@ def info_command(args: list[str]) -> int:
     return 0
 
 
-def alone(settings: dict[str, Any]) -> bool:
-    """Return whether a run learns from recorded data alone."""
-    return bool(settings["experience"] == "recorded")
-
-
-def progress_line(settings: dict[str, Any], step: int) -> str:
-    """Return how far a run is, in env steps or updates."""
-    unit, name = ("updates", "updates") if alone(settings) else ("steps", "env steps")
-    return f"{step:,} of {settings[unit]:,} {name}"
-
-
 def evaluation_line(file: Path, logged: float | None) -> str:
     """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
     if not file.exists():
@@ -257,22 +253,12 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
 
 
-def saved_steps(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints in ``folder``; the newest may be later than the last log entry."""
-    from reverie.run.checkpoint import Checkpoints, number_of
-
-    return [number_of(path) for path in Checkpoints(folder).all()]
-
-
-def checkpoint_line(folder: Path) -> str:
-    """Return the names of the checkpoints in ``folder``, with the reason for each that cannot be loaded."""
-    from reverie.run.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(folder)
+def checkpoint_line(checkpoints: Checkpoints) -> str:
+    """Return the names of the checkpoints, with the reason for each that cannot be loaded."""
     wrong = checkpoints.damaged()
     names = [path.name for path in checkpoints.all()]
     names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
-    return ", ".join([*names, *sorted(path.name for path in folder.glob("diverged-*"))]) or "none yet"
+    return ", ".join([*names, *sorted(path.name for path in checkpoints.folder.glob("diverged-*"))]) or "none yet"
 
 
 def replay_line(folder: Path) -> str:

@@ -119,11 +119,7 @@ def on_ray(said: Common) -> ClusterRequest | None:
 
 
 def at_its_run(said: Common, *, named: bool) -> Common:
-    """Return ``said`` with the algorithm and the environment of an existing run, which it continues.
-
-    Raises:
-        RunError: there is no run to resume, it needs objects that only Python can give, or it is another algorithm's.
-    """
+    """Return ``said`` with the algorithm of an existing run, which it continues."""
     if said.run is None or not (said.resume or RunFolder.at(said.run).config.is_file()):
         return said
     saved = read_saved(said.run)
@@ -143,13 +139,8 @@ def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> s
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
     run = said.resume or (said.run is not None and RunFolder.at(said.run).config.is_file())
-    if (
-        said.env
-        or config.data.path
-        or run
-        or of_preset
-        or any(env_in(settings_in(path, said.algorithm)) for path in said.config)
-    ):
+    in_files = any(env_in(settings_in(path, said.algorithm)) for path in said.config)
+    if said.env or config.data.path or run or of_preset or in_files:
         return ""
     ask = f"reverie train {said.algorithm}"
     if config.algo.needs_data:
@@ -248,10 +239,8 @@ def search(config: ExperimentConfig, said: Tuning) -> int:
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
     for one in result.trials[:SHOWN]:
         score = "-" if one.score is None else f"{one.score:.2f}"
-        settings = ", ".join(
-            f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in one.settings.items()
-        )
-        print(f"  trial {one.number:<4} {one.state:<10} {score:>10}  {settings}")
+        settings = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in one.settings.items()]
+        print(f"  trial {one.number:<4} {one.state:<10} {score:>10}  {', '.join(settings)}")
     print_files(result.files)
     if (best := result.best) is not None:
         print(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")

@@ -119,9 +119,6 @@ def measure(
     """Time the learner that ``config`` describes on random data, its updates for about ``seconds``, and ``env`` itself.
 
     Sets PyTorch's number of threads to that of ``config``.
-
-    Raises:
-        ConfigError: the settings do not fit these observations, or the GPU asked for is not there.
     """
     device = torch.device(choose_device(config.device))
     if config.threads:
@@ -248,8 +245,8 @@ def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpe
     """Count the floating-point operations of matrix products and convolutions in one update, forward and backward.
 
     A multiplication and an addition count as two. Counted are the PyTorch definitions, on tensors without memory. The
-    compiled functions need fewer for images (``kernels/``), so an update's share of the matrix
-    rate by this count can exceed 1. Norms, softmax, sampling and the optimiser are not counted.
+    compiled functions need fewer for images, so an update's share of the matrix rate by this count can exceed 1. Norms,
+    softmax, sampling and the optimiser are not counted.
     """
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         learner = algo.build(obs_spec, action_spec, "meta")

@@ -198,11 +198,7 @@ class ExperimentConfig(Config):
         return int(max(0, self.steps - self.learning_starts) * self.ratio(window)), self.steps // self.env.num
 
     def checked(self) -> ExperimentConfig:
-        """Check that the algorithm gets the rows that it learns from; return this with experience and absolute paths.
-
-        Raises:
-            ConfigError: rows that it needs are missing, or there are data that it would not learn from.
-        """
+        """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
         recorded, path = bool(self.data.path), self.data.path
         if recorded != (self.share > 0):
             given = f"data.path = '{path}'" if recorded else "no data: pass --data PATH, in Python data=..."

@@ -34,9 +34,6 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
 
     Without a GPU, or if ``device`` is cpu, the environment's is the one for a CPU (``ON_CPU``). The preset "cpu" is
     that one on any machine. ``env``: "" if the environment is unknown.
-
-    Raises:
-        ConfigError: the algorithm or the preset is unknown, or the preset is for another algorithm.
     """
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
@@ -70,16 +67,11 @@ def layered(
     the environment is made by a function of the user's, so a preset's arguments for ``gymnasium.make`` are dropped.
     ``algo``: replaces the preset's settings of the algorithm. ``device``: that of later layers. ``run``: the folder of
     the run; the settings of one found there take the place of the preset, unless ``preset`` names one.
-
-    Raises:
-        ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
-            ``algo``.
     """
     settings = [(Path(file), settings_in(Path(file), algorithm)) for file in files]
     named = [name for _, values in settings if (name := env_in(values)) is not None]
-    whole = any(
-        {field.name for field in fields(ExperimentConfig)} - {"seed"} <= values.keys() for _, values in settings
-    )
+    every = {field.name for field in fields(ExperimentConfig)} - {"seed"}
+    whole = any(every <= values.keys() for _, values in settings)
     if preset is None and not whole and (own := _of_run(run, algorithm, named=bool(env or named))) is not None:
         changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
         config = _with(settings, own).merge(changes)
@@ -144,9 +136,6 @@ def sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
     """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
 
     Without ``files`` they are those of ``config/*.yaml`` in the working directory.
-
-    Raises:
-        ConfigError: there is no section of a name.
     """
     places = list(files) or sorted(Path("config").glob("*.y*ml"))
     known = {path: [str(name) for name in read_yaml(path)] for path in places}
@@ -165,9 +154,6 @@ def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
 
     ``FILE#NAME`` is a section of a file: what it has below ``NAME``. ``env: CartPole-v1`` is short for ``env: {id:
     CartPole-v1}``.
-
-    Raises:
-        ConfigError: the file is not readable, or is of another algorithm or a newer version.
     """
     file, mark, section = str(path).rpartition("#")
     if mark and not path.exists():

@@ -36,13 +36,7 @@ def bare(algorithm: str) -> ExperimentConfig:
 
 
 def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """Return ``config`` with ``values`` on top, of which ``size`` comes first.
-
-    ``replay_ratio`` and ``train_ratio`` replace each other.
-
-    Raises:
-        ConfigError: a key is unknown or a value does not fit.
-    """
+    """Return ``config`` with ``values`` on top, first ``size``. The two ratios of updates replace each other."""
     values = dict(values)
     if (size := values.pop("size", None)) is not None:
         config = resized(config, size)
@@ -52,11 +46,7 @@ def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentCo
 
 
 def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
-    """Return ``config`` with the network widths of a named size of its algorithm.
-
-    Raises:
-        ConfigError: the algorithm has no sizes, or none of that name.
-    """
+    """Return ``config`` with the network widths of a named size of its algorithm."""
     module = importlib.import_module(type(config.algo).__module__)
     if not hasattr(module, "sized"):
         raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")

@@ -52,10 +52,8 @@ class Checkpoints:
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
         """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, return the new path.
 
-        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it.
-
-        Raises:
-            RunError: the disk is full or not writable; earlier checkpoints are untouched.
+        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it. RunError,
+        and earlier checkpoints are untouched, if the disk is full or not writable.
         """
         self._found = None
         final = self.folder / name_of(step, "diverged" if diverged else "step")
@@ -73,11 +71,7 @@ class Checkpoints:
         return final
 
     def load(self, path: Path | str, parts: Mapping[str, Stateful]) -> None:
-        """Load the state of each of ``parts`` from the checkpoint at ``path``; other parts in it are not read.
-
-        Raises:
-            RunError: the checkpoint is damaged, from a newer version, lacks one of ``parts``, or does not fit them.
-        """
+        """Load the state of each of ``parts`` from the checkpoint at ``path``; other parts in it are not read."""
         path = Path(path)
         try:
             states = read(path, parts, verified=path == self._found)
@@ -108,11 +102,7 @@ class Checkpoints:
         return {name: problem for name, problem in wrong.items() if problem}
 
     def latest(self) -> Path | None:
-        """Return the newest whole checkpoint, or None if there is none at all; log which others it skips, and why.
-
-        Raises:
-            RunError: there are checkpoints, and all of them are damaged or of a newer version.
-        """
+        """Return the newest whole checkpoint, or None if there is none at all; log which others it skips, and why."""
         wrong: dict[Path, str] = {}
         for path in reversed([*self._aside(), *self.all()]):
             problem = self._state[path.name] = problem_of(path)

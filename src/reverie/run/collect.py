@@ -111,16 +111,11 @@ class Collector:
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
         running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
-        """Reset ``env``.
+        """Reset ``env``, by the ``seed`` that random actions have too.
 
-        Args:
-            env: the environments.
-            policy: acts in them.
-            sink: receives every row.
-            seed: seed of environments and random actions.
-            random_steps: env steps at the beginning that take uniformly random actions.
-            running_statistics: sees every row before the policy does.
-            exact: whether the rows loaded from a checkpoint are those that were saved; episodes then go on.
+        ``random_steps``: env steps at the beginning that take uniformly random actions. ``running_statistics`` sees
+        every row before the policy does. ``exact``: whether the rows loaded from a checkpoint are those that were
+        saved; episodes then go on.
         """
         self.exact = exact
         self._saved: State = {}
@@ -128,9 +123,7 @@ class Collector:
         self.policy = policy
         self.sink = sink
         self.running_statistics = running_statistics
-        self.restorable: Restorable | None = (
-            env if isinstance(env, Restorable) else None
-        )  # checked once, as isinstance is slow
+        self.restorable: Restorable | None = env if isinstance(env, Restorable) else None  # isinstance is slow
         self.random_steps = random_steps
         self.env_steps: int = 0
         self._restarts_before = 0  # of earlier processes of this run
@@ -143,7 +136,6 @@ class Collector:
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
-        """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
         self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # what else was done with the current rows
 

@@ -13,14 +13,6 @@ from reverie.core.types import Metrics
 from reverie.run.metrics import check_names
 
 
-class BadLoss(NamedTuple):
-    """A loss term that became NaN or infinite, its value, and the update at which it did."""
-
-    term: str
-    value: float
-    update: int
-
-
 class Seen(NamedTuple):
     """The state, on the device, of K loss terms that are reported together."""
 
@@ -38,7 +30,7 @@ class FiniteCheck:
     def __init__(self, learner: object = None) -> None:
         """``learner``: the module whose parameters and moments are checked; any other object has none."""
         self.learner = learner
-        self.read: dict[str, BadLoss] = {}
+        self.read: dict[str, tuple[int, float]] = {}  # the first update at which each term was not finite; its value
         self.seen: dict[tuple[str, ...], Seen] = {}
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
@@ -57,7 +49,7 @@ class FiniteCheck:
         for name in terms:
             value = metrics[name].item()
             if not math.isfinite(value):
-                self.read.setdefault(name, BadLoss(name, value, update))
+                self.read.setdefault(name, (update, value))
 
     def _watch(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
         now = torch.stack([metrics[name] for name in terms]).detach().float()
@@ -65,21 +57,19 @@ class FiniteCheck:
         fresh = ~torch.isfinite(now) & (first == 0)
         self.seen[terms] = Seen(first.masked_fill(fresh, update), torch.where(fresh, now, value))
 
-    def first_bad(self) -> BadLoss | None:
-        """Return the first term that was NaN or infinite, or None. Waits for the device."""
-        bad = list(self.read.values())
+    def bad_loss(self) -> str | None:
+        """Describe the first term that was NaN or infinite; None if all were finite. Waits for the device."""
+        bad = [(update, term, value) for term, (update, value) in self.read.items()]
         bad += [
-            BadLoss(term, value, update)
+            (update, term, value)
             for terms, seen in self.seen.items()
             for update, value, term in zip(seen.first.tolist(), seen.value.tolist(), terms, strict=True)
             if update
         ]
-        return min(bad, key=lambda entry: entry.update) if bad else None
-
-    def bad_loss(self) -> str | None:
-        """Describe the first term that was NaN or infinite; None if all were finite. Waits for the device."""
-        bad = self.first_bad()
-        return None if bad is None else f"{bad.term} became {bad.value} at update {bad.update}"
+        if not bad:
+            return None
+        update, term, value = min(bad, key=lambda entry: entry[0])
+        return f"{term} became {value} at update {update}"
 
     def problem(self, updates: int) -> str | None:
         """Describe a loss, a weight or a moment that is NaN or infinite after ``updates``; None if all are finite.

@@ -57,8 +57,8 @@ class RunFolder:
 
     def files(self) -> dict[str, Path]:
         """Return the existing files that people read, by name."""
-        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation}
-        known["estimate"] = self.estimate
+        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation,
+                 "estimate": self.estimate}  # fmt: skip
         return {what: path for what, path in known.items() if path.exists()}
 
 
@@ -107,11 +107,8 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
 def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> None:
     """Check that the environment has the observations and actions that the run's networks were made for.
 
-    Args:
-        folder: of the run.
-        now: the environment's, by :func:`reverie.core.signature.signature`.
-        bounds: those of vectors are compared too, as policies see what they never saw where numbers are scaled
-            otherwise; data and environment often declare different ones.
+    ``now``: the environment's signature. ``bounds``: those of vectors are compared too, as policies see what they never
+    saw where numbers are scaled otherwise; data and environment often declare different ones.
     """
     if (saved := read_spec(folder)) is None:
         return
@@ -269,10 +266,8 @@ def _texts(value: Any) -> list[str]:
 def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     """Return whether ``path`` holds a run, or seeds, to be continued; False if new ones can start. Writes nothing.
 
-    ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there.
-
-    Raises:
-        RunError: the folder belongs to another algorithm, another environment, or to something else.
+    ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there. RunError if the
+    folder belongs to another algorithm, another environment, or to something else.
     """
     if not path.exists() or all(_is_leftover(inside) for inside in path.iterdir()):
         return False

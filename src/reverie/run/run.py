@@ -146,13 +146,8 @@ On exit the learning curve is drawn."""
 def run(build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks) -> Result:
     """Begin, continue or finish the run in ``folder``.
 
-    Nothing is created before everything has been built and checked. One process at a time writes to a run.
-
-    Args:
-        build: builds the experiment that goes on at this step; None begins anew.
-        folder: of the run.
-        wanted: the settings.
-        open_sinks: opens the logs.
+    Nothing is created before everything has been built and checked. One process at a time writes to a run. ``build``
+    builds the experiment, with these ``wanted`` settings, that goes on at a step; None begins anew.
 
     Raises:
         ReverieError: settings do not fit together, the folder belongs to another run or is being written, all of its

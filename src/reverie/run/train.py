@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -26,17 +25,13 @@ Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
 Evaluator = Callable[[Write], None]
 """Evaluates the current policy and writes the results, e.g. ``{"eval/score": 475.0}``."""
 
+Save = Callable[..., Path]
+"""Writes a checkpoint of the whole run and returns its folder. ``diverged=True``: never to continue from."""
+
 ADVICE = (
     "Continue from an earlier checkpoint, or start again, with a lower learning rate, or with algo.precision = float32 "
     "if it was another; or check the loss and look for extreme inputs and rewards."
 )
-
-
-class Save(Protocol):
-    """Writes a checkpoint of the whole run."""
-
-    def __call__(self, *, diverged: bool = False) -> Path:
-        """Return the folder written. ``diverged``: it is for inspection only, never to continue from."""
 
 
 class Diverged(RunError):
@@ -119,9 +114,7 @@ class _Keep:
     def stop_if(self, what: str | None) -> None:
         """Raise Diverged, after a checkpoint for inspection, if ``what`` says that something is not finite."""
         if what is not None:
-            saved = ""
-            if self.checkpoint is not None:
-                saved = f" Its state is saved as {self.checkpoint(diverged=True)}."
+            saved = f" Its state is saved as {self.checkpoint(diverged=True)}." if self.checkpoint else ""
             raise Diverged(f"{what}: the run was stopped.{saved} {ADVICE}")
 
     def save(self) -> Path | None:
@@ -165,14 +158,8 @@ class _Keep:
                 note = f"The run stopped at {clock.place} and was saved as {self.save()}"
             except Exception as another:
                 note = f"The run stopped at {clock.place} and could not be saved: {another}"
-            add_to(error, note)
+            if isinstance(error, ReverieError):
+                error.args = (f"{error}{'' if str(error).endswith(('.', '!', '?')) else '.'} {note}",)
+            else:
+                error.add_note(note)  # below the traceback
             raise
-
-
-def add_to(error: BaseException, note: str) -> None:
-    """Append ``note`` to the message of a ``ReverieError``; to other errors as a note below the traceback."""
-    if isinstance(error, ReverieError):
-        said = str(error)
-        error.args = (f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} {note}",)
-    else:
-        error.add_note(note)

@@ -110,7 +110,6 @@ class Feed:
         self.restarts_before: int = 0
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
-        """Finished episodes that are not logged yet; see ``Collector``."""
 
     # ------------------------------------------------------------ the loop's side
 

@@ -445,10 +445,7 @@ def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
 def follow(team: Team, build: Callable[[int | None], Shared], folder: RunFolder) -> Result:
     """Live the life of a learner beside learner 0; return its result.
 
-    Args:
-        team: of this learner.
-        build: builds its part of the experiment that goes on at this step; None begins anew.
-        folder: of the run.
+    ``build`` builds its part of the experiment that goes on at a step; None begins anew.
     """
     word = team.tell()
     if word[0] == "end":
