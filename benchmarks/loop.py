@@ -33,8 +33,7 @@ from reverie.experiment.layers import layered
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
 from reverie.run import train as loop
-from reverie.run.finite import FiniteCheck
-from reverie.run.metrics import MetricsLog
+from reverie.run.metrics import FiniteCheck, MetricsLog
 from reverie.store.store import Store
 
 WARM_UP = 4

@@ -37,8 +37,7 @@ from reverie.envs.suites import SUITES
 from reverie.envs.transforms import SHORT
 from reverie.envs.vector import make_env
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import preset_name
-from reverie.experiment.registry import ON_CPU, PRESETS
+from reverie.experiment.layers import ON_CPU, PRESETS, preset_name
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 

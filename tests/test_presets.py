@@ -18,8 +18,7 @@ from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import layers
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import layered, preset_name
-from reverie.experiment.registry import ON_CPU, PRESETS, SUITES, TABLE, overlay
+from reverie.experiment.layers import ON_CPU, PRESETS, SUITES, TABLE, layered, overlay, preset_name
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 

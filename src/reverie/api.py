@@ -28,8 +28,7 @@ from reverie.envs.make import EnvLike, env_name
 from reverie.experiment import bench
 from reverie.experiment.build import build, paced
 from reverie.experiment.config import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
-from reverie.experiment.layers import layered
-from reverie.experiment.registry import SUITES, overlay, resized
+from reverie.experiment.layers import SUITES, layered, overlay, resized
 from reverie.log.artifacts import local
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed

@@ -14,7 +14,7 @@ import torch
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
-from reverie.run.finite import FiniteCheck
+from reverie.run.metrics import FiniteCheck
 from reverie.run.schedule import Schedule, parse_period
 from reverie.run.train import train
 

@@ -94,8 +94,7 @@ def bench_command(args: list[str]) -> int:
 
 def settings(said: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
-    from reverie.experiment.layers import layered
-    from reverie.experiment.registry import PRESETS
+    from reverie.experiment.layers import PRESETS, layered
 
     own = said.algorithm.replace("-", "_")
     preset = own if said.shaped and said.preset is None and own in PRESETS else said.preset

@@ -25,7 +25,7 @@ from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
-from reverie.experiment.registry import TABLE
+from reverie.experiment.layers import TABLE
 from reverie.replay.sources import of_share
 
 WIDTH = 100

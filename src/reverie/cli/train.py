@@ -22,8 +22,7 @@ from reverie.core.logger import silent, tell
 from reverie.core.words import plural
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
-from reverie.experiment.layers import env_in, layered, sections, settings_in
-from reverie.experiment.registry import SUITES
+from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
 from reverie.log.aggregate import table
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.scale.launch import check, launch, launched, rank

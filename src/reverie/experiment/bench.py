@@ -54,7 +54,7 @@ class Speed:
     device_peak_gb: float | None
     """Peak GPU memory in GB; None without a GPU."""
     gflop: float | None
-    """Floating-point operations of an update in 1e9, see :func:`count_flops`; None if they could not be counted."""
+    """Floating-point operations of an update in 1e9, see :func:`gflop`; None if they could not be counted."""
 
 
 class Turns(NamedTuple):
@@ -229,37 +229,30 @@ def forecast(
         acting_h = min(living_h, max(acting_h, living_h - (envs_h or 0.0)))
         envs_h = None if envs_h is None else living_h - acting_h
     return Forecast(
-        env_steps=steps,
-        updates=int(steps * ratio),
-        env_steps_per_s=env_steps_per_s,
-        updates_h=updates_h,
-        acting_h=acting_h,
-        envs_h=envs_h,
-    )
+        env_steps=steps, updates=int(steps * ratio), env_steps_per_s=env_steps_per_s, updates_h=updates_h,
+        acting_h=acting_h, envs_h=envs_h,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- operations
 
 
-def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
-    """Count the floating-point operations of matrix products and convolutions in one update, forward and backward.
+def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:
+    """Return the operations, in 1e9, of matrix products and convolutions in one update, forward and backward.
+
+    None for an algorithm that does not run on the meta device.
 
     A multiplication and an addition count as two. Counted are the PyTorch definitions, on tensors without memory. The
     compiled functions need fewer for images, so an update's share of the matrix rate by this count can exceed 1. Norms,
     softmax, sampling and the optimiser are not counted.
     """
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        learner = algo.build(obs_spec, action_spec, "meta")
-        learner.update(noise_batch(learner, obs_spec, action_spec))
-    return int(counter.get_total_flops())
-
-
-def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:
-    """Return :func:`count_flops` in 1e9, or None for an algorithm that does not run on the meta device."""
     try:
-        return count_flops(algo, obs_spec, action_spec) / 1e9
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            learner = algo.build(obs_spec, action_spec, "meta")
+            learner.update(noise_batch(learner, obs_spec, action_spec))
     except (NotImplementedError, RuntimeError):
         return None
+    return int(counter.get_total_flops()) / 1e9
 
 
 # ---------------------------------------------------------------- random experience

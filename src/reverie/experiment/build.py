@@ -262,14 +262,10 @@ def build(
         windows = split_window(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
 
         clock = Clock(
-            length=config.length,
-            unit=config.unit,
-            replay_ratio=config.ratio(algo.window),
-            on_policy=config.algo.on_policy,
+            length=config.length, unit=config.unit, replay_ratio=config.ratio(algo.window), slack=config.slack,
+            on_policy=config.algo.on_policy, action_repeat=config.env.frames,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
-            action_repeat=config.env.frames,
-            slack=config.slack,
-        )
+        )  # fmt: skip
         algo.position = lambda: clock.position
         meter = Meter()
         if train_env is not None:
@@ -288,28 +284,16 @@ def build(
     rows = replay if replay is not None else dataset
     assert rows is not None
     return Experiment(
-        config=config,
-        env=train_env,
-        obs_spec=learned.obs_spec,
-        action_spec=(seen or learned).action_spec,  # the environment's has bounds
-        algo=algo,
-        replay=rows,
+        config=config, schedule=config.schedule, given=env, env=train_env, eval_env=eval_env, algo=algo, clock=clock,
+        meter=meter, collector=collector, store=store, replay=rows, dataset=dataset, estimator=estimator,
+        obs_spec=learned.obs_spec, action_spec=(seen or learned).action_spec,  # the environment's has bounds
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
-        collector=collector,
-        clock=clock,
-        meter=meter,
-        eval_env=eval_env,
-        dataset=dataset,
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
-        estimator=estimator,
         again=None if not isinstance(factory, Single) or share == 1 else lambda: make_eval_env(config, factory),
-        given=env,
-        store=store,
-        schedule=config.schedule,
         stop_score=config.stop_score if config.evaluates_on_the_way else None,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
-    )
+    )  # fmt: skip
 
 
 def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
@@ -499,13 +483,12 @@ def described(experiment: Experiment) -> list[str]:
         lines.append(trouble())
     if experiment.dataset is not None:
         found = experiment.dataset.statistics()
-        part = (
-            "" if config.offline else f", {split_window(window, config.share)[0].batch} of the {window.batch} windows"
-        )
+        own = split_window(window, config.share)[0].batch if not config.offline else 0
+        part = f", {own} of the {window.batch} windows of a batch" if own else ""
         low, mean, high = found.scores
         lines.append(
             f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.path}"
-            f"{part and f'{part} of a batch'}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+            f"{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
     elif config.algo.needs_data:
         lines.append(

@@ -1,8 +1,10 @@
-"""The layers of settings: a preset or an existing run, then files, then what is named."""
+"""The layers of settings: a preset, by its name, or an existing run; then files, then what is named."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,24 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, env_id_of
-from reverie.experiment.registry import ON_CPU, PRESETS, SUITES, bare, overlay, resized
+from reverie.experiment.presets import TABLE as TABLE
 from reverie.run.folder import SCHEMA, RunFolder, check_origin, read_saved, read_yaml
 
 CPU = "+cpu"
 """Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
+SUITES = {f"{one.algorithm}: {start}": name for name, one in TABLE.items() for start in one.envs.split()}
+"""Preset by ``algorithm: prefix`` of the id of the environments that get it, unless another is asked for."""
+ON_CPU = {name: one.cpu for name, one in TABLE.items() if one.cpu is not None}
+"""Changes of presets without a GPU."""
+
+
+def made(name: str) -> ExperimentConfig:
+    """Return the configuration of a preset."""
+    return overlay(bare(TABLE[name].algorithm), TABLE[name].settings)
+
+
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(made, name) for name in TABLE}
+"""A function for each preset that returns its configuration."""
 
 
 def preset_name(algorithm: str, env: str) -> str | None:
@@ -180,3 +195,28 @@ def env_in(values: Mapping[str, Any]) -> str | None:
     """Return the environment that the settings of a file name, in either notation; None if they name none."""
     env = values.get("env")
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
+
+
+def bare(algorithm: str) -> ExperimentConfig:
+    """Return the defaults of an algorithm, without a preset."""
+    algo = algorithm_config(algorithm)()
+    assert isinstance(algo, AlgorithmConfig)
+    return ExperimentConfig(algo=algo)
+
+
+def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
+    """Return ``config`` with ``values`` on top, first ``size``. The two ratios of updates replace each other."""
+    values = dict(values)
+    if (size := values.pop("size", None)) is not None:
+        config = resized(config, size)
+    if any(values.get(name) is not None for name in ("replay_ratio", "train_ratio")):
+        config = config.merge({"replay_ratio": None, "train_ratio": None})
+    return config.merge(values)
+
+
+def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
+    """Return ``config`` with the network widths of a named size of its algorithm."""
+    module = importlib.import_module(type(config.algo).__module__)
+    if not hasattr(module, "sized"):
+        raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
+    return config.merge({"algo": module.sized(size, config.algo)})

@@ -375,12 +375,9 @@ class Life:
     def result(self, checkpoint: Path | None, found: Measured | None = None, number: int | None = None) -> Result:
         """Return how the run ended: with the evaluation or estimate ``found``, or by the signal of that ``number``."""
         return Result(
-            run=self.folder.path,
+            run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
             reason="finished" if number is None else "interrupted",
-            signal=number,
-            env_steps=self.clock.env_steps,
-            updates=self.clock.updates,
             evaluation=found if isinstance(found, Evaluation) else None,
             estimate=None if isinstance(found, Evaluation) else found,
             files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
-        )
+        )  # fmt: skip

@@ -14,8 +14,7 @@ from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import Algorithm, Meter, Sink, Source
 from reverie.core.types import Batch
 from reverie.run.collect import Collecting
-from reverie.run.finite import FiniteCheck
-from reverie.run.metrics import MetricsLog, check_names
+from reverie.run.metrics import FiniteCheck, MetricsLog, check_names
 from reverie.run.schedule import Every, Schedule
 from reverie.run.signals import Interrupt
 

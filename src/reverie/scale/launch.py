@@ -57,17 +57,11 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
     os.environ |= {PARENT: str(os.getpid()), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING}
     how = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=config.learners,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
+        min_nodes=1, max_nodes=1, nproc_per_node=config.learners, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", local_addr="localhost", max_restarts=0,
         monitor_interval=1.0,  # the others notice first that one has ended, and say so
         signals_to_handle=",".join(number.name for number in SIGNALS),
-    )
+    )  # fmt: skip
     try:
         elastic_launch(how, sys.executable)("-u", "-m", "reverie", *words)
     except ChildFailedError as error:

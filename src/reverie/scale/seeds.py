@@ -268,13 +268,10 @@ class Child:
         self.begin: int = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-u", "-m", "reverie", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
+                [sys.executable, "-u", "-m", "reverie", *command], stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(own_paths()), PARENT: str(os.getpid())},
-                start_new_session=True,
-            )
+            )  # fmt: skip
 
     def code(self) -> int | None:
         """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
