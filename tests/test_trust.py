@@ -85,7 +85,7 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     ("eval .", "stranger:Config", {}),
 ])  # fmt: skip
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
-    write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings), "0")
+    write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings))
     assert main(command.split()) == 1
     assert f"reverie {command} --trust" in capsys.readouterr().err
     assert "stranger" not in sys.modules

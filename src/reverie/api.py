@@ -141,7 +141,8 @@ def train_config(
         title = f"{config.name} on {config.subject}"
 
         def built(start: int | None) -> Shared:
-            team.start(start)
+            if team.rank == 0:
+                team.tell(("build", start))
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
             own, place = share(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
             found = build(own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding)

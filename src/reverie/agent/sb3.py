@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
-from reverie.core.discover import algorithm_config, version
+from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.logger import logger
@@ -153,7 +153,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
         WRITERS[name](theirs, learner, obs, action)
     Checkpoints(folder.checkpoints).save(int(theirs.data.get("num_timesteps", 0)), {"algo": learner})
     write_json(folder.spec, signature(obs, action))
-    write_saved(folder.config, saved_settings(config, given), version())
+    write_saved(folder.config, saved_settings(config, given))
     return folder.path
 
 

@@ -180,21 +180,16 @@ def info_command(args: list[str]) -> int:
         print_sections(dataset_sections(reader, about, summary))
         if isinstance(reader, StoreReader):
             print_sections(store_sections(reader.store))
-    if options.plot is not None:
-        draw(options.plot, summary, reader.path.name)
+    if (png := options.plot) is not None:
+        from reverie.core.files import writing
+        from reverie.log.dataset_plot import dataset_plot
+
+        uses = {use.name: use.counts for use in summary.actions if use.counts.size}
+        ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
+        with writing(png):
+            dataset_plot(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
+        print(f"  plot: {png}")
     return 0
-
-
-def draw(png: Path, summary: Summary, title: str) -> None:
-    """Draw ``summary`` and print the file's path."""
-    from reverie.core.files import writing
-    from reverie.log.dataset_plot import dataset_plot
-
-    uses = {use.name: use.counts for use in summary.actions if use.counts.size}
-    ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
-    with writing(png):
-        dataset_plot(png, summary.scores, summary.lengths, uses, ranges, title)
-    print(f"  plot: {png}")
 
 
 def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:

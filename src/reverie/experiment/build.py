@@ -394,12 +394,9 @@ def make_beside(
 
 def check_start(config: ExperimentConfig) -> None:
     """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps."""
-    given = config.replay.init or config.data.path
-    config.algo.check_run(
-        random_steps=sys.maxsize if given else config.random_steps,
-        learning_starts=sys.maxsize if given else config.learning_starts,
-        frame_stack=config.env.frame_stack,
-    )
+    most = sys.maxsize if config.replay.init or config.data.path else 0
+    random, starts = max(most, config.random_steps), max(most, config.learning_starts)
+    config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)
 
 
 def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnasium.Space[Any], EnvSpec | None]:

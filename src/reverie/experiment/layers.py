@@ -38,10 +38,8 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(ma
 def preset_name(algorithm: str, env: str) -> str | None:
     """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""
     wanted = f"{algorithm}: {env.rpartition(':')[2]}-"  # "CartPole", as Gymnasium accepts it, has the prefix too
-    return next(
-        (name for start, name in SUITES.items() if wanted.startswith(start)),
-        algorithm if algorithm in PRESETS else None,
-    )
+    own = algorithm if algorithm in PRESETS else None
+    return next((name for start, name in SUITES.items() if wanted.startswith(start)), own)
 
 
 def base(algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto") -> ExperimentConfig:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from reverie.core.discover import same_algorithm
+from reverie.core.discover import same_algorithm, version
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.files import check_local, write_atomic, write_json
 from reverie.core.importing import check_module
@@ -187,15 +187,15 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
     return Saved(algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {}))
 
 
-def write_saved(path: Path, saved: Saved, version: str) -> None:
+def write_saved(path: Path, saved: Saved) -> None:
     """Write config.yaml, or settings.yaml."""
-    head: dict[str, Any] = {"schema": SCHEMA, "reverie": version, "algorithm": saved.algorithm}
+    head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
 
 
-def update_saved(folder: RunFolder, saved: Saved, version: str, step: int) -> None:
+def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
     """Write config.yaml if it has changed; keep the former, which the run has used so far, as ``config-<step>.yaml``.
 
     One of the same step is not replaced.
@@ -207,7 +207,7 @@ def update_saved(folder: RunFolder, saved: Saved, version: str, step: int) -> No
         kept = folder.path / f"config-{step:09d}.yaml"
         if not kept.exists():
             write_atomic(kept, folder.config.read_text(encoding="utf-8"))
-    write_saved(folder.config, saved, version)
+    write_saved(folder.config, saved)
 
 
 def as_read(settings: Mapping[str, Any]) -> dict[str, Any]:

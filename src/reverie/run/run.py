@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from reverie.core.clock import Clock
-from reverie.core.discover import version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.files import check_writable, write_json, writing
 from reverie.core.logger import logger
@@ -258,7 +257,7 @@ class Life:
         with writing(folder.path):
             if anew or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
-            update_saved(folder, experiment.saved, version(), self.clock.position)
+            update_saved(folder, experiment.saved, self.clock.position)
         for line in [] if before is None else settings_changes(before, self.settings):
             logger.info(line)
 

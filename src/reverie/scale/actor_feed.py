@@ -25,7 +25,7 @@ from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.config import ReplayConfig, check_capacity, check_memory, most_rows, parse_size
+from reverie.replay.config import check_capacity, check_memory, most_rows, parse_size
 from reverie.replay.run_store import RunStore
 from reverie.replay.storage import bytes_of
 from reverie.run.collect import EpisodeStats
@@ -100,9 +100,8 @@ class Feed:
         """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
         self.home: Home | None = None  # not before the weights are those that the run begins with
         self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.arrived
-        self.watch: Callable[[Step], None] | None = (
-            None if algo.running_statistics is None else algo.running_statistics.watch
-        )
+        statistics = algo.running_statistics
+        self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.watch
         self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
         self.published: int = -1  # version of the newest weights; when others may follow
         self.due: float = 0.0
@@ -115,7 +114,7 @@ class Feed:
 
     def collect(self) -> int:
         """Take the rows that have arrived. Return their env steps: one for each row that is not ``is_last``."""
-        if self.home is None and self.acts:
+        if self.home is None and (self.rank == 0 or not self.dealt):
             self.begin()
         self.publish()
         self.allow()
@@ -170,11 +169,6 @@ class Feed:
             lane.link = None
 
     # ------------------------------------------------------------ the actors' side
-
-    @property
-    def acts(self) -> bool:
-        """Whether actors are this learner's."""
-        return not self.dealt or self.rank == 0
 
     @property
     def envs(self) -> int:
@@ -246,11 +240,8 @@ class Feed:
         columns = {name: torch.from_numpy(column) for name, column in block.rows.items()}
         for turn in range(columns["reward"].shape[1]):
             row = {name: column[:, turn] for name, column in columns.items()}
-            step = Step(
-                obs={key: row[f"obs/{key}"] for key in self.obs_spec},
-                reward=row["reward"],
-                **{name: row[name] for name in FLAGS},
-            )
+            obs = {key: row[f"obs/{key}"] for key in self.obs_spec}
+            step = Step(obs=obs, reward=row["reward"], **{name: row[name] for name in FLAGS})
             if self.watch is not None:
                 self.watch(step)
             extras = {name.removeprefix(EXTRAS): x for name, x in row.items() if name.startswith(EXTRAS)}
@@ -281,7 +272,10 @@ def feeding(
 
     ``env`` has the spaces of the environments of actors.
     """
-    each = lane_config(config, bytes_of(columns_of(env.obs_spec, env.action_spec, algo.extra_spec)))
+    row_bytes = bytes_of(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
+    capacity = config.replay.rows(row_bytes) // config.actors
+    buffer = parse_size(config.replay.buffer, "replay.buffer").amount // config.actors
+    each = config.replay.merge({"capacity": max(1, capacity), "buffer": f"{max(1, buffer)}B"})  # of each actor
     replays = []
     for number in range(config.actors):
         replay = each.build(
@@ -300,10 +294,3 @@ def feeding(
         own = [RunStore(replay, each, run, stop=lambda: clock.stop) for replay in replays]
         stores = LaneStores(own, lanes)
     return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores
-
-
-def lane_config(config: ExperimentConfig, row_bytes: int) -> ReplayConfig:
-    """Return the settings of each actor's replay: its part of the capacity and of the buffer."""
-    buffer = parse_size(config.replay.buffer, "replay.buffer").amount // config.actors
-    return config.replay.merge({"capacity": max(1, config.replay.rows(row_bytes) // config.actors),
-                                "buffer": f"{max(1, buffer)}B"})  # fmt: skip

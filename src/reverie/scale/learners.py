@@ -86,11 +86,6 @@ class Team:
         """While entered, gradients, statistics and metrics are those of all learners."""
         return contextlib.nullcontext() if self.group is None else learning(self.group)
 
-    def start(self, step: int | None) -> None:
-        """Have the others build what goes on at this step."""
-        if self.rank == 0:
-            self.tell(("build", step))
-
     def end(self, result: Any) -> None:
         """Tell the others how the run ended."""
         if self.training:

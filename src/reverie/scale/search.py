@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
@@ -160,7 +159,7 @@ def tune_of(
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     with FolderLock(path):
-        write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()), version())
+        write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(

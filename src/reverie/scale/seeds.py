@@ -19,7 +19,7 @@ from types import FrameType
 import torch
 
 from reverie.core.accelerate import trouble
-from reverie.core.discover import found_elsewhere, version
+from reverie.core.discover import found_elsewhere
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
@@ -149,7 +149,7 @@ def train_seeds_of(
             logger.info(text)
         if before is None or changes:
             with writing(path):
-                write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain), version())
+                write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain))
         for one in () if changes else finished:
             one.state, one.note = "finished", "already finished"
         try:
