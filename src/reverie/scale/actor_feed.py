@@ -132,7 +132,6 @@ class Feed:
         self.sums[:] = 0
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
-        """Return the episodes that ended since the last call. ``at_the_end``: let the actors end."""
         if at_the_end:
             self.close()
         finished, self.finished = self.finished, []
@@ -140,7 +139,6 @@ class Feed:
 
     @property
     def restarts(self) -> int:
-        """How often failed environments were started again in this run, including earlier processes."""
         return self.restarts_before + sum(lane.restarts_before + lane.restarts for lane in self.lanes)
 
     def state_dict(self) -> State:

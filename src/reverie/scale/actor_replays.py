@@ -137,12 +137,10 @@ class LaneStores:
             store.part.deal(saved, rank * own + number, count * own)
 
     def save_files(self, folder: Path) -> None:
-        """Write the extras of each replay to a folder of its own."""
         for number, store in enumerate(self.stores):
             (folder / str(number)).mkdir()
             store.part.save_files(folder / str(number))
 
     def load_files(self, folder: Path) -> None:
-        """Load what ``save_files`` wrote, of the same rows."""
         for number, store in enumerate(self.stores if self.stores[0].part.saved else ()):
             store.part.load_files(folder / str(number))

@@ -189,7 +189,7 @@ class SharedSource:
 
 
 class SharedCollector:
-    """The collector of one learner, or its feed of actors, whose env steps and episodes are those of all."""
+    """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
 
     def __init__(self, own: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
         """``experiment``: of this learner."""
@@ -212,7 +212,6 @@ class SharedCollector:
 
     @property
     def restarts(self) -> int:
-        """How often failed environments of any learner were started again."""
         return self.team.restarts
 
     def collect(self) -> int:
@@ -233,7 +232,6 @@ class SharedCollector:
         return total
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
-        """Return the episodes of all learners that have ended."""
         if not (self.team.ended or at_the_end):
             return []
         assert self.team.group is not None

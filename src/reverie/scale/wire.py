@@ -142,7 +142,7 @@ class Port:
 
 
 class Wire:
-    """The learner's end of the connection with one process of an actor."""
+    """The learner's end of the connection with one process of an actor, a ``actor_processes.py: Link``."""
 
     def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
         """Allocate for rows with these ``columns`` of so many environments."""
@@ -162,16 +162,13 @@ class Wire:
         self.received: int = 0
 
     def sign(self, name: str, value: int) -> None:
-        """Tell the actor a number of ``Signs``."""
         self.signs[Signs._fields.index(name)] = min(value, FAR)
 
     @property
     def waiting(self) -> int:
-        """Number of blocks that wait."""
         return int(self.signs[Signs._fields.index("sent")]) - self.received
 
     def receive(self) -> Block | Failure:
-        """Return the next message; waits for it. EOFError or OSError: the actor is gone."""
         message = self.pipe.recv_bytes()
         kind, slot, turns, version, restarts = HEAD.unpack_from(message)
         said = json.loads(message[HEAD.size :])
@@ -183,7 +180,6 @@ class Wire:
         return Block(rows, version, episodes, restarts)
 
     def free(self) -> None:
-        """Let the actor use the memory of the block received last again."""
         self.free_slots.release()
 
 
