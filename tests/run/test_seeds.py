@@ -435,7 +435,7 @@ def test_a_child_writes_its_output_into_a_file_and_keeps_what_is_there(elsewhere
     assert log.read_text().startswith("from before\nreverie: unknown command 'lst'")
     assert child.last_words() == log.read_text().splitlines()[-1]
     assert child.begin == len("from before\n")
-    child.process.send_signal(signal.SIGTERM)  # nobody is there: no error
+    child.tell(signal.SIGTERM)  # nobody is there: no error
 
 
 def test_signals_that_come_together_are_one_for_a_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,6 +272,8 @@ class Child:
                 stderr=subprocess.STDOUT, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(own_paths()), PARENT: str(os.getpid())},
             )  # fmt: skip
+        self.tell: Callable[[int], None] = self.process.send_signal
+        self.wait: Callable[[], object] = self.process.wait
 
     def code(self) -> int | None:
         """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
@@ -403,14 +405,14 @@ def train_here(turns: Turns, jobs: int) -> None:
                 if (code := running[run.seed].code()) is not None:
                     turns.end(run, code, running.pop(run.seed).last_words())
                 elif turns.drop(run):
-                    running[run.seed].process.send_signal(signal.SIGTERM)
+                    running[run.seed].tell(signal.SIGTERM)
             turns.board.update()
             time.sleep(POLL)
     finally:  # after an error here, those that run save and end
         for child in running.values():
-            child.process.send_signal(signal.SIGTERM)
+            child.tell(signal.SIGTERM)
         for child in running.values():
-            child.process.wait()
+            child.wait()
 
 
 def pass_on(got: Sequence[int], told: int, children: Iterable[Child]) -> int:
@@ -423,7 +425,7 @@ def pass_on(got: Sequence[int], told: int, children: Iterable[Child]) -> int:
                 "to stop them at once without saving."
             )
         for child in children:
-            child.process.send_signal(number if told < 3 else signal.SIGKILL)
+            child.tell(number if told < 3 else signal.SIGKILL)
     return told
 
 
