@@ -66,9 +66,8 @@ class Team:
 
     def __init__(self, group: Group | None = None) -> None:
         self.group = group
-        self.rank: int
-        self.count: int
-        self.rank, self.count = (0, 1) if group is None else (group.rank, group.count)
+        self.rank: int = 0 if group is None else group.rank
+        self.count: int = 1 if group is None else group.count
         self.before: int = self.count  # learners that the loaded checkpoint was written by
         self.loaded: Path | None = None
         self.windows: int = 0
