@@ -50,13 +50,24 @@ _TRAINING = threading.Lock()
 
 
 def train(
-    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3", env: EnvLike | None = None, *,
-    steps: int | None = None, seed: int | None = None, envs: int | None = None, size: str | None = None,
-    preset: str | None = None, config: Path | str | Sequence[Path | str] | None = None, run: Path | str | None = None,
-    replay_ratio: float | None = None, data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
-    experience: str | Experience | None = None, eval_episodes: int | None = None, device: str | None = None,
-    sinks: Sequence[Sink] = (), **overrides: Any,
-) -> Result:  # fmt: skip
+    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
+    env: EnvLike | None = None,
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    envs: int | None = None,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    run: Path | str | None = None,
+    replay_ratio: float | None = None,
+    data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
+    experience: str | Experience | None = None,
+    eval_episodes: int | None = None,
+    device: str | None = None,
+    sinks: Sequence[Sink] = (),
+    **overrides: Any,
+) -> Result:
     """Train an agent, or continue a run.
 
     Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
@@ -101,8 +112,16 @@ def train(
     training and restored afterwards; other threads that draw from them meanwhile would disturb the run. PyTorch's
     number of threads, which the setting ``threads`` changes, is restored too.
     """
-    common = {"steps": steps, "seed": seed, "envs": envs, "replay_ratio": replay_ratio, "device": device,
-              "data": data, "experience": experience, "eval_episodes": eval_episodes}  # fmt: skip
+    common = {
+        "steps": steps,
+        "seed": seed,
+        "envs": envs,
+        "replay_ratio": replay_ratio,
+        "device": device,
+        "data": data,
+        "experience": experience,
+        "eval_episodes": eval_episodes,
+    }
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     run = None if run is None else local(run)
@@ -154,9 +173,13 @@ def train_config(
         def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
             clips = config.env.clip_reward != "none" and not config.offline
             outputs = Outputs(
-                path=folder.path, title=title, settings=experiment.config.to_dict(), export=export, own=sinks,
+                path=folder.path,
+                title=title,
+                settings=experiment.config.to_dict(),
+                export=export,
+                own=sinks,
                 note="; training returns sum clipped rewards" * clips,
-            )  # fmt: skip
+            )
             with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
                 yield opened_sinks
 
@@ -182,10 +205,17 @@ def only_training() -> Iterator[None]:
 
 
 def train_seeds(
-    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3", env: str | None = None, *,
-    seeds: int | Sequence[int] = 5, jobs: int = 0, size: str | None = None, preset: str | None = None,
-    config: Path | str | Sequence[Path | str] | None = None, run: Path | str | None = None, **overrides: Any,
-) -> SeedsResult:  # fmt: skip
+    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
+    env: str | None = None,
+    *,
+    seeds: int | Sequence[int] = 5,
+    jobs: int = 0,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    run: Path | str | None = None,
+    **overrides: Any,
+) -> SeedsResult:
     """Train an agent several times from different seeds, and aggregate the results.
 
     Each seed is a run of its own, as :func:`train` would make it, in a process of its own.
@@ -221,11 +251,19 @@ def train_seeds(
 
 
 def tune(
-    algorithm: str | AlgorithmConfig | ExperimentConfig, env: str | None = None, *,
-    space: Path | str | Mapping[str, Any], trials: int = 20, jobs: int = 0, prune: bool = True, size: str | None = None,
-    preset: str | None = None, config: Path | str | Sequence[Path | str] | None = None, run: Path | str | None = None,
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: str | None = None,
+    *,
+    space: Path | str | Mapping[str, Any],
+    trials: int = 20,
+    jobs: int = 0,
+    prune: bool = True,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    run: Path | str | None = None,
     **overrides: Any,
-) -> TuneResult:  # fmt: skip
+) -> TuneResult:
     """Search for the settings with the best final evaluation, by Optuna; continue a search that has begun.
 
     Args:
@@ -252,10 +290,16 @@ def tune(
 
 
 def check_env(
-    env: EnvLike, *, algorithm: str | None = None, config: Path | str | Sequence[Path | str] | None = None,
-    env_options: EnvConfig | Mapping[str, Any] | None = None, steps: int = 2_000, worker: bool = False,
-    forecast: bool = False, watch: Callable[[int], object] = id,
-) -> EnvReport:  # fmt: skip
+    env: EnvLike,
+    *,
+    algorithm: str | None = None,
+    config: Path | str | Sequence[Path | str] | None = None,
+    env_options: EnvConfig | Mapping[str, Any] | None = None,
+    steps: int = 2_000,
+    worker: bool = False,
+    forecast: bool = False,
+    watch: Callable[[int], object] = id,
+) -> EnvReport:
     """Play random episodes as training would; report what is wrong with an environment, and how learners see it.
 
     Args:
@@ -301,9 +345,14 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
 
 
 def settings_of(
-    algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
-    config: Path | str | Sequence[Path | str] | None, overrides: Mapping[str, Any], run: Path | str | None = None,
-) -> ExperimentConfig:  # fmt: skip
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: EnvLike | None,
+    size: str | None,
+    preset: str | None,
+    config: Path | str | Sequence[Path | str] | None,
+    overrides: Mapping[str, Any],
+    run: Path | str | None = None,
+) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes; ConfigError if they do not fit together."""
     files = [config] if isinstance(config, str | Path) else config or ()
     values = spelled_out(overrides)
@@ -337,9 +386,14 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def base_of(
-    algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
-    files: Sequence[Path | str], overrides: Mapping[str, Any], run: Path | str | None,
-) -> ExperimentConfig:  # fmt: skip
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: EnvLike | None,
+    size: str | None,
+    preset: str | None,
+    files: Sequence[Path | str],
+    overrides: Mapping[str, Any],
+    run: Path | str | None,
+) -> ExperimentConfig:
     """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment."""
     name = None if env is None else env_name(env)
     if isinstance(algorithm, ExperimentConfig):
@@ -352,8 +406,14 @@ def base_of(
         return settings if name is None else settings.merge({"env.id": name})
     algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
     return layered(
-        algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)), env=name, preset=preset,
-        size=size, files=files,
+        algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)),
+        env=name,
+        preset=preset,
+        size=size,
+        files=files,
         data={key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")},
-        handed=env is not None and not isinstance(env, str), algo=algo, device=overrides.get("device"), run=run,
-    )  # fmt: skip
+        handed=env is not None and not isinstance(env, str),
+        algo=algo,
+        device=overrides.get("device"),
+        run=run,
+    )
