@@ -29,18 +29,8 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
 
-    Algorithm 1 minimises it. Gradients reach the prediction alone.
-
-    Args:
-        prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.
-        target: ``[..., N']``, in any order.
-        kappa: error up to which the loss is squared, 0 or more.
-
-    Returns:
-        ``[...]``, in the dtype of the prediction.
-
-    Raises:
-        ValueError: the leading axes differ.
+    ``prediction`` is ``[..., N]``, entry i quantile tau^_i; ``target`` ``[..., N']``, in any order; the result
+    ``[...]``, in the dtype of the prediction, which alone gets gradients.
     """
     if prediction.shape[:-1] != target.shape[:-1]:
         shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
@@ -93,7 +83,8 @@ def quantile_error(
 ) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
-    Of several choices, the mean over them: each has quantiles of its own for the same target.
+    Of several choices, the mean over them: each has quantiles of its own for the same target. The loss is a sum over
+    the quantiles, priorities are means over them.
 
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
@@ -101,9 +92,6 @@ def quantile_error(
         batch: its actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
         kappa: that of :func:`quantile_huber`.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
-
-    Returns:
-        The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
     pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
     theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
